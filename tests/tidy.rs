@@ -31,7 +31,7 @@ const KNOWN_BY: [(&str, &[&str]); 14] = [
     ("rusqlite", &["crates/store"]),
     ("sea_orm", TABLES),
     ("sea_orm_migration", TABLES),
-    ("sqlx", &["crates/store", "tests"]),
+    ("sqlx", &["crates/store", "tests", "benches"]),
     ("sse_stream", MCP),
 ];
 const HTTP_IN: &[&str] = &[

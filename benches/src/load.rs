@@ -74,6 +74,8 @@ pub(crate) struct Outcome {
     pub(crate) cpu_load: f64,
     /// From the request to the first event, in milliseconds.
     pub(crate) first_event_ms: Vec<f64>,
+    /// From the request to the end of the run, in milliseconds.
+    pub(crate) run_ms: Vec<f64>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -191,7 +193,11 @@ async fn one_run(
     ensure!(status == 200, "HTTP {status}");
     ensure!(stream.is_whole(events), "not whole: {stream:?}");
     let first = first.context("no event")?.as_secs_f64() * 1000.0;
-    counts.count(|outcome| outcome.first_event_ms.push(first));
+    let whole = begin.elapsed().as_secs_f64() * 1000.0;
+    counts.count(|outcome| {
+        outcome.first_event_ms.push(first);
+        outcome.run_ms.push(whole);
+    });
     *kept = Some(connection);
     Ok(())
 }

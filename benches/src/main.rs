@@ -11,6 +11,7 @@ mod agent;
 mod cancel;
 mod client;
 mod figures;
+mod fresh;
 mod harness;
 mod held;
 mod host;
@@ -84,6 +85,9 @@ enum Command {
         #[arg(long, default_value_t = 20)]
         sessions: usize,
     },
+    /// Short runs on a PostgreSQL database that was never analysed, beside the same after ANALYZE. `--postgres` names a
+    /// server with the right to create databases.
+    Fresh,
     /// Memory per held stream alone.
     Held,
     /// What the Local Agent asks of the gateway, and the time that the two add to its model and its tool.
@@ -109,6 +113,7 @@ fn main() -> anyhow::Result<()> {
         Command::All => one_thread(rounds::run(&options)),
         Command::Cancel => one_thread(cancel::run(&options)),
         Command::Ingest => one_thread(ingest::run(&options)),
+        Command::Fresh => one_thread(fresh::run(&options)),
         Command::Host => one_thread(host::run(&options)),
         Command::Harness { sessions } => one_thread(harness::run(&options, sessions)),
         Command::Agent { plays } => many_threads(agent::run(&options, plays)),

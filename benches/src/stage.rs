@@ -85,6 +85,14 @@ pub(crate) struct Database {
     url: Option<String>,
 }
 
+impl Database {
+    /// A database on a server.
+    pub(crate) fn at(name: &'static str, url: &str) -> Self {
+        let url = Some(url.to_owned());
+        Self { name, url }
+    }
+}
+
 /// The binary, the directory, and what was asked for.
 pub(crate) struct Stage {
     pub(crate) options: Options,
@@ -193,10 +201,8 @@ impl Stage {
             name: "sqlite",
             url: None,
         };
-        let postgres = self.options.postgres.clone().map(|url| Database {
-            name: "postgres",
-            url: Some(url),
-        });
+        let postgres = self.options.postgres.as_deref();
+        let postgres = postgres.map(|url| Database::at("postgres", url));
         [sqlite].into_iter().chain(postgres).collect()
     }
 

@@ -44,6 +44,7 @@ mod m20261126_000050_shared_parts;
 mod m20261126_000051_run_lists;
 mod m20261126_000052_shared_denials;
 mod m20261127_000053_awaited_interactions;
+mod m20261127_000058_state_shares;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -90,6 +91,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261126_000051_run_lists::Migration),
             Box::new(m20261126_000052_shared_denials::Migration),
             Box::new(m20261127_000053_awaited_interactions::Migration),
+            Box::new(m20261127_000058_state_shares::Migration),
         ]
     }
 }

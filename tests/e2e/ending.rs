@@ -14,6 +14,37 @@ fn one_delta_and_wait(run: &Run) -> Vec<Step> {
     sse_and_wait(run.delta(1, "a"))
 }
 
+#[tokio::test]
+async fn repeated_denied_calls_end_a_run() {
+    const MOST: usize = 20;
+    let stage = Stage::on(Sqlite, |config| {
+        short_grace(config);
+        config.limits = format!("run_denied_calls = {MOST}");
+    })
+    .await
+    .unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    for n in 0..MOST - 1 {
+        assert_eq!(run.get("/storage/plugin").await.status, 403, "call {n}");
+    }
+    let live = run.get("/run").await.body;
+    assert_eq!(live["status"], "running", "{live}");
+    // The last one is answered, and the run ends behind it.
+    run.get("/storage/plugin").await;
+    let ended = stage.client.finished(&run.run_id).await;
+    assert_eq!(
+        (ended["status"].as_str(), ended["status_reason"].as_str()),
+        (Some("cancelled"), Some("runner.denied_calls"))
+    );
+    assert_eq!(run.get("/run").await.status, 401);
+    let audit = format!("/v1/runs/{}/audit?limit=100", run.run_id);
+    let audit = stage.client.get(&audit).await.body;
+    let entries = audit["items"].as_array().unwrap().iter();
+    let denied = entries.filter(|entry| entry["decision"] == "deny");
+    let calls = denied.map(|entry| entry["calls"].as_u64().unwrap_or(1));
+    assert_eq!(calls.sum::<u64>(), MOST as u64, "{audit}");
+}
+
 fn short_grace(config: &mut Config) {
     config.runs = "cancel_grace_seconds = 0.3".into();
 }

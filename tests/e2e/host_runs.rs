@@ -254,6 +254,21 @@ async fn a_run_cancels_itself_and_its_neighbours(#[values(Sqlite, Postgres)] eng
 }
 
 #[tokio::test]
+async fn reserved_cancel_reasons_count_as_none() {
+    let stage = stage(Sqlite).await.unwrap();
+    for (n, reason) in ["host.orphaned", "timeout"].iter().enumerate() {
+        let run = HeldRun::start(&stage, &message(&format!("m-{n}"))).await;
+        let told = run.call("/run/cancel", &json!({"reason": reason})).await;
+        assert_eq!(told.status, 200, "{}", told.body);
+        let ended = stage.client.finished(&run.run_id).await;
+        assert_eq!(
+            (ended["status"].as_str(), ended["status_reason"].as_str()),
+            (Some("cancelled"), Some("cancelled"))
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_run_without_a_conversation_sees_itself_alone() {
     let stage = stage(Sqlite).await.unwrap();
     let mut alone = message("m-1");

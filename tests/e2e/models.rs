@@ -816,10 +816,11 @@ async fn a_runner_that_leaves_lets_the_provider_go() {
 #[tokio::test]
 async fn thoughts_and_signatures_go_back_to_their_model() {
     let (_stage, run, upstream) = remote("").await;
-    let call = json!({"index": 0, "id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"},
+    let call = json!({"index": 0, "id": "c", "type": "function", "function": {"name": "look", "arguments": "{}", "seal": "F"},
         "extra_content": {"google": {"thought_signature": "S"}}});
+    let of_message = json!({"of": "message"});
     let whole = json!({"id": "x", "choices": [{"finish_reason": "tool_calls",
-        "message": {"content": null, "reasoning_content": "T", "tool_calls": [call]}}]});
+        "message": {"content": null, "reasoning_content": "T", "extra_content": of_message, "tool_calls": [call]}}]});
     let done =
         json!({"id": "y", "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]});
     let asked = upstream.asked().len();
@@ -827,7 +828,7 @@ async fn thoughts_and_signatures_go_back_to_their_model() {
     let told = run.call("/models/remote/invoke", &says("look")).await.body["message"].clone();
     upstream.reply(Reply::Events(vec![
         chunk(&json!({"reasoning_content": "T"})),
-        chunk(&json!({"tool_calls": [call]})),
+        chunk(&json!({"tool_calls": [call], "extra_content": of_message})),
         END.replace("stop", "tool_calls"),
         "data: [DONE]".to_owned(),
     ]));
@@ -853,6 +854,8 @@ async fn thoughts_and_signatures_go_back_to_their_model() {
         assert_eq!(back["reasoning_content"], "T", "{back}");
         let signature = &back["tool_calls"][0]["extra_content"]["google"]["thought_signature"];
         assert_eq!(signature, "S", "{back}");
+        assert_eq!(back["tool_calls"][0]["function"]["seal"], "F", "{back}");
+        assert_eq!(back["extra_content"], of_message, "{back}");
         assert!(
             !back["content"].to_string().contains('T'),
             "thoughts are no text: {back}"
@@ -866,7 +869,9 @@ async fn thoughts_and_signatures_go_back_to_their_model() {
         );
         let other = upstream.asked().pop().unwrap().body["messages"].to_string();
         assert!(
-            !other.contains("thought_signature") && !other.contains("reasoning"),
+            !["extra_content", "reasoning", "seal"]
+                .iter()
+                .any(|name| other.contains(name)),
             "{other}"
         );
     }

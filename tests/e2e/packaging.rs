@@ -132,6 +132,60 @@ async fn every_secret_is_made_once_and_stands_in_no_file_of_ours() {
     }
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn makes_every_mounted_file_readable() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let directory = Directory::new();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let set_mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    // A checkout with umask 077, and a secret that was made under it.
+    let checkout = directory.file("deploy/compose");
+    let secrets = directory.file("deploy/secrets");
+    std::fs::create_dir_all(&checkout).unwrap();
+    std::fs::create_dir_all(&secrets).unwrap();
+    for entry in std::fs::read_dir(repository_file("deploy/compose")).unwrap() {
+        let entry = entry.unwrap();
+        let copy = checkout.join(entry.file_name());
+        std::fs::copy(entry.path(), &copy).unwrap();
+        set_mode(&copy, 0o600);
+    }
+    std::fs::write(secrets.join("master_key"), "kept").unwrap();
+    set_mode(&secrets.join("master_key"), 0o600);
+    let mut make = Command::new("sh");
+    make.arg("-c").arg("umask 077 && exec sh \"$0\"");
+    let made = run(make.arg(checkout.join("make-secrets"))).await;
+    assert!(made.status.success() && made.stderr.is_empty(), "{made:?}");
+
+    let compose = compose();
+    let services = compose["services"].as_mapping().unwrap();
+    let mounts = services
+        .iter()
+        .flat_map(|(_, service)| texts(&service["volumes"]));
+    let files = mounts.filter_map(|mount| mount.split(':').next());
+    let of_secrets = compose["secrets"].as_mapping().unwrap().iter();
+    let of_secrets = of_secrets.map(|(_, secret)| secret["file"].as_str().unwrap());
+    let mounted: BTreeSet<_> = files
+        .chain(of_secrets)
+        .filter_map(|file| file.strip_prefix("./"))
+        .collect();
+    assert!(
+        mounted.contains("deploy/compose/harness.toml"),
+        "{mounted:?}"
+    );
+    for file in mounted {
+        let path = directory.file(file);
+        assert!(path.is_file(), "{file} is not made");
+        assert_eq!(mode(&path) & 0o044, 0o044, "{file}");
+    }
+    assert_eq!(mode(&secrets), 0o700);
+    let kept = std::fs::read_to_string(secrets.join("master_key"));
+    assert_eq!(kept.unwrap(), "kept");
+}
+
 #[tokio::test]
 async fn the_mounted_configuration_is_valid_and_fits_the_services() {
     let directory = Directory::new();

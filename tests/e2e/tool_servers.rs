@@ -529,6 +529,21 @@ async fn bad_tools_are_left_out_alone() {
 }
 
 #[tokio::test]
+async fn empty_cursors_end_lists_of_tools() {
+    let server = ToolServer::start().await;
+    server.repeat_cursor("");
+    let catalog = server_at(&server.url, "");
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    let told = ready(&stage.admin).await;
+    assert_eq!(told["tools"], json!(["echo"]), "{told}");
+    assert_eq!(told["left_out"].as_array().map(Vec::len), Some(0), "{told}");
+    assert!(told["notes"].to_string().contains("empty or repeated"));
+    let lists = server.seen("/mcp").into_iter();
+    let lists = lists.filter(|seen| seen.body["method"] == "tools/list");
+    assert_eq!(lists.count(), 1, "one page");
+}
+
+#[tokio::test]
 async fn lines_that_are_no_messages_are_not_answered() {
     let directory = Directory::new();
     let heard = directory.file("heard");

@@ -15,13 +15,13 @@ mod stream;
 
 pub use assembled::Assembler;
 pub use calls::{CallTracker, tell_calls_apart};
-pub use carried::{carried_texts, mark_model};
+pub use carried::{carried_texts, mark_model, merge_carried};
 pub use counted::{add_usage, count, usage, usage_of};
 pub use protocol::thinking::{ThinkFilter, without_thinking};
 pub use stream::ChunkReader;
 
 /// A message as chat completions of this model have it. Thoughts are taken out of what the assistant said; those of a
-/// message with calls go back as the model gave them, beside the text.
+/// message with calls, and members that the protocol does not know, go back as the model gave them, beside the text.
 pub fn chat_message(message: &Message, model: &str) -> Value {
     let mut chat = JsonObject::new();
     chat.insert("role".to_owned(), json!(message.role));
@@ -45,7 +45,7 @@ pub fn chat_message(message: &Message, model: &str) -> Value {
         let calls: Vec<_> = calls.iter().map(|call| chat_call(call, model)).collect();
         chat.insert("tool_calls".to_owned(), json!(calls));
     }
-    for (name, value) in carried::thoughts_for(message, model) {
+    for (name, value) in carried::members_for(message, model) {
         chat.insert(name.clone(), value.clone());
     }
     if let Some(id) = &message.tool_call_id {
@@ -68,8 +68,8 @@ fn without_shown_thoughts(text: &str) -> &str {
 fn chat_call(call: &ToolCall, model: &str) -> Value {
     let mut chat = json!({"id": call.id, "type": "function",
         "function": {"name": call.function.name, "arguments": call.function.arguments}});
-    for (name, value) in carried::members_for(call, model) {
-        chat[name] = value.clone();
+    if let Some(members) = carried::of_call_for(call, model) {
+        carried::put_back(&mut chat, members);
     }
     chat
 }
@@ -145,11 +145,9 @@ pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeRe
         .collect();
     let reason = finish_reason(choice).map(reason_fields);
     let mut fields = reason.unwrap_or_default();
-    if !calls.is_empty() {
-        let mut thoughts = carried::Thoughts::default();
-        thoughts.add(said);
-        fields.extend(thoughts.members());
-    }
+    let mut thoughts = carried::Thoughts::default();
+    thoughts.add(said);
+    fields.extend(thoughts.members(!calls.is_empty()));
     let message = Message {
         tool_calls: (!calls.is_empty()).then_some(calls),
         resp_message_id: completion

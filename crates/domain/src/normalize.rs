@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use protocol::admin::DeltaMode;
-use protocol::result::{RUNNER_ERROR, ResultType};
+use protocol::result::{FINISH_REASON, RUNNER_ERROR, ResultType};
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -235,7 +235,14 @@ impl<'a> Judge<'a> {
                 return Verdict::fail(reason, number, raw, failure);
             }
         };
-        let message_omitted = matches!(told, Told::WithoutMessage);
+        let message_omitted = matches!(
+            told,
+            Told::WithoutMessage
+                | Told::AsStopped {
+                    without_message: true,
+                    ..
+                }
+        );
         let data = match told {
             Told::AsSent => envelope
                 .data
@@ -243,6 +250,10 @@ impl<'a> Judge<'a> {
             Told::WithoutMessage => Cow::Owned(text::without_message(data)),
             Told::Snapshot(shown) => Cow::Owned(text::with_snapshot(data, shown)),
             Told::AsRunnerError(own) => Cow::Owned(text::as_runner_error(data, &own)),
+            Told::AsStopped {
+                own,
+                without_message,
+            } => Cow::Owned(text::as_stopped(data, &own, without_message)),
         };
         Verdict::Accept(Accepted {
             kind: envelope.kind,
@@ -294,9 +305,21 @@ impl<'a> Judge<'a> {
                     told = Told::WithoutMessage;
                 }
                 let said = self.final_messages(message)?;
+                // `cancelled` is true of a run whose cancel was accepted.
+                let is_cancel = self.cancelled && finish_reason == FailureCode::Cancelled.as_str();
+                let is_reserved = !is_cancel && is_reserved_code(&finish_reason);
+                let mut reason = finish_reason;
+                if is_reserved {
+                    let own = std::mem::replace(&mut reason, FINISH_REASON.to_owned());
+                    let without_message = matches!(told, Told::WithoutMessage);
+                    told = Told::AsStopped {
+                        own,
+                        without_message,
+                    };
+                }
                 Effect::End(Box::new(RunnerEnding {
                     status: RunStatus::Completed,
-                    reason: finish_reason,
+                    reason,
                     error: Value::Null,
                     said,
                 }))
@@ -341,6 +364,11 @@ enum Told {
     Snapshot(text::Shown),
     /// Its code, this one, is the gateway's.
     AsRunnerError(String),
+    /// Its finish reason, this one, is a code of the gateway.
+    AsStopped {
+        own: String,
+        without_message: bool,
+    },
 }
 
 #[cfg(test)]

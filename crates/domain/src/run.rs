@@ -5,6 +5,7 @@ use protocol::raw::RawJson;
 use protocol::run::RunStatus;
 use serde_json::{Value, json};
 
+use crate::authorization::denials::DENIED_CALLS;
 use crate::trace::TraceParent;
 
 /// A row of the run ledger. Times are epoch milliseconds.
@@ -144,7 +145,7 @@ impl FailureCode {
 const RESERVED_PREFIX: &str = "host.";
 
 /// True for a code that only the gateway may give: operators and clients act on it. Case, white space and characters
-/// that do not print make no other code of it.
+/// that do not print make no other code of it. A runner's failure code, finish reason or cancel reason is never one.
 pub fn is_reserved_code(code: &str) -> bool {
     let plain: String = code
         .chars()
@@ -155,7 +156,9 @@ pub fn is_reserved_code(code: &str) -> bool {
         let status = known.status();
         plain == known.as_str() || (status != RunStatus::Failed && plain == status.as_str())
     };
-    plain.starts_with(RESERVED_PREFIX) || FailureCode::ALL.iter().any(is_own)
+    plain.starts_with(RESERVED_PREFIX)
+        || plain == DENIED_CALLS
+        || FailureCode::ALL.iter().any(is_own)
 }
 
 /// A run's deadline in epoch milliseconds, from the agent's `config.timeout` in seconds:
@@ -191,6 +194,7 @@ mod tests {
         for code in own.chain([
             "timeout",
             "host.budget",
+            "runner.denied_calls",
             "Host.Orphaned",
             " cancelled\u{200b}\n",
         ]) {

@@ -64,7 +64,8 @@ pub struct StorageKeys {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RunCancel {
-    /// Becomes the run's `status_reason`; 1 to 500 characters.
+    /// Becomes the run's `status_reason`; 1 to 500 characters. A code of the gateway (`host.…`, `timeout`,
+    /// `runner.idle_timeout` …) counts as no reason.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 500))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

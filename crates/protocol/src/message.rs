@@ -25,9 +25,10 @@ pub struct Message {
     pub tool_call_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resp_message_id: Option<String>,
-    /// Of a model's answer: `finish_reason`, and where it calls tools its thoughts as the provider gave them
-    /// (`reasoning_content`, `reasoning`, `reasoning_details`, 256 KiB at most) with the `model` that gave them. Send the
-    /// message back unchanged with the results of its tools: the thoughts go to that model alone.
+    /// Of a model's answer: `finish_reason`; members of the provider's message that the protocol does not know, such as
+    /// signatures, 64 KiB at most; and where it calls tools its thoughts as the provider gave them (`reasoning_content`,
+    /// `reasoning`, `reasoning_details`, 256 KiB at most); with the `model` that gave them. Send the message back unchanged
+    /// in the next request: they go to that model alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub provider_specific_fields: Option<JsonObject>,
@@ -155,7 +156,8 @@ pub struct ToolCall {
     pub kind: String,
     pub function: FunctionCall,
     /// Members of the provider's call that the protocol does not know, such as signatures, 64 KiB at most, with the
-    /// `model` that gave them. Send them back unchanged with the results of the tools: they go to that model alone.
+    /// `model` that gave them; those of its function stand under `function`. Send them back unchanged with the results of
+    /// the tools: they go to that model alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub provider_specific_fields: Option<JsonObject>,

@@ -145,7 +145,8 @@ pub struct ActionRequestedPayload {
     pub payload: Value,
 }
 
-/// `run.completed`.
+/// `run.completed`. A `finish_reason` that is a code of the gateway goes on as `stop`: `details.finish_reason` has the
+/// runner's own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunCompletedPayload {
@@ -155,8 +156,11 @@ pub struct RunCompletedPayload {
     pub message: Option<Message>,
 }
 
+/// The finish reason of a `run.completed` without one, and of one whose reason is a code of the gateway.
+pub const FINISH_REASON: &str = "stop";
+
 fn stop() -> String {
-    "stop".to_owned()
+    FINISH_REASON.to_owned()
 }
 
 /// `run.failed`: a `message` or an `error`. The gateway's own holds both with the same text; a runner's goes on to clients

@@ -240,9 +240,7 @@ impl Store {
         let Some(attempt) = newest else {
             return Ok(None);
         };
-        let stored = attempt.context.len();
-        let whole = self.whole(&attempt.run_id, attempt.context).await?;
-        budget.take(whole.len().saturating_sub(stored))?;
-        Ok(Some(whole))
+        let whole = self.whole(&attempt.run_id, attempt.context, budget);
+        whole.await.map(Some)
     }
 }

@@ -11,10 +11,11 @@ use uuid::Uuid;
 
 use crate::connect::Store;
 use crate::conversation::ConversationsOf;
-use crate::error::{StoreError, parsed, unsigned};
+use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::ingest::Ingest;
 use crate::ledger::Append;
-use crate::page::{Columns, Found, PageBound, TextPage};
+use crate::page::{Columns, PageBound, TextPage};
+use crate::runs::LOOKED_AT;
 use crate::sql::{Row, Sql, inserted};
 use crate::writer::Work;
 
@@ -100,6 +101,15 @@ pub struct InteractionFilter {
     pub before: Option<Uuid>,
 }
 
+/// A part of a list of questions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InteractionsFound {
+    pub records: Vec<InteractionRecord>,
+    /// The id before which the next part begins: that of the last record, or where the look for rare ones ended. `None`:
+    /// there is no more.
+    pub next: Option<String>,
+}
+
 /// The id of the event that answers a question, and the key that the event is known by.
 pub fn answer_event_id(interaction: &str) -> String {
     format!("{ANSWER_ID_PREFIX}{interaction}")
@@ -161,14 +171,16 @@ impl Store {
         Ok(found.map(|found| (workspace, found)))
     }
 
-    /// Questions of the workspace, newest first.
+    /// Questions of the workspace, newest first. For a conversation, or for open ones, it looks at [`LOOKED_AT`] questions
+    /// at most.
     pub async fn list_interactions(
         &self,
         workspace: &WorkspaceId,
         filter: &InteractionFilter,
         bound: impl Into<PageBound<'_>>,
-    ) -> Result<Found<InteractionRecord>, StoreError> {
+    ) -> Result<InteractionsFound, StoreError> {
         let bound = bound.into();
+        let look_end = self.interactions_look_end(workspace, filter).await?;
         let mut values: Vec<Value> = vec![workspace.as_str().into()];
         let mut place = |value: Value| {
             values.push(value);
@@ -203,6 +215,9 @@ impl Store {
         if let Some(before) = filter.before {
             only.push(format!("i.id < {}", place(before.to_string().into())));
         }
+        if let Some(end) = &look_end {
+            only.push(format!("i.id >= {}", place(end.as_str().into())));
+        }
         only.push("i.id IS NOT NULL ORDER BY i.id DESC".to_owned());
         let page = TextPage {
             columns: COLUMNS,
@@ -213,7 +228,36 @@ impl Store {
         };
         let only = only.join(" AND ");
         let rows = page.read(&self.readers, &only, values, bound).await?;
-        rows.try_map(|row| record(&row))
+        let found = rows.try_map(|row| record(&row))?;
+        let last = found.items.last().map(|last| last.id.clone());
+        Ok(InteractionsFound {
+            next: if found.has_more { last } else { look_end },
+            records: found.items,
+        })
+    }
+
+    /// The last question that is looked at, when there are more than [`LOOKED_AT`] and no index finds those that the filter
+    /// lets through.
+    async fn interactions_look_end(
+        &self,
+        workspace: &WorkspaceId,
+        filter: &InteractionFilter,
+    ) -> Result<Option<String>, StoreError> {
+        let is_plain = filter.conversations.is_none() && filter.open_at.is_none();
+        if filter.run_id.is_some() || is_plain {
+            return Ok(None);
+        }
+        let mut values: Vec<Value> = vec![workspace.as_str().into(), signed(LOOKED_AT - 1).into()];
+        let mut older = "";
+        if let Some(before) = filter.before {
+            values.push(before.to_string().into());
+            older = "AND id < $3";
+        }
+        let sql = format!(
+            "SELECT id FROM interactions WHERE workspace_id = $1 {older} ORDER BY id DESC LIMIT 1 OFFSET $2"
+        );
+        let rows = self.readers.query_sql(sql, values).await?;
+        rows.first().map(|row| row.text("id")).transpose()
     }
 }
 
@@ -257,7 +301,7 @@ pub(crate) async fn insert_interactions(
             new.id.to_string().into(),
             append.workspace.as_str().into(),
             append.run_id.to_string().into(),
-            crate::error::signed(new.sequence).into(),
+            signed(new.sequence).into(),
             new.question.interaction_id.as_str().into(),
             new.question.request.as_str().into(),
             new.question.expires_at.saturating_mul(1000).into(),

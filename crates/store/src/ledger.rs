@@ -210,7 +210,8 @@ impl Append {
         for update in &self.states {
             failpoint::pass("project.state").await?;
             let (workspace, run) = (&self.workspace, self.run_id);
-            if !crate::state::apply_update(tx, workspace, run, update, self.at).await? {
+            let applied = crate::state::apply_update(tx, workspace, run, update, self.at).await?;
+            if let Err(full) = applied {
                 audits.push(AuditEntry {
                     // Tried again, it is another row: the first one was taken back.
                     id: Uuid::now_v7(),
@@ -220,7 +221,7 @@ impl Append {
                     resource: format!("{}/{}", update.scope.as_str(), update.key),
                     operation: "state",
                     allowed: false,
-                    rule: format!("a scope has at most {} keys", crate::state::STATE_KEYS).into(),
+                    rule: full.to_string().into(),
                     bytes: update.value.len() as u64,
                     at: self.at,
                     is_shared: false,

@@ -92,8 +92,8 @@ pub use history_search::HistoryMatch;
 pub use ingest::{Decide, EventKey, Facts, Ingest, Ingested, Place, Plan};
 pub use interactions::{
     AnsweredBy, AnsweredInteraction, AwaitedRecord, CloseAwaited, GiveAnswer, Given,
-    InteractionFilter, InteractionRecord, LinkInteraction, NewInteraction, TakenAs, Unanswerable,
-    answer_event_id,
+    InteractionFilter, InteractionRecord, InteractionsFound, LinkInteraction, NewInteraction,
+    TakenAs, Unanswerable, answer_event_id,
 };
 pub use knowledge::{
     BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,

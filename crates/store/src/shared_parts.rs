@@ -17,6 +17,7 @@ use crate::database_clock::{millis, read_now};
 use crate::digest::sha256_hex;
 use crate::entity::shared_parts;
 use crate::error::StoreError;
+use crate::page::Budget;
 use crate::sql::{Sql, executed, padded, returned};
 use crate::writer::Work;
 
@@ -221,8 +222,13 @@ impl Store {
         self.write(SweepParts).await
     }
 
-    /// A stored text with its parts. `row` names it in errors.
-    pub(crate) async fn whole(&self, row: &str, stored: String) -> Result<String, StoreError> {
+    /// A stored text with its parts, which the budget counts before they are read. `row` names it in errors.
+    pub(crate) async fn whole(
+        &self,
+        row: &str,
+        stored: String,
+        budget: Budget<'_>,
+    ) -> Result<String, StoreError> {
         if !stored.contains(MARK) {
             return Ok(stored);
         }
@@ -237,6 +243,8 @@ impl Store {
         let absent: Vec<_> = named()
             .filter(|sha256| !parts.contains_key(*sha256))
             .collect();
+        let cached = parts.values().map(|part| part.len());
+        budget.take(cached.sum::<usize>() + self.bytes_of_parts(&absent).await?)?;
         if !absent.is_empty() {
             let read = shared_parts::Entity::find()
                 .filter(shared_parts::Column::Sha256.is_in(padded(absent)))
@@ -263,6 +271,18 @@ impl Store {
             whole.push_str(part);
         }
         Ok(whole)
+    }
+
+    async fn bytes_of_parts(&self, hashes: &[&str]) -> Result<usize, StoreError> {
+        if hashes.is_empty() {
+            return Ok(0);
+        }
+        let sql = "SELECT CAST(OCTET_LENGTH(p.text) AS BIGINT) AS bytes FROM rows, shared_parts p WHERE p.sha256 = ?1";
+        let rows = hashes.iter().map(|sha256| [(*sha256).into()]);
+        let found = returned(&self.readers, rows.collect(), sql).await?;
+        let bytes = found.iter().map(|row| row.number("bytes"));
+        let bytes: i64 = bytes.sum::<Result<_, _>>()?;
+        Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 }
 

@@ -55,7 +55,15 @@ impl Work for ActivateSkill {
             key: ACTIVATED_SKILLS.to_owned(),
             value: json!(activated).to_string(),
         };
-        upsert(tx, &self.workspace, self.run_id, &update, 1, self.at).await?;
+        upsert(
+            tx,
+            &self.workspace,
+            (self.run_id, None),
+            &update,
+            1,
+            self.at,
+        )
+        .await?;
         Ok(true)
     }
 }

@@ -9,7 +9,7 @@ use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, OnConflict};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait,
-    PaginatorTrait, QueryFilter, QueryOrder, QuerySelect, Value,
+    QueryFilter, QueryOrder, QuerySelect, Value,
 };
 use uuid::Uuid;
 
@@ -18,6 +18,7 @@ use crate::connect::Store;
 use crate::digest::sha256_hex;
 use crate::entity::{runs, state_entries};
 use crate::error::StoreError;
+use crate::shares::{ScopeFull, room_for_key};
 use crate::sql::{EACH_ALONE, Sql, locked, returned};
 use crate::writer::{Share, Work};
 
@@ -74,6 +75,8 @@ pub enum StateWritten {
     Mismatch(i64),
     /// The scope has as many keys as it can have.
     Full,
+    /// The run, or its agent, has made its share of the keys of the scope.
+    ShareFull,
     /// The run has ended.
     RunEnded,
 }
@@ -118,11 +121,17 @@ impl Work for StateChange {
             key: self.key.clone(),
             value: value.clone(),
         };
-        if current.is_none() && is_full(tx, &self.access).await? {
-            return Ok(StateWritten::Full);
-        }
+        let agent = match current {
+            Some(_) => None,
+            None => match room_for_key(tx, &self.access, self.run_id).await? {
+                Ok(agent) => agent,
+                Err(ScopeFull::Whole) => return Ok(StateWritten::Full),
+                Err(ScopeFull::Share) => return Ok(StateWritten::ShareFull),
+            },
+        };
         let first = first_version(tx, &self.access).await?;
-        let version = upsert(tx, &self.workspace, self.run_id, &update, first, self.at).await?;
+        let writer = (self.run_id, agent);
+        let version = upsert(tx, &self.workspace, writer, &update, first, self.at).await?;
         Ok(StateWritten::Version(version))
     }
 
@@ -152,35 +161,28 @@ pub(crate) async fn hold_live_run(
     Ok(held.rows_affected == 1)
 }
 
-/// Whether a scope has as many keys as it can have. Keys that are there can still be written.
-async fn is_full(tx: &DatabaseTransaction, access: &StateAccess) -> Result<bool, StoreError> {
-    let keys = state_entries::Entity::find()
-        .filter(state_entries::Column::Scope.eq(access.scope.as_str()))
-        .filter(state_entries::Column::ScopeSha256.eq(sha256_hex(access.identity.as_bytes())))
-        .count(tx)
-        .await?;
-    Ok(keys >= STATE_KEYS)
-}
-
-/// Writes a value that a runner sent as a result; false when the scope has no room for the key.
+/// Writes a value that a runner sent as a result, or tells why the scope has no room for the key.
 pub(crate) async fn apply_update(
     tx: &DatabaseTransaction,
     workspace: &WorkspaceId,
     run_id: RunId,
     update: &StateUpdate,
     at: i64,
-) -> Result<bool, StoreError> {
+) -> Result<Result<(), ScopeFull>, StoreError> {
     let access = StateAccess {
         scope: update.scope,
         identity: update.identity.clone(),
     };
-    let is_new = find_locked(tx, &access, &update.key).await?.is_none();
-    if is_new && is_full(tx, &access).await? {
-        return Ok(false);
-    }
+    let agent = match find_locked(tx, &access, &update.key).await? {
+        Some(_) => None,
+        None => match room_for_key(tx, &access, run_id).await? {
+            Ok(agent) => agent,
+            Err(full) => return Ok(Err(full)),
+        },
+    };
     let first = first_version(tx, &access).await?;
-    upsert(tx, workspace, run_id, update, first, at).await?;
-    Ok(true)
+    upsert(tx, workspace, (run_id, agent), update, first, at).await?;
+    Ok(Ok(()))
 }
 
 /// The version of what is written anew in a scope: above all that was deleted there, so that no version that somebody
@@ -204,16 +206,17 @@ async fn note_deleted(
     tx.execute_sql(sql.to_owned(), values).await
 }
 
-fn scope_of(access: &StateAccess) -> Vec<Value> {
+pub(crate) fn scope_of(access: &StateAccess) -> Vec<Value> {
     let digest = sha256_hex(access.identity.as_bytes());
     vec![access.scope.as_str().into(), digest.into()]
 }
 
-/// Writes a value; the version rises by one, and is given. An entry that is new begins with `first`.
+/// Writes a value; the version rises by one, and is given. An entry that is new begins with `first`, and counts for this
+/// run and agent.
 pub(crate) async fn upsert(
     conn: &impl ConnectionTrait,
     workspace: &WorkspaceId,
-    run_id: RunId,
+    (run_id, agent): (RunId, Option<String>),
     update: &StateUpdate,
     first: i64,
     at: i64,
@@ -227,6 +230,8 @@ pub(crate) async fn upsert(
         version: Set(first),
         run_id: Set(run_id.to_string()),
         updated_at: Set(at),
+        created_run_id: Set(Some(run_id.to_string())),
+        agent_id: Set(agent),
     };
     let newer = Expr::col((state_entries::Entity, state_entries::Column::Version)).add(1);
     let on_conflict = OnConflict::columns([

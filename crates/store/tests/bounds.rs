@@ -12,9 +12,9 @@ use protocol::run::RunStatus;
 use store::{
     AppendResults, AreaAccess, AuditEntry, BeginToolCall, BeginUpload, BlobDeleted, Budget,
     CHUNK_BYTES, CloseAppends, Closed, Defer, DeleteBlob, EventFilter, FinishToolCall,
-    FinishUpload, Heard, Heartbeat, Ingested, OverBudget, PAGE_BYTES, PageBound, PageBudget, Quota,
-    ResultsAppended, RunFilter, RunWindow, STATE_KEYS, StateWritten, StoreError, TOOL_CALLS,
-    ToolCallBegun, ToolCallEnd, Uploaded, WriteChunk, result_digest,
+    FinishUpload, Heard, Heartbeat, Ingested, InteractionFilter, OverBudget, PAGE_BYTES, PageBound,
+    PageBudget, Quota, ResultsAppended, RunFilter, RunWindow, STATE_KEYS, StateWritten, StoreError,
+    TOOL_CALLS, ToolCallBegun, ToolCallEnd, Uploaded, WriteChunk, result_digest,
 };
 use uuid::Uuid;
 
@@ -22,6 +22,7 @@ on_both!(
     who_reads_a_blob_that_is_replaced_reads_it_to_its_end,
     an_upload_that_is_given_up_leaves_nothing,
     a_scope_that_is_full_takes_known_keys_alone,
+    runs_and_agents_leave_keys_of_a_scope_to_others,
     a_page_of_events_ends_where_its_bytes_do,
     every_column_of_a_run_counts_in_a_page,
     a_page_of_a_ledger_ends_where_its_bytes_do,
@@ -31,6 +32,7 @@ on_both!(
     the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken,
     what_is_closed_takes_nothing_new_and_knows_what_it_has,
     rare_runs_and_events_are_found_behind_cursors,
+    rare_interactions_are_found_behind_cursors,
     shared_entries_count_denied_calls,
     old_audit_entries_are_deleted,
 );
@@ -205,10 +207,49 @@ async fn an_upload_that_is_given_up_leaves_nothing(bench: Bench) {
     assert_eq!(bench.store.write(second).await.unwrap(), Uploaded::Written);
 }
 
+async fn runs_and_agents_leave_keys_of_a_scope_to_others(bench: Bench) {
+    let (one, two) = (bench.running("e-0").await, bench.running("e-1").await);
+    let other = bench.running("e-2").await;
+    let agent =
+        "UPDATE runs SET agent_id = '00000000-0000-0000-0000-000000000001' WHERE event_id = 'e-2'";
+    bench.tamper(agent).await;
+    let mut made = 0;
+    let mut fill = async |run: &Run, scope: StateScope| {
+        let mut keys = 0;
+        loop {
+            made += 1;
+            let mut put = bench.put(run, &format!("k{made}"), Some("1"), None);
+            put.access.scope = scope;
+            match bench.store.write(put).await.unwrap() {
+                StateWritten::Version(1) => keys += 1,
+                full => return (keys, full),
+            }
+        }
+    };
+    // All agents of one runner write to its scope, one agent to the others.
+    for (run, scope, keys, full) in [
+        (&one, StateScope::Runner, 500, StateWritten::ShareFull),
+        (&two, StateScope::Runner, 250, StateWritten::ShareFull),
+        (&other, StateScope::Runner, 250, StateWritten::Full),
+        (&one, StateScope::Conversation, 750, StateWritten::ShareFull),
+        (&two, StateScope::Conversation, 250, StateWritten::Full),
+    ] {
+        assert_eq!(fill(run, scope).await, (keys, full), "{scope:?}");
+    }
+    // Keys that are there can be written by all.
+    let mut put = bench.put(&two, "k1", Some("2"), None);
+    put.access.scope = StateScope::Runner;
+    assert_eq!(
+        bench.store.write(put).await.unwrap(),
+        StateWritten::Version(2)
+    );
+}
+
 async fn a_scope_that_is_full_takes_known_keys_alone(bench: Bench) {
-    let run = bench.running("e-1").await;
+    let (first, run) = (bench.running("e-0").await, bench.running("e-1").await);
     for n in 0..STATE_KEYS {
-        let put = bench.put(&run, &format!("k{n}"), Some("1"), None);
+        let writer = if n < STATE_KEYS / 2 { &first } else { &run };
+        let put = bench.put(writer, &format!("k{n}"), Some("1"), None);
         assert_eq!(
             bench.store.write(put).await.unwrap(),
             StateWritten::Version(1)
@@ -694,6 +735,46 @@ async fn rare_runs_and_events_are_found_behind_cursors(bench: Bench) {
     };
     assert_eq!(looked, [15_001, 5_001]);
     assert_eq!((found.len(), found[0].event_id.as_str()), (1, "e1"));
+}
+
+async fn rare_interactions_are_found_behind_cursors(bench: Bench) {
+    make_many(&bench, 25_000).await;
+    let id = "'00000000-0000-7000-8000-' || (100000000000 + i)";
+    let interactions = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 25000) \
+         INSERT INTO interactions (id, workspace_id, run_id, sequence, interaction_id, request, expires_at, asked_at) \
+         SELECT {id}, 'default', {id}, 1, 'q', '{{}}', CASE WHEN i = 1 THEN 9 ELSE 1 END, i FROM n"
+    );
+    bench.tamper(&interactions).await;
+    let mut filter = InteractionFilter {
+        open_at: Some(5),
+        ..InteractionFilter::default()
+    };
+    let mut looked = Vec::new();
+    let found = loop {
+        let found = bench.store.list_interactions(&bench.workspace, &filter, 10);
+        let found = found.await.unwrap();
+        let Some(next) = found.next else {
+            break found.records;
+        };
+        assert!(found.records.is_empty());
+        filter.before = Some(next.parse().unwrap());
+        looked.push(next[24..].to_owned());
+    };
+    assert_eq!(looked, ["100000015001", "100000005001"]);
+    assert_eq!((found.len(), found[0].asked_at), (1, 1));
+    // Without a filter each page is full.
+    let all = InteractionFilter::default();
+    let found = bench.store.list_interactions(&bench.workspace, &all, 10);
+    let found = found.await.unwrap();
+    assert_eq!(
+        (found.records.len(), found.records[0].asked_at),
+        (10, 25_000)
+    );
+    assert_eq!(
+        found.next.as_ref(),
+        found.records.last().map(|last| &last.id)
+    );
 }
 
 async fn shared_entries_count_denied_calls(bench: Bench) {

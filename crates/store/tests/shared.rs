@@ -1,5 +1,6 @@
 //! Parts that runs share are stored once and read back whole.
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::{AGENT, Bench, Holder, new_run, on_both};
@@ -13,11 +14,15 @@ use protocol::id::{EndpointId, RunId, RunnerId};
 use protocol::manifest::AgentRunnerManifest;
 use sea_orm::{ConnectionTrait, Database, Statement};
 use serde_json::json;
-use store::{Append, Budget, FirstAttempt, Ingest, NewRun, Plan, SharedParts, sha256_hex};
+use store::{
+    Append, Budget, FirstAttempt, Ingest, NewRun, OverBudget, PageBudget, Plan, SharedParts,
+    StoreError, sha256_hex,
+};
 use uuid::Uuid;
 
 on_both!(
     texts_with_shared_parts_are_read_whole,
+    parts_of_contexts_count_before_they_are_read,
     retention_deletes_parts_without_runs,
 );
 
@@ -231,6 +236,51 @@ async fn texts_with_shared_parts_are_read_whole(bench: Bench) {
     assert!(
         other.find_snapshot(runs[0].0.id).await.is_err(),
         "it was changed"
+    );
+    other.close().await;
+}
+
+/// Takes so many bytes, then refuses.
+struct Room(AtomicUsize);
+
+impl PageBudget for Room {
+    fn take(&self, bytes: usize) -> Result<(), OverBudget> {
+        let left = self.0.load(Ordering::Relaxed).checked_sub(bytes);
+        let left = left.ok_or(OverBudget {
+            reason: "full",
+            message: "wait",
+        })?;
+        self.0.store(left, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+async fn parts_of_contexts_count_before_they_are_read(bench: Bench) {
+    let agent = Agent::with_tools(20);
+    let (run, context) = short_run(&bench, &agent, 0, &agent.shared()).await;
+    // A gateway that has no part in memory.
+    let (other, writer) = store::Store::open(&bench.url()).await.unwrap();
+    let mut writing = tokio::task::JoinSet::new();
+    writing.spawn(writer);
+    // What cannot be read would be another error.
+    let shared = "UPDATE shared_parts SET text = 'x' || substr(text, 2)";
+    bench.tamper(shared).await;
+    let row = count(
+        &bench,
+        "SELECT CAST(octet_length(context) + 1000 AS BIGINT) FROM run_attempts",
+    )
+    .await;
+    let small = Room(AtomicUsize::new(usize::try_from(row).unwrap()));
+    let refused = other.find_context(run.id, Budget::of(&small)).await;
+    assert!(
+        matches!(refused, Err(StoreError::OverBudget(_))),
+        "{refused:?}"
+    );
+    let large = Room(AtomicUsize::new(2 * context.len()));
+    let corrupt = other.find_context(run.id, Budget::of(&large)).await;
+    assert!(
+        matches!(corrupt, Err(StoreError::Corrupt { .. })),
+        "{corrupt:?}"
     );
     other.close().await;
 }

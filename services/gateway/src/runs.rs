@@ -109,6 +109,8 @@ pub struct RunLimits {
     pub discovery_ttl: Duration,
     /// How soon an endpoint that gave no list is asked again.
     pub discovery_retry: Duration,
+    /// Denied calls of one run, on this replica, after which it ends.
+    pub run_denied_calls: u64,
     /// The most runs of one workspace that may live, waiting ones included; `None`: any number.
     pub workspace_runs: Option<u64>,
     /// How fast the events of one workspace may come to this replica; `None`: as they come.

@@ -98,6 +98,32 @@ fn collect_types(directory: &Path, types: &mut BTreeMap<String, Vec<String>>) {
     }
 }
 
+/// A page has no more items than its `limit` may ask for.
+#[test]
+fn pages_are_bounded_by_their_limits() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi/gateway.json");
+    let document = std::fs::read_to_string(file).expect("it is committed");
+    let document: Value = serde_json::from_str(&document).expect("it is JSON");
+    let mut pages = BTreeSet::new();
+    let operations = document["paths"].as_object().unwrap().values();
+    for operation in operations.flat_map(|item| item.as_object().unwrap().values()) {
+        let parameters = operation["parameters"].as_array().into_iter().flatten();
+        let limit = parameters.clone().find(|one| one["name"] == "limit");
+        let content = &operation["responses"]["200"]["content"]["application/json"];
+        let page = content["schema"]["$ref"].as_str().unwrap_or_default();
+        if let Some(limit) = limit
+            && page.contains("/Page_")
+        {
+            let items = format!("{}/properties/items/maxItems", &page[1..]);
+            let most = document.pointer(&items);
+            assert_eq!(most, Some(&limit["schema"]["maximum"]), "{page}");
+            pages.insert(page);
+        }
+    }
+    assert!(pages.iter().any(|page| page.ends_with("/Page_Interaction")));
+    assert!(pages.len() > 5, "{pages:?}");
+}
+
 /// A list without a bound is work without one.
 #[test]
 fn every_list_and_text_of_a_request_is_bounded() {

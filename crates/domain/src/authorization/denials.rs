@@ -2,8 +2,6 @@
 
 /// Denied calls of a run with an audit entry each. Later ones share an entry for each action and rule.
 const ENTRY_EACH: u64 = 1_000;
-/// Denied calls after which a run ends.
-pub const MOST_DENIALS: u64 = 10_000;
 
 /// The reason of a run that ends for its denied calls.
 pub const DENIED_CALLS: &str = "runner.denied_calls";
@@ -19,11 +17,11 @@ pub enum AfterDenial {
     End,
 }
 
-/// `count`: the run's denied calls, this one among them.
-pub fn after_denial(count: u64) -> AfterDenial {
+/// `count`: the run's denied calls, this one among them. `most`: those after which it ends.
+pub fn after_denial(count: u64, most: u64) -> AfterDenial {
     match count {
+        _ if count >= most => AfterDenial::End,
         0..=ENTRY_EACH => AfterDenial::Entry,
-        MOST_DENIALS.. => AfterDenial::End,
         _ => AfterDenial::SharedEntry,
     }
 }
@@ -34,15 +32,17 @@ mod tests {
 
     #[test]
     fn shares_entries_then_ends_the_run() {
-        for (count, expected) in [
-            (1, AfterDenial::Entry),
-            (1_000, AfterDenial::Entry),
-            (1_001, AfterDenial::SharedEntry),
-            (9_999, AfterDenial::SharedEntry),
-            (10_000, AfterDenial::End),
-            (10_001, AfterDenial::End),
+        for (count, most, expected) in [
+            (1, 10_000, AfterDenial::Entry),
+            (1_000, 10_000, AfterDenial::Entry),
+            (1_001, 10_000, AfterDenial::SharedEntry),
+            (9_999, 10_000, AfterDenial::SharedEntry),
+            (10_000, 10_000, AfterDenial::End),
+            (10_001, 10_000, AfterDenial::End),
+            (9, 10, AfterDenial::Entry),
+            (10, 10, AfterDenial::End),
         ] {
-            assert_eq!(after_denial(count), expected, "{count}");
+            assert_eq!(after_denial(count, most), expected, "{count} of {most}");
         }
     }
 }

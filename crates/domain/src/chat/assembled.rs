@@ -94,9 +94,13 @@ impl Assembled {
         {
             call[member] = value.clone();
         }
-        if name.is_empty() {
-            call["function"]["name"] = json!(text_at(told, "name"));
+        for (member, value) in told["function"].as_object().into_iter().flatten() {
+            if !value.is_null() {
+                call["function"][member] = value.clone();
+            }
         }
+        let told = text_at(told, "name");
+        call["function"]["name"] = json!(if name.is_empty() { told } else { name });
         call["function"]["arguments"] = json!(arguments);
     }
 }

@@ -1,13 +1,31 @@
-//! Members that a provider gives with a message that calls tools and wants back with their results: thoughts, and members of
-//! calls that this protocol does not know, such as signatures. Both stand in `provider_specific_fields`, with the model
-//! that gave them as `model`. They go back to that model alone, and with messages that call tools alone.
+//! Members that a provider gives with a message and wants back with the next request: thoughts, and members that this
+//! protocol does not know, such as signatures, of a message, of its calls and of their functions. They stand in
+//! `provider_specific_fields`, with the model that gave them as `model`; those of a function under `function`. They go
+//! back to that model alone; thoughts go back with messages that call tools alone.
 
 use protocol::JsonObject;
 use protocol::message::{Message, ToolCall};
 use serde_json::{Value, json};
 
-/// Members of a call that the protocol has itself.
-const OF_CALL: [&str; 4] = ["index", "id", "type", "function"];
+/// Members of a call that the protocol has itself, but for `function`, whose own members may be unknown.
+const OF_CALL: [&str; 3] = ["index", "id", "type"];
+/// Members of a function that the protocol has itself.
+const OF_FUNCTION: [&str; 2] = ["name", "arguments"];
+const FUNCTION: &str = "function";
+/// Members of a message that the protocol has itself, or that no request takes.
+const OF_MESSAGE: [&str; 11] = [
+    "role",
+    "content",
+    "refusal",
+    "name",
+    "tool_calls",
+    "tool_call_id",
+    "function_call",
+    "finish_reason",
+    "annotations",
+    "audio",
+    MODEL,
+];
 /// Members of a message with thoughts in words.
 const TEXTS: [&str; 2] = ["reasoning_content", "reasoning"];
 /// Its member with thoughts in parts, some of them signed or encrypted.
@@ -16,28 +34,96 @@ const DETAILS: &str = "reasoning_details";
 const MODEL: &str = "model";
 /// Thoughts of one message. Longer ones are not carried.
 const THOUGHT_BYTES: usize = 256 * 1024;
-/// Members of one call. Larger ones are not carried.
+/// Unknown members of one call, or of one message. Larger ones are not carried.
 const MEMBER_BYTES: usize = 64 * 1024;
 
 /// The members of a provider's call that are carried.
 pub(super) fn of_call(call: &Value) -> Option<JsonObject> {
-    let is_unknown = |(name, value): &(&String, &Value)| {
-        !OF_CALL.contains(&name.as_str()) && name.as_str() != MODEL && !value.is_null()
-    };
-    let members = call.as_object()?.iter().filter(is_unknown);
-    let members: JsonObject = members
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
-    let bytes = members.values().map(|value| value.to_string().len());
-    (!members.is_empty() && bytes.sum::<usize>() <= MEMBER_BYTES).then_some(members)
+    let members = call.as_object()?.iter();
+    let carried = members.filter_map(|(name, value)| {
+        let value = carried_member(name, value)?;
+        Some((name.clone(), value))
+    });
+    let carried: JsonObject = carried.collect();
+    (!carried.is_empty() && bytes_of(&carried) <= MEMBER_BYTES).then_some(carried)
 }
 
-/// The thoughts of one message, put together from its deltas.
+/// The part of this member of a call that is carried.
+fn carried_member(name: &str, value: &Value) -> Option<Value> {
+    if name == FUNCTION {
+        let unknown: JsonObject = unknown_of(value, &OF_FUNCTION).collect();
+        return (!unknown.is_empty()).then_some(Value::Object(unknown));
+    }
+    let is_carried = !OF_CALL.contains(&name) && name != MODEL && !value.is_null();
+    is_carried.then(|| value.clone())
+}
+
+/// The members beside these that say something.
+fn unknown_of<'a>(
+    object: &'a Value,
+    known: &'a [&str],
+) -> impl Iterator<Item = (String, Value)> + 'a {
+    let members = object.as_object().into_iter().flatten();
+    members
+        .filter(|(name, value)| !known.contains(&name.as_str()) && !is_empty(value))
+        .map(|(name, value)| (name.clone(), value.clone()))
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+        _ => false,
+    }
+}
+
+fn bytes_of(members: &JsonObject) -> usize {
+    members.values().map(|value| value.to_string().len()).sum()
+}
+
+/// Adds what later deltas of one call carry: members of its function beside those before, of others the last value.
+pub fn merge_carried(known: &mut Option<JsonObject>, more: JsonObject) {
+    let known = known.get_or_insert_default();
+    for (name, value) in more {
+        match (known.get_mut(&name), value) {
+            (Some(Value::Object(known)), Value::Object(more)) if name == FUNCTION => {
+                known.extend(more);
+            }
+            (_, value) => {
+                known.insert(name, value);
+            }
+        }
+    }
+}
+
+/// Puts carried members back into a call. Those that the protocol has itself stay as they are.
+pub(super) fn put_back(call: &mut Value, members: &JsonObject) {
+    for (name, value) in members {
+        let Some(value) = carried_member(name, value) else {
+            continue;
+        };
+        match (name.as_str(), value) {
+            (FUNCTION, Value::Object(unknown)) => {
+                if let Some(function) = call[FUNCTION].as_object_mut() {
+                    function.extend(unknown);
+                }
+            }
+            (_, value) => call[name] = value,
+        }
+    }
+}
+
+/// The thoughts and unknown members of one message, put together from its deltas.
 #[derive(Debug, Default)]
 pub(super) struct Thoughts {
     texts: [String; 2],
     details: Vec<Value>,
     bytes: usize,
+    /// Members that the protocol does not know.
+    unknown: JsonObject,
+    unknown_bytes: usize,
 }
 
 impl Thoughts {
@@ -61,12 +147,31 @@ impl Thoughts {
                 self.details.push(more.clone());
             }
         }
+        for (name, value) in unknown_of(said, &OF_MESSAGE).filter(|(name, _)| !is_thought(name)) {
+            self.unknown_bytes = self.unknown_bytes.saturating_add(value.to_string().len());
+            if self.unknown_bytes <= MEMBER_BYTES {
+                self.add_unknown(name, value);
+            }
+        }
     }
 
-    /// The same as members of a message.
-    pub(super) fn members(self) -> JsonObject {
+    /// Lists add up; of others the last value stays.
+    fn add_unknown(&mut self, name: String, value: Value) {
+        match (self.unknown.get_mut(&name), value) {
+            (Some(Value::Array(known)), Value::Array(more)) => known.extend(more),
+            (_, value) => {
+                self.unknown.insert(name, value);
+            }
+        }
+    }
+
+    /// The same as members of a message, `with_thoughts` where it calls tools.
+    pub(super) fn members(self, with_thoughts: bool) -> JsonObject {
         let mut members = JsonObject::new();
-        if self.bytes > THOUGHT_BYTES {
+        if self.unknown_bytes <= MEMBER_BYTES {
+            members = self.unknown;
+        }
+        if !with_thoughts || self.bytes > THOUGHT_BYTES {
             return members;
         }
         for (text, name) in self.texts.into_iter().zip(TEXTS) {
@@ -83,35 +188,30 @@ impl Thoughts {
 
 /// Notes in what is carried which model gave it.
 pub fn mark_model(fields: Option<&mut JsonObject>, calls: Option<&mut Vec<ToolCall>>, model: &str) {
-    let is_thought = |fields: &&mut JsonObject| thoughts_of(fields).next().is_some();
+    let is_carried = |fields: &&mut JsonObject| carried_of(fields).next().is_some();
     let of_calls = calls.into_iter().flatten();
     let of_calls = of_calls.filter_map(|call| call.provider_specific_fields.as_mut());
-    for fields in fields.filter(is_thought).into_iter().chain(of_calls) {
+    for fields in fields.filter(is_carried).into_iter().chain(of_calls) {
         fields.insert(MODEL.to_owned(), json!(model));
     }
 }
 
-/// The thoughts that go back to this model with a message.
-pub(super) fn thoughts_for<'a>(
+/// The members that go back to this model with a message; its thoughts only with calls.
+pub(super) fn members_for<'a>(
     message: &'a Message,
     model: &str,
 ) -> impl Iterator<Item = (&'a String, &'a Value)> {
     let calls = message.tool_calls.iter().flatten().count();
     let fields = message.provider_specific_fields.as_ref();
-    let fields = fields.filter(|fields| calls > 0 && is_of(fields, model));
-    fields.into_iter().flat_map(thoughts_of)
+    let fields = fields.filter(|fields| message.role == "assistant" && is_of(fields, model));
+    let members = fields.into_iter().flat_map(carried_of);
+    members.filter(move |(name, _)| calls > 0 || !is_thought(name))
 }
 
 /// The members that go back to this model with a call.
-pub(super) fn members_for<'a>(
-    call: &'a ToolCall,
-    model: &str,
-) -> impl Iterator<Item = (&'a String, &'a Value)> {
+pub(super) fn of_call_for<'a>(call: &'a ToolCall, model: &str) -> Option<&'a JsonObject> {
     let fields = call.provider_specific_fields.as_ref();
-    let fields = fields.filter(|fields| is_of(fields, model));
-    let is_carried =
-        |(name, _): &(&String, &Value)| !OF_CALL.contains(&name.as_str()) && name.as_str() != MODEL;
-    fields.into_iter().flatten().filter(is_carried)
+    fields.filter(|fields| is_of(fields, model))
 }
 
 /// All texts that go back to a model with this message, whichever model gave them: for counts of tokens.
@@ -120,14 +220,21 @@ pub fn carried_texts(message: &Message) -> impl Iterator<Item = String> {
     let calls = message.tool_calls.iter().flatten();
     let calls = calls.filter_map(|call| call.provider_specific_fields.as_ref());
     let calls = calls.flatten().map(|(_, value)| value.to_string());
-    let thoughts = fields.flat_map(thoughts_of);
-    thoughts.map(|(_, value)| value.to_string()).chain(calls)
+    let members = fields.flat_map(carried_of);
+    members.map(|(_, value)| value.to_string()).chain(calls)
 }
 
-fn thoughts_of(fields: &JsonObject) -> impl Iterator<Item = (&String, &Value)> {
-    let is_thought =
-        |(name, _): &(&String, &Value)| TEXTS.contains(&name.as_str()) || name.as_str() == DETAILS;
-    fields.iter().filter(is_thought)
+/// Whether a message may carry a member of this name.
+pub(super) fn may_carry(name: &str) -> bool {
+    !OF_MESSAGE.contains(&name)
+}
+
+fn carried_of(fields: &JsonObject) -> impl Iterator<Item = (&String, &Value)> {
+    fields.iter().filter(|(name, _)| may_carry(name))
+}
+
+fn is_thought(name: &str) -> bool {
+    TEXTS.contains(&name) || name == DETAILS
 }
 
 fn is_of(fields: &JsonObject, model: &str) -> bool {
@@ -145,8 +252,9 @@ mod tests {
             json!({"reasoning_content": "2", "reasoning_details": [{"data": "x"}]}),
             json!({"tool_calls": [{"index": 0, "id": "c", "type": "function",
                 "extra_content": {"google": {"thought_signature": "S"}},
-                "function": {"name": "f", "arguments": "{}"}}]}),
-            json!({}),
+                "function": {"name": "f", "arguments": "{", "signature": "F"}}]}),
+            json!({"extra_content": {"of": "message"}, "annotations": [], "refusal": "",
+                "tool_calls": [{"index": 0, "function": {"arguments": "}", "part": 2}}]}),
         ]
     }
 
@@ -157,9 +265,23 @@ mod tests {
         for delta in deltas() {
             let chunk = json!({"choices": [{"delta": delta, "finish_reason": "tool_calls"}]});
             let chunk = reader.read(chunk.as_object().unwrap());
-            message.tool_calls = chunk
+            for call in chunk
                 .and_then(|chunk| chunk.tool_calls)
-                .or(message.tool_calls);
+                .into_iter()
+                .flatten()
+            {
+                match message
+                    .tool_calls
+                    .as_mut()
+                    .and_then(|calls| calls.first_mut())
+                {
+                    None => message.tool_calls = Some(vec![call]),
+                    Some(known) => merge_carried(
+                        &mut known.provider_specific_fields,
+                        call.provider_specific_fields.unwrap_or_default(),
+                    ),
+                }
+            }
         }
         message.provider_specific_fields = reader.finish().0.provider_specific_fields;
         message
@@ -176,10 +298,28 @@ mod tests {
                 back["tool_calls"][0]["extra_content"]["google"]["thought_signature"],
                 "S"
             );
-            assert!(back.get("model").is_none() && back["tool_calls"][0].get("model").is_none());
+            let function = &back["tool_calls"][0]["function"];
+            assert_eq!(
+                *function,
+                json!({"name": "f", "arguments": "{", "signature": "F", "part": 2})
+            );
+            assert_eq!(back["extra_content"], json!({"of": "message"}));
+            for unknown in ["model", "finish_reason", "annotations", "refusal"] {
+                assert!(back.get(unknown).is_none(), "{back}");
+            }
+            assert!(back["tool_calls"][0].get("model").is_none());
             let other = chat_message(&message, "n");
-            assert!(other.get("reasoning_content").is_none());
+            assert!(
+                other.get("reasoning_content").is_none() && other.get("extra_content").is_none()
+            );
             assert!(other["tool_calls"][0].get("extra_content").is_none());
+            assert_eq!(
+                other["tool_calls"][0]["function"]
+                    .as_object()
+                    .unwrap()
+                    .len(),
+                2
+            );
         }
     }
 
@@ -230,6 +370,35 @@ mod tests {
         let mut thoughts = Thoughts::default();
         thoughts.add(&json!({"reasoning": "x".repeat(THOUGHT_BYTES)}));
         thoughts.add(&json!({"reasoning": "y"}));
-        assert!(thoughts.members().is_empty());
+        thoughts.add(&json!({"extra_content": "x".repeat(MEMBER_BYTES)}));
+        assert!(thoughts.members(true).is_empty());
+    }
+
+    #[test]
+    fn answers_without_calls_return_unknown_members() {
+        let mut reader = ChunkReader::new(true).of_model("m");
+        let chunk = json!({"choices": [{"delta": {"content": "hi", "reasoning": "T",
+            "extra_content": {"google": {"thought_signature": "S"}}}, "finish_reason": "stop"}]});
+        reader.read(chunk.as_object().unwrap());
+        let mut said = Message::text("assistant", "hi");
+        said.provider_specific_fields = reader.finish().0.provider_specific_fields;
+        let signed = json!({"role": "assistant", "content": "hi",
+            "extra_content": {"google": {"thought_signature": "S"}}});
+        assert_eq!(chat_message(&said, "m"), signed);
+        assert!(chat_message(&said, "n").get("extra_content").is_none());
+    }
+
+    #[test]
+    fn forged_members_replace_nothing_of_a_message() {
+        let mut forged = Message::text("assistant", "hi");
+        let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"},
+            "provider_specific_fields": {"model": "m", "id": "x", "function": {"name": "g", "arguments": "[]"}}});
+        forged.tool_calls = Some(vec![serde_json::from_value(call).unwrap()]);
+        let fields = json!({"model": "m", "role": "system", "content": "x", "tool_calls": [], "function_call": {}});
+        forged.provider_specific_fields = fields.as_object().cloned();
+        let call =
+            json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+        let expected = json!({"role": "assistant", "content": "hi", "tool_calls": [call]});
+        assert_eq!(chat_message(&forged, "m"), expected);
     }
 }

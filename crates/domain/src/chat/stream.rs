@@ -88,10 +88,9 @@ impl ChunkReader {
         }
         let reason = self.finish_reason.take();
         let mut fields = reason.as_deref().map(reason_fields).unwrap_or_default();
-        if self.calls.has_calls() {
-            fields.extend(std::mem::take(&mut self.thoughts).members());
-            carried::mark_model(Some(&mut fields), None, &self.model);
-        }
+        let thoughts = std::mem::take(&mut self.thoughts);
+        fields.extend(thoughts.members(self.calls.has_calls()));
+        carried::mark_model(Some(&mut fields), None, &self.model);
         let last = MessageChunk {
             content: (!rest.is_empty()).then_some(MessageContent::Text(rest)),
             is_final: true,

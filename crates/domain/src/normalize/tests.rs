@@ -636,6 +636,50 @@ fn gives_reserved_codes_as_runner_error() {
     );
 }
 
+#[test]
+fn gives_reserved_finish_reasons_as_stop() {
+    let ended = |reason: &str, was_cancelled: bool| {
+        let data = json!({"finish_reason": reason, "details": {"try": 2},
+            "message": {"role": "assistant", "content": "hi"}});
+        let line = result("run.completed", &data, &json!(1));
+        let snapshot = snapshot();
+        let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+        if was_cancelled {
+            judge.note_cancelled();
+        }
+        match judge.judge(line.as_bytes(), NOW) {
+            Verdict::Accept(Accepted {
+                data,
+                effect: Effect::End(ending),
+                ..
+            }) => {
+                let told: Value = serde_json::from_str(data.get()).unwrap();
+                (told, ending.status, ending.reason)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    for reason in [
+        "host.orphaned",
+        "timeout",
+        "runner.denied_calls",
+        "cancelled",
+    ] {
+        let (told, status, kept) = ended(reason, false);
+        assert_eq!(told["finish_reason"], "stop");
+        assert_eq!(told["details"], json!({"try": 2, "finish_reason": reason}));
+        assert_eq!(told["message"]["content"], "hi");
+        assert_eq!((status, kept.as_str()), (RunStatus::Completed, "stop"));
+    }
+    for (reason, was_cancelled) in [("length", false), ("cancelled", true)] {
+        let (told, _, kept) = ended(reason, was_cancelled);
+        assert_eq!(
+            (&told["finish_reason"], kept.as_str()),
+            (&json!(reason), reason)
+        );
+    }
+}
+
 /// Judges lines of bytes; gives the judge's verdicts and the texts that clients see.
 fn judged(lines: &[&[u8]], mode: DeltaMode) -> (Vec<String>, Vec<Value>) {
     let snapshot = snapshot();

@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 
 use memchr::memchr2;
+use protocol::JsonObject;
 use protocol::admin::DeltaMode;
 use protocol::message::Message;
-use protocol::result::RUNNER_ERROR;
+use protocol::result::{FINISH_REASON, RUNNER_ERROR};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -27,21 +28,36 @@ pub(super) fn nothing() -> Box<RawValue> {
 
 /// The same object without `message`.
 pub(super) fn without_message(json: &str) -> Box<RawValue> {
-    let mut object: serde_json::Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
+    let mut object: JsonObject = serde_json::from_str(json).unwrap_or_default();
     object.remove("message");
     RawValue::from_string(Value::Object(object).to_string()).expect("a value serialises to JSON")
 }
 
 /// The data of a `run.failed` whose code is reserved: it fails as `runner.error`, and names its `own` code in `details`.
 pub(super) fn as_runner_error(json: &str, own: &str) -> Box<RawValue> {
-    let mut object: serde_json::Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
-    object.insert("code".to_owned(), RUNNER_ERROR.into());
+    let object = serde_json::from_str(json).unwrap_or_default();
+    with_replaced(object, ("code", RUNNER_ERROR), own)
+}
+
+/// The data of a `run.completed` whose `own` finish reason is reserved: the reason is the default, and `details` names
+/// the own one.
+pub(super) fn as_stopped(json: &str, own: &str, without_message: bool) -> Box<RawValue> {
+    let mut object: JsonObject = serde_json::from_str(json).unwrap_or_default();
+    if without_message {
+        object.remove("message");
+    }
+    with_replaced(object, ("finish_reason", FINISH_REASON), own)
+}
+
+/// The object with another value of this member, whose `own` value stands in `details` from then on.
+fn with_replaced(mut object: JsonObject, (name, value): (&str, &str), own: &str) -> Box<RawValue> {
+    object.insert(name.to_owned(), value.into());
     match object.get_mut("details") {
         Some(Value::Object(details)) => {
-            details.insert("code".to_owned(), own.into());
+            details.insert(name.to_owned(), own.into());
         }
         _ => {
-            object.insert("details".to_owned(), serde_json::json!({"code": own}));
+            object.insert("details".to_owned(), serde_json::json!({name: own}));
         }
     }
     RawValue::from_string(Value::Object(object).to_string()).expect("a value serialises to JSON")

@@ -14,8 +14,12 @@ pub struct Model {
     pub workspace_id: String,
     pub value: String,
     pub version: i64,
+    /// The run that wrote last.
     pub run_id: String,
     pub updated_at: i64,
+    /// The run that made the key, and its agent. `None`: an older gateway wrote it; it counts for no share.
+    pub created_run_id: Option<String>,
+    pub agent_id: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -210,7 +210,7 @@ pub fn gateway_document() -> utoipa::openapi::OpenApi {
         .map(|(path, item)| (path.replace("{*", "{"), item))
         .collect();
     general::add_refusals(&mut document);
-    bounds::bound_requests(&mut document);
+    bounds::bound(&mut document);
     if let Some(components) = &mut document.components {
         refer_to_items(&mut components.schemas);
         open_parts(&mut components.schemas);

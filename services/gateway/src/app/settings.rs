@@ -217,6 +217,7 @@ pub(crate) fn run_limits(config: &Config) -> RunLimits {
         poll: config.bus.poll,
         discovery_ttl: config.runs.discovery_ttl,
         discovery_retry: config.runs.discovery_retry,
+        run_denied_calls: limits.run_denied_calls,
         workspace_runs: (limits.workspace_runs > 0).then_some(limits.workspace_runs),
         workspace_events: event_rate(limits),
         breaker: BreakerPolicy {

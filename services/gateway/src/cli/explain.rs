@@ -11,7 +11,7 @@ use http::Method;
 use protocol::event::MESSAGE_RECEIVED;
 use serde_json::{Map, Value, json};
 
-use crate::cli::gateway::{Gateway, GatewayArguments};
+use crate::cli::gateway::{Gateway, GatewayArguments, next_cursor};
 use crate::cli::output;
 
 #[derive(clap::Args)]
@@ -82,7 +82,7 @@ async fn find_agent(gateway: &Gateway, named: &str) -> anyhow::Result<String> {
         if let Some(id) = found.and_then(|agent| agent["id"].as_str()) {
             return Ok(id.to_owned());
         }
-        match page["next_cursor"].as_str() {
+        match next_cursor(&page) {
             Some(next) => cursor = format!("&cursor={next}"),
             None => bail!("there is no agent {named}; GET /v1/agents lists them"),
         }

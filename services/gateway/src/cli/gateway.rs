@@ -73,6 +73,12 @@ fn find_dev_file() -> anyhow::Result<Option<PathBuf>> {
     Ok(here.ancestors().map(file).find(|file| file.exists()))
 }
 
+/// The cursor of the page behind this one. `None` ends the list, as an empty cursor does: it would begin it again.
+pub(super) fn next_cursor(page: &Value) -> Option<&str> {
+    let next = page["next_cursor"].as_str();
+    next.filter(|next| !next.is_empty())
+}
+
 /// A gateway and the key for it.
 pub(super) struct Gateway {
     egress: Egress,
@@ -145,5 +151,24 @@ impl Gateway {
             );
         }
         Ok(body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn empty_cursors_end_lists_of_commands() {
+        for page in [
+            json!({}),
+            json!({"next_cursor": null}),
+            json!({"next_cursor": ""}),
+        ] {
+            assert_eq!(next_cursor(&page), None, "{page}");
+        }
+        assert_eq!(next_cursor(&json!({"next_cursor": "c"})), Some("c"));
     }
 }

@@ -13,7 +13,7 @@ use http::header::CONTENT_TYPE;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
-use crate::cli::gateway::{Gateway, GatewayArguments};
+use crate::cli::gateway::{Gateway, GatewayArguments, next_cursor};
 use crate::cli::output;
 use files::{FoundFile, find_files};
 
@@ -281,7 +281,7 @@ async fn list(gateway: &Gateway, kb: &str, json: bool) -> anyhow::Result<ExitCod
             );
             say(json, document, &line);
         }
-        match page["next_cursor"].as_str() {
+        match next_cursor(&page) {
             Some(next) => cursor = format!("&cursor={}", encoded(next)),
             None => return Ok(ExitCode::SUCCESS),
         }
@@ -339,7 +339,7 @@ async fn reindex(gateway: &Gateway, kb: &str, json: bool) -> anyhow::Result<Exit
             );
             say(json, document, &line);
         }
-        match done["next_cursor"].as_str() {
+        match next_cursor(&done) {
             Some(next) => cursor = format!("?cursor={}", encoded(next)),
             None if failed => return Ok(ExitCode::FAILURE),
             None => return Ok(ExitCode::SUCCESS),

@@ -25,6 +25,8 @@ pub struct LimitsConfig {
     /// All events of one run together.
     pub run_bytes: u64,
     pub run_events: u64,
+    /// Denied calls of one run, after which it ends.
+    pub run_denied_calls: u64,
     /// One value of state, as JSON.
     pub state_value_bytes: usize,
     /// One blob of storage.
@@ -61,6 +63,7 @@ impl LimitsConfig {
         let event_bytes = table.required("event_bytes", whole(4 * KIB..=64 * MIB));
         let run_bytes = table.required("run_bytes", whole(64 * KIB..=4096 * MIB));
         let run_events = table.required("run_events", whole(10..=10_000_000));
+        let run_denied_calls = table.required("run_denied_calls", whole(10..=1_000_000));
         let state_value_bytes =
             table.required("state_value_bytes", whole(KIB..=MOST_STATE_VALUE_BYTES));
         let storage_blob_bytes = table.required("storage_blob_bytes", whole(1..=MOST_BLOB_BYTES));
@@ -90,6 +93,7 @@ impl LimitsConfig {
             event_bytes: bytes(event_bytes?),
             run_bytes: run_bytes?,
             run_events: run_events?,
+            run_denied_calls: run_denied_calls?,
             state_value_bytes: bytes(state_value_bytes?),
             storage_blob_bytes: storage_blob_bytes?,
             storage_area_bytes: storage_area_bytes?,

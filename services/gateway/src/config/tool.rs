@@ -208,3 +208,24 @@ impl fmt::Debug for HttpToolEntry {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_names_that_models_do_not_take() {
+        for name in ["get-sum_2", &"x".repeat(64)] {
+            assert_eq!(tool_name(Value::from(name)).as_deref(), Ok(name));
+        }
+        for (name, reason) in [
+            ("a b", "models take no other names"),
+            ("a.b", "models take no other names"),
+            (&*"x".repeat(65), "models take no other names"),
+            ("register_skill", "the MCP face of the gateway has already"),
+        ] {
+            let refused = tool_name(Value::from(name)).unwrap_err();
+            assert!(refused.contains(reason), "{name}: {refused}");
+        }
+    }
+}

@@ -47,8 +47,8 @@ impl Denials {
     fn count(
         &self,
         (run, deadline_at, now): (RunId, i64, i64),
-        action: &'static str,
-        rule: &str,
+        (action, rule): (&'static str, &str),
+        most: u64,
     ) -> (DeniedEntry, bool) {
         if self.0.len() >= TIDY_AT && !self.0.contains_key(&run) {
             self.0.retain(|_, count| count.deadline_at > now);
@@ -56,7 +56,7 @@ impl Denials {
         let mut count = self.0.entry(run).or_default();
         count.deadline_at = deadline_at;
         count.denied = count.denied.saturating_add(1);
-        let after = after_denial(count.denied);
+        let after = after_denial(count.denied, most);
         if after == AfterDenial::Entry {
             return (DeniedEntry::Own, false);
         }
@@ -91,7 +91,8 @@ impl Runs {
         let run = &grant.run;
         let now = self.0.clock.now_ms();
         let whose = (run.id, run.deadline_at, now);
-        let (entry, ends) = self.0.denials.count(whose, action, rule);
+        let most = self.0.limits.run_denied_calls;
+        let (entry, ends) = self.0.denials.count(whose, (action, rule), most);
         if ends && run.cancel_requested_at.is_none() && self.0.denials.ends_now(run.id) {
             tracing::warn!(run.id = %run.id, "run {} has too many denied calls, ending it", run.id);
             let (runs, workspace, id) = (self.clone(), run.workspace.clone(), run.id);
@@ -117,7 +118,8 @@ mod tests {
         let mut shared = std::collections::HashSet::new();
         let mut own = 0;
         for n in 0..9_999 {
-            match denials.count((run, 10, 0), "state_set", &format!("key {n}")) {
+            let call = ("state_set", &*format!("key {n}"));
+            match denials.count((run, 10, 0), call, 10_000) {
                 (DeniedEntry::Own, false) => own += 1,
                 (DeniedEntry::Shared { id, .. }, false) => {
                     shared.insert(id);
@@ -126,7 +128,7 @@ mod tests {
             }
         }
         assert_eq!((own, shared.len()), (1_000, SHARED_ENTRIES + 1));
-        let (_, ends) = denials.count((run, 10, 0), "state_set", "key");
+        let (_, ends) = denials.count((run, 10, 0), ("state_set", "key"), 10_000);
         assert!(ends && denials.ends_now(run) && !denials.ends_now(run));
     }
 
@@ -134,7 +136,7 @@ mod tests {
     fn forgets_runs_past_their_deadline() {
         let denials = Denials::default();
         for _ in 0..=TIDY_AT {
-            denials.count((RunId(Uuid::now_v7()), 10, 11), "a", "b");
+            denials.count((RunId(Uuid::now_v7()), 10, 11), ("a", "b"), 10_000);
         }
         assert!(denials.0.len() <= 1, "{}", denials.0.len());
     }

@@ -78,8 +78,9 @@ async fn since(
             ..HistoryQuery::default()
         };
         let page = page(host, query).await?;
+        let next = next_of(&page);
         items.extend(page.items);
-        match page.next_cursor.filter(|_| page.has_more) {
+        match next {
             Some(next) if seen.insert(next.clone()) => after = next,
             _ => break,
         }
@@ -118,16 +119,23 @@ async fn tail(
         for item in &page.items {
             tokens += message_of(item).as_ref().map_or(0, estimate::message);
         }
+        let next = next_of(&page);
         newest_first.extend(page.items);
         // Without a budget nothing tells when it is enough: one page is.
         let is_full = tokens > budget.input;
-        match page.next_cursor.filter(|_| page.has_more && !is_full) {
+        match next.filter(|_| !is_full) {
             Some(next) if seen.insert(next.clone()) => before = Some(next),
             _ => break,
         }
     }
     newest_first.reverse();
     Ok(newest_first)
+}
+
+/// The cursor of the page behind this one. An empty cursor would begin the list again.
+fn next_of(page: &Page<TranscriptItem>) -> Option<String> {
+    let next = page.next_cursor.clone();
+    next.filter(|next| page.has_more && !next.is_empty())
 }
 
 /// A page; a smaller one, down to a single item, where it is too large.

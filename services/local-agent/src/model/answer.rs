@@ -3,6 +3,7 @@
 use protocol::JsonObject;
 use protocol::message::{LlmTokenUsage, Message, MessageChunk, MessageContent, ToolCall};
 use protocol::model::LlmStreamEvent;
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Answer, Ending};
@@ -122,11 +123,23 @@ impl Collected {
                 }
                 known.function.arguments.push_str(&call.function.arguments);
                 if let Some(fields) = call.provider_specific_fields {
-                    known
-                        .provider_specific_fields
-                        .get_or_insert_default()
-                        .extend(fields);
+                    merge(
+                        known.provider_specific_fields.get_or_insert_default(),
+                        fields,
+                    );
                 }
+            }
+        }
+    }
+}
+
+/// Adds members of a later chunk. Objects, such as members of the call's function, are joined.
+fn merge(known: &mut JsonObject, more: JsonObject) {
+    for (name, value) in more {
+        match (known.get_mut(&name), value) {
+            (Some(Value::Object(known)), Value::Object(more)) => known.extend(more),
+            (_, value) => {
+                known.insert(name, value);
             }
         }
     }
@@ -158,7 +171,7 @@ pub(super) fn with_ids(mut message: Message) -> Message {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 

@@ -192,6 +192,21 @@ async fn the_history_is_read_back_to_its_beginning_while_the_budget_has_room() {
 }
 
 #[tokio::test]
+async fn empty_cursors_end_the_history() {
+    let host = host();
+    let items = (1..=60).map(|seq| {
+        let mut item = item(seq, "user", &format!("message {seq}"));
+        item.cursor = Some(String::new());
+        item
+    });
+    host.script().history = items.collect();
+    let asked = asked(&host, context("hi", &prompt("p"))).await;
+    assert_eq!(host.calls("history").len(), 1);
+    assert_eq!(asked.len(), 2, "one page, once: {asked:?}");
+    assert!(asked[1].1.starts_with("message 11\n"), "{}", asked[1].1);
+}
+
+#[tokio::test]
 async fn without_the_right_or_a_conversation_there_is_no_history() {
     let mut no_right = context("hi", &json!({}));
     no_right.context.available_apis.history_page = false;

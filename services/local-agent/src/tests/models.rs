@@ -427,10 +427,11 @@ async fn thoughts_and_signatures_go_back_with_results_of_tools() {
     for streams in [true, false] {
         let host = TestHost::default();
         host.tool_says("look", json!("sunny"));
-        let fields = json!({"finish_reason": "tool_calls", "model": "m", "reasoning_content": "T"});
+        let fields = json!({"finish_reason": "tool_calls", "model": "m", "reasoning_content": "T",
+            "extra_content": {"of": "message"}});
         let mut called = json!({"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}});
         called["provider_specific_fields"] =
-            json!({"model": "m", "extra_content": {"signature": "S"}});
+            json!({"model": "m", "extra_content": {"signature": "S"}, "function": {"seal": "F"}});
         let chunk = json!({"role": "assistant", "content": "<think>\nT\n</think>\n", "tool_calls": [called],
             "provider_specific_fields": fields, "is_final": true});
         host.model("m", vec![Step::Chunk(chunk)]);
@@ -452,6 +453,12 @@ async fn thoughts_and_signatures_go_back_with_results_of_tools() {
         );
         let call = &message["tool_calls"][0]["provider_specific_fields"];
         assert_eq!(call["extra_content"]["signature"], "S", "{streams}: {back}");
+        assert_eq!(call["function"]["seal"], "F", "{streams}: {back}");
+        let fields = &message["provider_specific_fields"];
+        assert_eq!(
+            fields["extra_content"]["of"], "message",
+            "{streams}: {back}"
+        );
         assert!(message["content"].is_null(), "thoughts are no text: {back}");
         let shown = json!(
             results

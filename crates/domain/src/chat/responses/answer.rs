@@ -196,7 +196,7 @@ impl EventWriter {
             return;
         }
         let envelope = Envelope {
-            thoughts: std::mem::take(&mut self.thoughts).members(),
+            thoughts: std::mem::take(&mut self.thoughts).members(true),
             calls: std::mem::take(&mut self.carried),
         };
         if let Some(sealed) = envelope.seal(&self.head.model) {

@@ -6,14 +6,11 @@ use std::collections::BTreeMap;
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
+use crate::chat::carried::{may_carry, of_call};
 use crate::json_text::check_json_text;
 
 /// How the content begins that the gateway itself has written.
 const MARK: &str = "runnel:1:";
-/// Members of a message that an envelope may hold.
-const THOUGHTS: [&str; 3] = ["reasoning_content", "reasoning", "reasoning_details"];
-/// Members of a call that an envelope never holds.
-const OF_CALL: [&str; 4] = ["index", "id", "type", "function"];
 
 /// What one reasoning item carries.
 #[derive(Debug, Default, PartialEq)]
@@ -42,18 +39,15 @@ impl Envelope {
         if held["model"] != model {
             return None;
         }
-        let of = |members: &Value, may: &dyn Fn(&str) -> bool| -> JsonObject {
-            let members = members.as_object().into_iter().flatten();
-            members
-                .filter(|(name, _)| may(name))
-                .map(|(name, value)| (name.clone(), value.clone()))
-                .collect()
-        };
+        let thoughts = held["thoughts"].as_object().into_iter().flatten();
         let calls = held["calls"].as_object().into_iter().flatten();
         Some(Self {
-            thoughts: of(&held["thoughts"], &|name| THOUGHTS.contains(&name)),
+            thoughts: thoughts
+                .filter(|(name, _)| may_carry(name))
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect(),
             calls: calls
-                .map(|(id, members)| (id.clone(), of(members, &|name| !OF_CALL.contains(&name))))
+                .map(|(id, members)| (id.clone(), of_call(members).unwrap_or_default()))
                 .collect(),
         })
     }

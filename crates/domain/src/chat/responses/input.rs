@@ -11,6 +11,7 @@ use super::envelope::{Envelope, is_sealed};
 use super::parts::{Content, Part, read_parts, text_of};
 use super::places::Places;
 use super::tools::{custom_arguments, function_name};
+use crate::chat::carried::put_back;
 
 /// Items of one request.
 const MOST_ITEMS: usize = 10_000;
@@ -336,8 +337,8 @@ impl Turn {
         if !self.calls.is_empty() {
             for call in &mut self.calls {
                 let id = call["id"].as_str().unwrap_or_default();
-                for (name, value) in self.carried.remove(id).unwrap_or_default() {
-                    call[name] = value;
+                if let Some(members) = self.carried.remove(id) {
+                    put_back(call, &members);
                 }
             }
             message.insert("tool_calls".to_owned(), Value::Array(self.calls));

@@ -131,7 +131,7 @@ pub(in crate::api) struct InteractionsQuery {
     /// `open`: only those that can be answered now.
     #[param(inline)]
     status: Option<OnlyOpen>,
-    /// The `next_cursor` of the page before: the `id` of its last one.
+    /// The `next_cursor` of the page before, which may have had no items: a filter looks at 10,000 interactions for a page.
     #[param(value_type = Option<String>)]
     after: Option<Uuid>,
     /// 1 to 100, default 50.
@@ -169,19 +169,14 @@ pub(in crate::api) async fn list_interactions(
     let found = store
         .list_interactions(&caller.workspace, &filter, caller.answer.page(limit))
         .await?;
-    let has_more = found.has_more;
-    let found = found.items;
-    let next_cursor = found
-        .last()
-        .filter(|_| has_more)
-        .map(|last| last.id.clone());
-    let items = found.into_iter().map(|record| Interaction::of(record, now));
+    let records = found.records.into_iter();
+    let items = records.map(|record| Interaction::of(record, now));
     Ok(Json(Page {
         items: items.collect::<Result<_, _>>()?,
-        next_cursor,
+        has_more: found.next.is_some(),
+        next_cursor: found.next,
         prev_cursor: None,
         total_count: None,
-        has_more,
     }))
 }
 

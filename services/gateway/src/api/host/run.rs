@@ -1,18 +1,23 @@
 //! The run itself: its context, its state of affairs, its token.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
+use protocol::JsonObject;
 use protocol::context::AgentRunContext;
 use protocol::error::ErrorBody;
 use protocol::host_api::RenewedToken;
 use protocol::run::AgentRun;
 use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 use store::Budget;
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
+use crate::api::catalog_work;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::view::agent_run;
 
@@ -39,20 +44,36 @@ pub(in crate::api) async fn get_own_context(
     let context = context.ok_or_else(|| ApiError::not_found("context"))?;
     let grant = &caller.grant;
     let backlog = state.runs.store().find_backlog(grant.run.id, grant.attempt);
-    let context = match backlog.await? {
-        Some(_) => appendable(&context),
-        None => context,
+    let context = if backlog.await?.is_some() {
+        // Both texts are in memory at once.
+        caller.answer.reserve(context.len())?;
+        catalog_work::of_run(&caller, &state, move |_| appendable(context)).await?
+    } else {
+        context
     };
     Ok(([(CONTENT_TYPE, "application/json")], context).into_response())
 }
 
-/// The context of a run whose runner appends its results.
-fn appendable(context: &str) -> String {
-    let mut context: Value = serde_json::from_str(context).unwrap_or_default();
-    if let Some(apis) = context.pointer_mut("/context/available_apis") {
-        apis["run_append_result"] = Value::Bool(true);
-    }
-    context.to_string()
+/// The members of an object, as they stand in its text.
+type Members<'a> = BTreeMap<String, &'a RawValue>;
+
+/// The context of a run whose runner appends its results. Only what leads to the flag is parsed.
+fn appendable(context: String) -> String {
+    with_appends(&context).unwrap_or(context)
+}
+
+fn with_appends(context: &str) -> serde_json::Result<String> {
+    let mut members: Members<'_> = serde_json::from_str(context)?;
+    let access = members.get("context").copied().unwrap_or(RawValue::NULL);
+    let mut access: Members<'_> = serde_json::from_str(access.get())?;
+    let apis = access.get("available_apis").copied();
+    let mut apis: JsonObject = serde_json::from_str(apis.unwrap_or(RawValue::NULL).get())?;
+    apis.insert("run_append_result".to_owned(), Value::Bool(true));
+    let apis = to_raw_value(&apis)?;
+    access.insert("available_apis".to_owned(), &apis);
+    let access = to_raw_value(&access)?;
+    members.insert("context".to_owned(), &access);
+    serde_json::to_string(&members)
 }
 
 /// Gives the run as it stands this moment; `cancel_requested_at` tells a runner to end.
@@ -99,4 +120,22 @@ pub(in crate::api) async fn renew_token(
         token: minted.token,
         token_expires_at: minted.expires_at,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn contexts_of_appended_runs_say_so() {
+        let context = json!({"run_id": "r", "config": {"run_append_result": false},
+            "context": {"event_seq": 1, "available_apis": {"state": true, "run_append_result": false}}});
+        let told = appendable(context.to_string());
+        let mut expected = context;
+        expected["context"]["available_apis"]["run_append_result"] = json!(true);
+        assert_eq!(serde_json::from_str::<Value>(&told).unwrap(), expected);
+        assert_eq!(appendable("null".to_owned()), "null");
+    }
 }

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use domain::run::Run;
+use domain::run::{Run, is_reserved_code};
 use protocol::error::ErrorBody;
 use protocol::host_api::RunCancel;
 use protocol::id::RunId;
@@ -248,7 +248,8 @@ async fn cancel(
         return Err(ApiError::invalid("/reason", message));
     }
     let run = find_in_scope(caller, state, "run_cancel", id).await?;
-    match state.runs.cancel(&run.workspace, id, cancel.reason).await? {
+    let reason = cancel.reason.filter(|reason| !is_reserved_code(reason));
+    match state.runs.cancel(&run.workspace, id, reason).await? {
         CancelOutcome::Requested(run) | CancelOutcome::Ended(run) => Ok(Json(view(caller, *run))),
         CancelOutcome::Unknown => Err(ApiError::not_found("run")),
     }

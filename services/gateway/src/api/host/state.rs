@@ -146,7 +146,7 @@ pub(in crate::api) async fn get_state(
     (status = 403, description = "The scope was not granted, or the key is the gateway's", body = ErrorBody),
     (status = 404, description = "`If-Match` names a version, and there is no such key", body = ErrorBody),
     (status = 409, description = "Another version stands", body = ErrorBody),
-    (status = 413, description = "The value is too large", body = ErrorBody),
+    (status = 413, description = "The value is too large, or the scope or the share of the run has no room for the key", body = ErrorBody),
     (status = 503, description = "Results that the run has appended before are not judged yet", body = ErrorBody)))]
 pub(in crate::api) async fn put_state(
     caller: RunCaller,
@@ -241,6 +241,10 @@ fn refusal(outcome: StateWritten) -> ApiError {
         StateWritten::Mismatch(version) => ApiError::version_conflict(version),
         StateWritten::Full => ApiError::too_large(format!(
             "a scope has at most {STATE_KEYS} keys; delete some"
+        )),
+        StateWritten::ShareFull => ApiError::too_large(format!(
+            "the run, or its agent, has made its share of the {STATE_KEYS} keys of the scope: a quarter is left to \
+             others; write keys that are there, or delete some"
         )),
         StateWritten::RunEnded => ApiError::unauthenticated(),
         StateWritten::Absent | StateWritten::Deleted | StateWritten::Version(_) => {

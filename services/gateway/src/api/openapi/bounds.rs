@@ -1,8 +1,10 @@
-//! Bounds of what requests hold, where a type names none: the bounds that readers of requests obey.
+//! Bounds of requests and pages, where a type names none: the bounds that their readers and writers obey.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::lists::MOST_ITEMS;
+use utoipa::Number;
+use utoipa::openapi::path::Operation;
 use utoipa::openapi::schema::{
     AdditionalProperties, ArrayItems, KnownFormat, Schema, SchemaFormat, SchemaType, Type,
 };
@@ -18,8 +20,14 @@ const NAMES_CHARS: usize = 2_000;
 /// Parameters that hold names, joined by commas.
 const OF_NAMES: [&str; 2] = ["statuses", "event_types"];
 
+/// Gives requests and pages their bounds.
+pub(super) fn bound(document: &mut OpenApi) {
+    bound_requests(document);
+    bound_pages(document);
+}
+
 /// Gives every list and text of a request its bound. Bodies bound their texts; a list of known names holds each once.
-pub(super) fn bound_requests(document: &mut OpenApi) {
+fn bound_requests(document: &mut OpenApi) {
     let schemas = document.components.get_or_insert_default();
     let mut schemas = std::mem::take(&mut schemas.schemas);
     let known = schemas.clone();
@@ -62,6 +70,60 @@ pub(super) fn bound_requests(document: &mut OpenApi) {
         }
     }
     document.components.get_or_insert_default().schemas = schemas;
+}
+
+/// Gives the list of each page the bound that `limit` has. A page that any operation gives without one has none.
+fn bound_pages(document: &mut OpenApi) {
+    let mut limits: BTreeMap<String, Option<usize>> = BTreeMap::new();
+    for operation in (document.paths.paths.values_mut()).flat_map(operations_of) {
+        let Some(page) = page_of(operation) else {
+            continue;
+        };
+        let limit = limit_of(operation);
+        let most = limits.entry(page).or_insert(limit);
+        *most = (*most).zip(limit).map(|(one, other)| one.max(other));
+    }
+    let schemas = &mut document.components.get_or_insert_default().schemas;
+    for (page, limit) in limits {
+        if let Some(RefOr::T(Schema::Object(page))) = schemas.get_mut(&page)
+            && let Some(RefOr::T(Schema::Array(items))) = page.properties.get_mut("items")
+        {
+            items.max_items = limit;
+        }
+    }
+}
+
+/// The name of the page that an operation answers with.
+fn page_of(operation: &Operation) -> Option<String> {
+    let RefOr::T(answer) = operation.responses.responses.get("200")? else {
+        return None;
+    };
+    let RefOr::T(content) = answer.content.get("application/json")? else {
+        return None;
+    };
+    match content.schema.as_ref()? {
+        RefOr::Ref(reference) => {
+            name_of(&reference.ref_location).filter(|name| name.starts_with("Page_"))
+        }
+        RefOr::T(_) => None,
+    }
+}
+
+/// The most items of a page.
+fn limit_of(operation: &Operation) -> Option<usize> {
+    let parameters = operation.parameters.iter().flatten();
+    let mut limits = parameters.filter_map(|parameter| match parameter {
+        RefOr::T(parameter) if parameter.name == "limit" => parameter.schema.as_ref(),
+        _ => None,
+    });
+    let RefOr::T(Schema::Object(limit)) = limits.next()? else {
+        return None;
+    };
+    match limit.maximum.as_ref()? {
+        Number::UInt(most) => Some(*most),
+        Number::Int(most) => usize::try_from(*most).ok(),
+        Number::Float(_) => None,
+    }
 }
 
 struct Bounding<'a> {

@@ -10,10 +10,12 @@ use protocol::admin::AgentSpec;
 use protocol::context::AgentRunState;
 use protocol::event::EventEnvelope;
 use protocol::id::WorkspaceId;
-use protocol::resources::StateScope;
-use serde_json::json;
+use protocol::resources::{StateScope, ToolResource};
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use store::{StateAccess, StoreError};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::Semaphore;
 
 use crate::cursor::history_cursor;
 use crate::runs::{Inner, RunLimits};
@@ -21,6 +23,11 @@ use crate::runs::{Inner, RunLimits};
 /// How much state of one scope a context carries. It says where there is more, which is read through the host API.
 const STATE_KEYS: u64 = 100;
 const STATE_BYTES: usize = 256 * 1024;
+
+/// Bytes of schemas from which on a context is made off the async workers.
+const LARGE_BYTES: usize = 64 * 1024;
+/// Large contexts that are made at a time; the next one waits.
+static LARGE: Semaphore = Semaphore::const_new(4);
 
 /// What a context tells of its run.
 pub(super) struct Told<'a> {
@@ -45,7 +52,7 @@ pub(super) async fn write_context(
     let snapshot = told.snapshot;
     let latest = (told.transcript_before > 0).then_some(told.transcript_before);
     let (state, state_incomplete) = read_state(inner, snapshot).await?;
-    let context = build_context(ContextParts {
+    let parts = ContextParts {
         snapshot_sha256: told.snapshot_sha256,
         event: told.event,
         event_seq: told.event_seq,
@@ -64,8 +71,53 @@ pub(super) async fn write_context(
         limits: told_limits(&inner.limits),
         model_limits: inner.catalog.load().first_limits(&snapshot.resources),
         snapshot,
-    });
-    Ok(context_json(&context).into())
+    };
+    let make = || -> Arc<RawValue> { context_json(&build_context(parts)).into() };
+    if !is_large(&snapshot.resources.tools) {
+        return Ok(make());
+    }
+    let _turn = LARGE.acquire().await;
+    Ok(aside(make))
+}
+
+/// Whether the descriptions and schemas of these tools have more bytes than a worker copies in passing.
+fn is_large(tools: &[ToolResource]) -> bool {
+    let mut left = LARGE_BYTES;
+    !tools.iter().all(|tool| {
+        let described = tool.description.as_ref().map_or(0, String::len);
+        let schema = tool.parameters.iter().flatten();
+        take(described, &mut left) && fit(schema, &mut left)
+    })
+}
+
+/// Takes the bytes of these members of what is left; false when they are more.
+fn fit<'a>(members: impl IntoIterator<Item = (&'a String, &'a Value)>, left: &mut usize) -> bool {
+    members
+        .into_iter()
+        .all(|(name, value)| take(name.len(), left) && fits(value, left))
+}
+
+fn fits(value: &Value, left: &mut usize) -> bool {
+    match value {
+        Value::String(text) => take(text.len(), left),
+        Value::Array(items) => items.iter().all(|item| fits(item, left)),
+        Value::Object(members) => fit(members, left),
+        _ => take(1, left),
+    }
+}
+
+/// `bytes`: besides those of its marks.
+fn take(bytes: usize, left: &mut usize) -> bool {
+    *left = left.saturating_sub(bytes + 4);
+    *left > 0
+}
+
+/// Does it while other tasks leave this thread. A runtime of one thread has no other for them.
+fn aside<T>(work: impl FnOnce() -> T) -> T {
+    if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
+        return work();
+    }
+    tokio::task::block_in_place(work)
 }
 
 /// The state, and the scopes of which some had no room.
@@ -116,4 +168,30 @@ pub(crate) fn told_limits(limits: &RunLimits) -> JsonObject {
         "append_lease_seconds": limits.append_lease.as_secs_f64(),
     });
     told.as_object().cloned().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_of_many_bytes_are_large() {
+        let tools = |count: usize, description: &str| -> Vec<ToolResource> {
+            let properties = json!({"a": {"type": "string", "description": description}});
+            let tool = json!({"tool_name": "t", "parameters": {"type": "object", "properties": properties}});
+            let tool: ToolResource = serde_json::from_value(tool).unwrap();
+            vec![tool; count]
+        };
+        for (tools, expected) in [
+            (tools(0, ""), false),
+            (tools(20, "short"), false),
+            (tools(1, &"x".repeat(LARGE_BYTES)), true),
+            (
+                tools(1000, "as long as many descriptions of parameters are"),
+                true,
+            ),
+        ] {
+            assert_eq!(is_large(&tools), expected);
+        }
+    }
 }

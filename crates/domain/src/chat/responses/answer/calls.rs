@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::super::item::Body;
 use super::super::tools::custom_input;
 use super::EventWriter;
-use crate::chat::carried::of_call;
+use crate::chat::carried::{merge_carried, of_call};
 
 /// A call whose chunks come.
 #[derive(Debug, Default)]
@@ -37,10 +37,11 @@ impl EventWriter {
                 .values()
                 .map(|value| value.to_string().len())
                 .sum::<usize>();
+            let known = self.carried.remove(&call.id);
+            let mut known = Some(known.unwrap_or_default());
+            merge_carried(&mut known, members);
             self.carried
-                .entry(call.id.clone())
-                .or_default()
-                .extend(members);
+                .insert(call.id.clone(), known.unwrap_or_default());
         }
         if let Some(output) = call.output {
             self.go_on(output, arguments, events);

@@ -239,6 +239,8 @@ fn thoughts_are_an_item_and_no_text() {
 fn carried_thoughts_return_in_the_next_request() {
     let mut signed = call(0, "c", "f", "{}");
     signed["tool_calls"][0]["signature"] = json!("S");
+    signed["tool_calls"][0]["function"]["seal"] = json!("F");
+    signed["extra_content"] = json!({"of": "message"});
     let include = json!({"include": ["reasoning.encrypted_content"]});
     let events = events(
         &include,
@@ -252,7 +254,9 @@ fn carried_thoughts_return_in_the_next_request() {
     let asked = read_request(&next, "m", Target::Chat, &[]).unwrap();
     let message = &asked.chat["messages"][0];
     assert_eq!(message["reasoning_content"], "T");
+    assert_eq!(message["extra_content"]["of"], "message");
     assert_eq!(message["tool_calls"][0]["signature"], "S");
+    assert_eq!(message["tool_calls"][0]["function"]["seal"], "F");
     let other = read_request(&next, "other", Target::Chat, &[]).unwrap();
     assert!(other.chat["messages"][0].get("reasoning_content").is_none());
 }

@@ -413,6 +413,29 @@ mod tests {
     }
 
     #[test]
+    fn names_that_look_alike_call_their_own_tools() {
+        let server = Arc::new(Server::new(spec(), Clock::system()));
+        let real = ["a.b", "a_b", "a/b", "a:b"];
+        let page = real.map(|name| json!({"name": name, "inputSchema": {}}));
+        let list = List::default().with_page(&server, page.into(), &Redactor::default());
+        let offered: HashSet<_> = list
+            .known
+            .iter()
+            .map(|tool| &tool.resource.tool_name)
+            .collect();
+        assert_eq!(offered.len(), real.len(), "{offered:?}");
+        let called: Vec<_> = list
+            .known
+            .iter()
+            .map(|tool| match &tool.callee {
+                Callee::Mcp { name, .. } => name.as_str(),
+                _ => panic!("it is a tool of the server"),
+            })
+            .collect();
+        assert_eq!(called, real);
+    }
+
+    #[test]
     fn a_server_that_repeats_how_it_knows_us_tells_nobody() {
         let schema = json!({
             "description": "ask with Bearer key-of-ours",
