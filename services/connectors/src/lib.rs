@@ -41,4 +41,5 @@ pub mod catalogue;
 pub mod upstream;
 
 mod dify_agent;
+mod langgraph_agent;
 mod openai_agent;
