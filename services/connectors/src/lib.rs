@@ -40,6 +40,7 @@ pub mod turn;
 pub mod catalogue;
 pub mod upstream;
 
+mod a2a_agent;
 mod dify_agent;
 mod langgraph_agent;
 mod openai_agent;
