@@ -14,6 +14,7 @@ use crate::upstream::failure::Failure;
 /// All platforms.
 pub static PLATFORMS: &[Platform] = &[
     crate::a2a_agent::PLATFORM,
+    crate::ag_ui_agent::PLATFORM,
     crate::dify_agent::PLATFORM,
     crate::langgraph_agent::DEERFLOW,
     crate::langgraph_agent::PLATFORM,

@@ -41,6 +41,7 @@ pub mod catalogue;
 pub mod upstream;
 
 mod a2a_agent;
+mod ag_ui_agent;
 mod dify_agent;
 mod langgraph_agent;
 mod openai_agent;
