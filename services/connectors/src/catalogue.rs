@@ -16,6 +16,7 @@ pub static PLATFORMS: &[Platform] = &[
     crate::a2a_agent::PLATFORM,
     crate::ag_ui_agent::PLATFORM,
     crate::dify_agent::PLATFORM,
+    crate::langflow_agent::PLATFORM,
     crate::langgraph_agent::DEERFLOW,
     crate::langgraph_agent::PLATFORM,
     crate::openai_agent::PLATFORM,

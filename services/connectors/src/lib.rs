@@ -43,5 +43,6 @@ pub mod upstream;
 mod a2a_agent;
 mod ag_ui_agent;
 mod dify_agent;
+mod langflow_agent;
 mod langgraph_agent;
 mod openai_agent;
