@@ -20,6 +20,7 @@ pub static PLATFORMS: &[Platform] = &[
     crate::langgraph_agent::DEERFLOW,
     crate::langgraph_agent::PLATFORM,
     crate::openai_agent::PLATFORM,
+    crate::weknora_agent::PLATFORM,
 ];
 
 /// Makes the machine of one run, and reads the keys that its platform has beside the common ones.

@@ -46,3 +46,4 @@ mod dify_agent;
 mod langflow_agent;
 mod langgraph_agent;
 mod openai_agent;
+mod weknora_agent;
