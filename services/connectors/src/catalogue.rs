@@ -13,12 +13,18 @@ use crate::upstream::failure::Failure;
 
 /// All platforms.
 pub static PLATFORMS: &[Platform] = &[
+    crate::a2a_agent::PLATFORM,
+    crate::ag_ui_agent::PLATFORM,
     crate::coze_agent::PLATFORM,
     crate::dashscope_agent::PLATFORM,
     crate::dify_agent::PLATFORM,
+    crate::langflow_agent::PLATFORM,
+    crate::langgraph_agent::DEERFLOW,
+    crate::langgraph_agent::PLATFORM,
     crate::n8n_agent::PLATFORM,
     crate::openai_agent::PLATFORM,
     crate::tbox_agent::PLATFORM,
+    crate::weknora_agent::PLATFORM,
 ];
 
 /// Makes the machine of one run, and reads the keys that its platform has beside the common ones.

@@ -40,9 +40,14 @@ pub mod turn;
 pub mod catalogue;
 pub mod upstream;
 
+mod a2a_agent;
+mod ag_ui_agent;
 mod coze_agent;
 mod dashscope_agent;
 mod dify_agent;
+mod langflow_agent;
+mod langgraph_agent;
 mod n8n_agent;
 mod openai_agent;
 mod tbox_agent;
+mod weknora_agent;

@@ -6,6 +6,7 @@ pub mod reader;
 
 pub mod answer;
 pub mod conversation;
+pub mod question;
 pub mod results;
 pub mod tools;
 pub mod usage;

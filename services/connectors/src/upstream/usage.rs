@@ -4,23 +4,26 @@ use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
-const PROMPT: [&str; 4] = [
+const PROMPT: [&str; 5] = [
     "prompt_tokens",
     "input_tokens",
     "input_count",
     "inputTokenCount",
+    "inputTokens",
 ];
-const COMPLETION: [&str; 4] = [
+const COMPLETION: [&str; 5] = [
     "completion_tokens",
     "output_tokens",
     "output_count",
     "outputTokenCount",
+    "outputTokens",
 ];
-const TOTAL: [&str; 4] = [
+const TOTAL: [&str; 5] = [
     "total_tokens",
     "token_count",
     "total_count",
     "totalTokenCount",
+    "totalTokens",
 ];
 /// Further members that are kept.
 const MOST_FURTHER: usize = 32;
@@ -47,7 +50,7 @@ pub fn usage_in(payload: &Value) -> Option<LlmTokenUsage> {
 /// The usage that an object states. `None` without counts.
 pub fn usage_of(usage: &Value) -> Option<LlmTokenUsage> {
     let told = usage.as_object()?;
-    let of = |names: [&str; 4]| names.iter().find_map(|name| count(told.get(*name)?));
+    let of = |names: [&str; 5]| names.iter().find_map(|name| count(told.get(*name)?));
     let (prompt_tokens, completion_tokens) = (of(PROMPT), of(COMPLETION));
     let sum = || Some(prompt_tokens?.saturating_add(completion_tokens?));
     let total_tokens = of(TOTAL).or_else(sum);
@@ -57,6 +60,20 @@ pub fn usage_of(usage: &Value) -> Option<LlmTokenUsage> {
         completion_tokens,
         total_tokens,
         further: further(told),
+    })
+}
+
+/// The usage of several calls together. Further members stay where one call alone states its usage.
+pub fn sum(usages: impl IntoIterator<Item = LlmTokenUsage>) -> Option<LlmTokenUsage> {
+    let add = |a: Option<i64>, b: Option<i64>| match (a, b) {
+        (Some(a), Some(b)) => Some(a.saturating_add(b)),
+        (a, b) => a.or(b),
+    };
+    usages.into_iter().reduce(|all, one| LlmTokenUsage {
+        prompt_tokens: add(all.prompt_tokens, one.prompt_tokens),
+        completion_tokens: add(all.completion_tokens, one.completion_tokens),
+        total_tokens: add(all.total_tokens, one.total_tokens),
+        further: JsonObject::new(),
     })
 }
 
@@ -127,6 +144,20 @@ mod tests {
             });
             assert_eq!(counts, expected, "{payload}");
         }
+    }
+
+    #[test]
+    fn sums_the_usage_of_several_calls() {
+        let usages = [
+            json!({"inputTokens": 1, "outputTokens": 2}),
+            json!({"total_tokens": 4}),
+        ];
+        let all = sum(usages.iter().filter_map(usage_of)).unwrap();
+        assert_eq!(
+            (all.prompt_tokens, all.completion_tokens, all.total_tokens),
+            (Some(1), Some(2), Some(7))
+        );
+        assert_eq!(sum([]), None);
     }
 
     #[test]

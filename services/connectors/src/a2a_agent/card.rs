@@ -1,0 +1,96 @@
+//! The agent's card, and the interface that is called.
+
+use serde_json::{Value, json};
+use url::Url;
+
+use crate::a2a_agent::config::{Binding, Config};
+use crate::request::{Request, below};
+use crate::upstream::failure::{Failure, FailureKind};
+use crate::upstream::json::filled;
+
+/// An interface of an agent.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Interface {
+    pub(super) url: Url,
+    pub(super) binding: Binding,
+    pub(super) tenant: String,
+    pub(super) streams: bool,
+}
+
+impl Interface {
+    /// The configured one.
+    pub(super) fn configured(config: &Config) -> Option<Self> {
+        Some(Self {
+            url: config.endpoint.clone()?,
+            binding: config.binding.unwrap_or(Binding::JsonRpc),
+            tenant: config.tenant.clone(),
+            streams: true,
+        })
+    }
+
+    /// The interface that the state keeps, if it is of this configuration.
+    pub(super) fn restore(config: &Config, kept: &Value) -> Option<Self> {
+        if kept["base"] != config.base.as_str() {
+            return None;
+        }
+        Self::of(config, &kept["interface"], kept["streams"] == true).ok()?
+    }
+
+    /// The interface of a card, and what the state keeps of it.
+    pub(super) fn of_card(config: &Config, card: &Value) -> Result<(Self, Value), Failure> {
+        let streams = card["capabilities"]["streaming"] == true;
+        let listed = card["supportedInterfaces"].as_array();
+        for interface in listed.into_iter().flatten() {
+            if let Some(read) = Self::of(config, interface, streams)? {
+                let kept = json!({"base": config.base.as_str(), "interface": interface, "streams": streams});
+                return Ok((read, kept));
+            }
+        }
+        let message = if listed.is_some() {
+            "the agent's card lists no interface of A2A 1.x by JSON-RPC or HTTP+JSON"
+        } else {
+            "the agent's card is of A2A 0.x: update the agent to A2A 1.0"
+        };
+        Err(Failure::new(FailureKind::ApiError, message))
+    }
+
+    /// One interface of a card. `None`: of another protocol or version.
+    fn of(config: &Config, told: &Value, streams: bool) -> Result<Option<Self>, Failure> {
+        let binding = match told["protocolBinding"].as_str() {
+            Some("JSONRPC") => Binding::JsonRpc,
+            Some("HTTP+JSON") => Binding::HttpJson,
+            _ => return Ok(None),
+        };
+        let version = filled(&told["protocolVersion"]).unwrap_or("1.0");
+        let is_wanted = config.binding.is_none_or(|wanted| wanted == binding);
+        let Some(url) = filled(&told["url"]).filter(|_| is_wanted && version.starts_with('1'))
+        else {
+            return Ok(None);
+        };
+        let url = config.base.join(url).ok();
+        // The credential goes to the configured host alone.
+        let url = url.filter(|url| url.origin() == config.base.origin());
+        let Some(url) = url else {
+            let fault = "is needed: the agent's card names an interface on another host";
+            return Err(Failure::config("endpoint", fault));
+        };
+        Ok(Some(Self {
+            url,
+            binding,
+            tenant: filled(&told["tenant"]).unwrap_or_default().to_owned(),
+            streams,
+        }))
+    }
+}
+
+/// The call that reads the card.
+pub(super) fn request(config: &Config) -> Request {
+    let path = std::path::Path::new(config.base.path());
+    if path
+        .extension()
+        .is_some_and(|extension| extension == "json")
+    {
+        return Request::get(config.base.clone());
+    }
+    Request::get(below(&config.base, &[".well-known", "agent-card.json"]))
+}

@@ -1,0 +1,64 @@
+//! The configuration of an A2A agent.
+
+use secrecy::{ExposeSecret as _, SecretString};
+use url::Url;
+
+use crate::upstream::config::ConfigReader;
+use crate::upstream::failure::Failure;
+
+/// The protocol of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Binding {
+    JsonRpc,
+    HttpJson,
+}
+
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) base: Url,
+    /// Calls go there, and no card is read.
+    pub(super) endpoint: Option<Url>,
+    /// Absent: the first one of the card.
+    pub(super) binding: Option<Binding>,
+    pub(super) tenant: String,
+    /// The header with the credential, and its whole value.
+    pub(super) credential: Option<(&'static str, SecretString)>,
+    pub(super) resend_history: u32,
+    /// The member of the request's metadata that gets the run token.
+    pub(super) host_tools: Option<String>,
+}
+
+impl Config {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+        let bindings = [
+            ("auto", None),
+            ("jsonrpc", Some(Binding::JsonRpc)),
+            ("http-json", Some(Binding::HttpJson)),
+        ];
+        let headers = [
+            ("authorization", "authorization"),
+            ("x-api-key", "x-api-key"),
+            ("api-key", "api-key"),
+        ];
+        let has_endpoint = !reader.text("endpoint")?.is_empty();
+        let endpoint = has_endpoint
+            .then(|| reader.url("endpoint", ""))
+            .transpose()?;
+        let resend_history = reader.integer("resend-history", 0, 0..=100)?;
+        let key = reader.secret("api-key")?;
+        let header = reader.choice("api-key-header", &headers)?;
+        let value = key.map(|key| match header {
+            "authorization" => format!("Bearer {}", key.expose_secret()).into(),
+            _ => key,
+        });
+        Ok(Self {
+            base: reader.base_url("base-url", "")?,
+            endpoint,
+            binding: reader.choice("binding", &bindings)?,
+            tenant: reader.text("tenant")?,
+            credential: value.map(|value| (header, value)),
+            resend_history: u32::try_from(resend_history).unwrap_or(u32::MAX),
+            host_tools: reader.host_tools()?,
+        })
+    }
+}

@@ -1,0 +1,250 @@
+//! Messages, tasks and updates of an agent: one in, results out.
+
+use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use crate::machine::{Outbox, Output, SavedFile};
+use crate::turn::{FILE_BYTES, FileContent, Turn};
+use crate::upstream::answer::Answer;
+use crate::upstream::failure::{Failure, FailureKind};
+use crate::upstream::json::filled;
+
+/// Artifacts of one task.
+const MOST_ARTIFACTS: usize = 200;
+/// Files of one answer; further ones are named in the log.
+const MOST_FILES: usize = 50;
+
+/// The next step of the machine.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Next,
+    /// The answer is whole.
+    Over,
+    /// The agent asks.
+    Ask(String),
+}
+
+/// The answer as far as it came.
+pub(super) struct Progress {
+    answer: Answer,
+    pub(super) task_id: Option<String>,
+    artifacts: Vec<Artifact>,
+    /// The text of all artifacts as it was told.
+    told: String,
+    /// The last status message that was read.
+    status_message: String,
+    files: BTreeSet<String>,
+}
+
+/// The text of an artifact, and its data where it has no text.
+#[derive(Debug)]
+struct Artifact {
+    id: String,
+    text: String,
+    data: String,
+}
+
+impl Progress {
+    pub(super) fn new(turn: &Turn) -> Self {
+        Self {
+            answer: Answer::new(turn),
+            task_id: None,
+            artifacts: Vec::new(),
+            told: String::new(),
+            status_message: String::new(),
+            files: BTreeSet::new(),
+        }
+    }
+
+    /// True once results of the run exist.
+    pub(super) fn has_begun(&self) -> bool {
+        self.answer.has_begun() || !self.files.is_empty()
+    }
+
+    /// Reads one event, or a task.
+    pub(super) fn event(&mut self, told: &Value, out: &mut Outbox) -> Result<Step, Failure> {
+        let (task, status) = (&told["task"], &told["statusUpdate"]);
+        let (message, artifact) = (&told["message"], &told["artifactUpdate"]);
+        if message.is_object() {
+            self.artifact("message", &message["parts"], false, out);
+            return Ok(Step::Over);
+        }
+        if artifact.is_object() {
+            self.know(&artifact["taskId"]);
+            let (told, appends) = (&artifact["artifact"], artifact["append"] == true);
+            let id = told["artifactId"].as_str().unwrap_or_default();
+            self.artifact(id, &told["parts"], appends, out);
+            return Ok(Step::Next);
+        }
+        if status.is_object() {
+            self.know(&status["taskId"]);
+            return self.status(&status["status"], out);
+        }
+        let task = if told["status"].is_object() {
+            told
+        } else {
+            task
+        };
+        if !task.is_object() {
+            return Ok(Step::Next);
+        }
+        self.know(&task["id"]);
+        for artifact in task["artifacts"].as_array().into_iter().flatten() {
+            let id = artifact["artifactId"].as_str().unwrap_or_default();
+            self.artifact(id, &artifact["parts"], false, out);
+        }
+        self.status(&task["status"], out)
+    }
+
+    /// Completes the message and the run.
+    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        self.task_id = None;
+        if !self.answer.complete_with_files(!self.files.is_empty(), out) {
+            return Err(Failure::empty());
+        }
+        out.finish("stop", None);
+        Ok(())
+    }
+
+    fn know(&mut self, id: &Value) {
+        if let Some(id) = filled(id) {
+            self.task_id = Some(id.to_owned());
+        }
+    }
+
+    fn status(&mut self, status: &Value, out: &mut Outbox) -> Result<Step, Failure> {
+        let message = &status["message"];
+        let text = text_of(&message["parts"]);
+        let state = status["state"].as_str().unwrap_or_default();
+        let state = state.trim_start_matches("TASK_STATE_").to_ascii_lowercase();
+        match state.as_str() {
+            "completed" => {
+                // Agents without artifacts answer by their last status.
+                if self.told.is_empty() {
+                    self.artifact("status", &message["parts"], false, out);
+                }
+                Ok(Step::Over)
+            }
+            "input_required" | "input-required" => Ok(Step::Ask(text)),
+            "auth_required" | "auth-required" => {
+                let message =
+                    format!("the agent waits for an authorization that it gets elsewhere: {text}");
+                Err(Failure::new(FailureKind::AuthError, message))
+            }
+            "failed" | "rejected" | "canceled" | "cancelled" => {
+                self.task_id = None;
+                let text = if text.is_empty() {
+                    format!("the task is {state}")
+                } else {
+                    text
+                };
+                Err(Failure::reported(None, Some(&state), &text))
+            }
+            _ => {
+                // Tasks repeat the message of their last status.
+                let id = message["messageId"].as_str().unwrap_or_default();
+                if !text.is_empty() && (id.is_empty() || id != self.status_message) {
+                    id.clone_into(&mut self.status_message);
+                    self.answer.think(&format!("{text}\n"), out);
+                }
+                Ok(Step::Next)
+            }
+        }
+    }
+
+    fn artifact(&mut self, id: &str, parts: &Value, appends: bool, out: &mut Outbox) {
+        let known = self.artifacts.iter().position(|artifact| artifact.id == id);
+        let at = known.unwrap_or(self.artifacts.len());
+        if known.is_none() {
+            if self.artifacts.len() >= MOST_ARTIFACTS {
+                return;
+            }
+            self.artifacts.push(Artifact {
+                id: id.to_owned(),
+                text: String::new(),
+                data: String::new(),
+            });
+        }
+        let is_last = at + 1 == self.artifacts.len();
+        let artifact = &mut self.artifacts[at];
+        if !appends {
+            artifact.text.clear();
+            artifact.data.clear();
+        }
+        let piece = text_of(parts);
+        // Pieces of the last artifact cost no comparison of the whole text.
+        let goes_on = appends && is_last && !artifact.text.is_empty();
+        artifact.text.push_str(&piece);
+        for part in parts.as_array().into_iter().flatten() {
+            if let Some(data) = part.get("data") {
+                artifact.data.extend([data.to_string().as_str(), "\n"]);
+            }
+        }
+        if goes_on {
+            self.told.push_str(&piece);
+            self.answer.append(&piece, out);
+        } else {
+            self.say(out);
+        }
+        for part in parts.as_array().into_iter().flatten() {
+            self.file(id, part, out);
+        }
+    }
+
+    /// Tells the text of all artifacts as far as it is new.
+    fn say(&mut self, out: &mut Outbox) {
+        let texts = self
+            .artifacts
+            .iter()
+            .map(|artifact| match artifact.text.as_str() {
+                "" => artifact.data.trim_end(),
+                text => text,
+            });
+        let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
+        let whole = texts.join("\n\n");
+        match whole.strip_prefix(self.told.as_str()) {
+            Some(rest) => self.answer.append(rest, out),
+            None => self.answer.replace(&whole, out),
+        }
+        self.told = whole;
+    }
+
+    fn file(&mut self, artifact: &str, part: &Value, out: &mut Outbox) {
+        let content = match (part["raw"].as_str(), filled(&part["url"])) {
+            (Some(raw), _) if raw.len() / 4 * 3 <= FILE_BYTES => STANDARD
+                .decode(raw)
+                .ok()
+                .map(|bytes| FileContent::Bytes(bytes.into())),
+            (None, Some(url)) => Some(FileContent::Url(url.to_owned())),
+            (None, None) => return,
+            _ => None,
+        };
+        let name = filled(&part["filename"]).unwrap_or("file").to_owned();
+        // Tasks repeat the files of their artifacts.
+        let place = part["url"].as_str().unwrap_or_default();
+        if self.files.contains(&format!("{artifact}/{name}/{place}")) {
+            return;
+        }
+        let Some(content) = content.filter(|_| self.files.len() < MOST_FILES) else {
+            out.log(
+                "warning",
+                &format!("the file {name} of the agent cannot be kept"),
+            );
+            return;
+        };
+        self.files.insert(format!("{artifact}/{name}/{place}"));
+        out.push(Output::Save(SavedFile {
+            name,
+            mime_type: filled(&part["mediaType"]).map(str::to_owned),
+            content,
+        }));
+    }
+}
+
+fn text_of(parts: &Value) -> String {
+    let parts = parts.as_array().into_iter().flatten();
+    parts.filter_map(|part| part["text"].as_str()).collect()
+}

@@ -1,0 +1,43 @@
+//! The configuration of an AG-UI agent.
+
+use protocol::JsonObject;
+use secrecy::{ExposeSecret as _, SecretString};
+use url::Url;
+
+use crate::upstream::config::ConfigReader;
+use crate::upstream::failure::Failure;
+
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) url: Url,
+    /// The header with the credential, and its whole value.
+    pub(super) credential: Option<(&'static str, SecretString)>,
+    /// Earlier messages that are sent.
+    pub(super) history: u32,
+    pub(super) forwarded: JsonObject,
+    /// The forwarded property that gets the run token.
+    pub(super) host_tools: Option<String>,
+}
+
+impl Config {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+        let headers = [
+            ("authorization", "authorization"),
+            ("x-api-key", "x-api-key"),
+        ];
+        let key = reader.secret("api-key")?;
+        let header = reader.choice("api-key-header", &headers)?;
+        let value = key.map(|key| match header {
+            "authorization" => format!("Bearer {}", key.expose_secret()).into(),
+            _ => key,
+        });
+        let history = reader.integer("history", 20, 0..=100)?;
+        Ok(Self {
+            url: reader.url("url", "")?,
+            credential: value.map(|value| (header, value)),
+            history: u32::try_from(history).unwrap_or(u32::MAX),
+            forwarded: reader.object_with_secrets("forwarded-props")?,
+            host_tools: reader.host_tools()?,
+        })
+    }
+}

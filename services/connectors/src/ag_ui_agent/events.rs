@@ -1,0 +1,310 @@
+//! The stream of a run: one event in, results out.
+
+use std::collections::BTreeSet;
+
+use protocol::message::LlmTokenUsage;
+use serde_json::Value;
+
+use crate::ag_ui_agent::patch;
+use crate::machine::Outbox;
+use crate::turn::Turn;
+use crate::upstream::answer::Answer;
+use crate::upstream::failure::{Failure, FailureKind};
+use crate::upstream::json::{self, filled};
+use crate::upstream::tools::Tools;
+use crate::upstream::usage::{self, usage_of};
+
+/// Messages of one run that are told apart.
+const MOST_MESSAGES: usize = 256;
+/// Tool calls of one run that are open at once.
+const MOST_CALLS: usize = 128;
+/// Bytes of the arguments of one call.
+const MOST_ARGUMENTS: usize = 64 * 1024;
+/// Bytes of the agent's state.
+const STATE_BYTES: usize = 64 * 1024;
+/// The agent's state, which the next run starts from.
+pub(super) const STATE: &str = "x.ag_ui.state";
+
+/// The next step of the machine.
+#[derive(Debug, PartialEq)]
+pub(super) enum Step {
+    Next,
+    /// The run is over.
+    Over,
+    /// The run is paused by these interrupts.
+    Paused(Value),
+}
+
+/// The answer as far as it came.
+pub(super) struct Progress {
+    answer: Answer,
+    tools: Tools,
+    calls: Vec<Call>,
+    usage: Vec<LlmTokenUsage>,
+    /// The message whose text came last.
+    message: String,
+    /// Messages that are no answer: of other roles, or of subagents.
+    others: BTreeSet<String>,
+    pub(super) state: Value,
+    has_new_state: bool,
+    /// The answer where no text was streamed.
+    fallback: Option<String>,
+}
+
+/// A tool call whose result has not come.
+struct Call {
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl Progress {
+    pub(super) fn new(turn: &Turn) -> Self {
+        let state = turn.state.get(STATE).cloned();
+        Self {
+            answer: Answer::new(turn),
+            tools: Tools::default(),
+            calls: Vec::new(),
+            usage: Vec::new(),
+            message: String::new(),
+            others: BTreeSet::new(),
+            state: state.unwrap_or_else(|| Value::Object(protocol::JsonObject::new())),
+            has_new_state: false,
+            fallback: None,
+        }
+    }
+
+    /// True once results of the run exist.
+    pub(super) fn has_begun(&self) -> bool {
+        self.answer.has_begun() || self.tools.has_told()
+    }
+
+    /// Reads one event.
+    pub(super) fn event(&mut self, told: &Value, out: &mut Outbox) -> Result<Step, Failure> {
+        let delta = told["delta"].as_str().unwrap_or_default();
+        match told["type"].as_str().unwrap_or_default() {
+            "TEXT_MESSAGE_START" => self.message_began(told),
+            "TEXT_MESSAGE_CONTENT" => self.text(told, delta, out),
+            "TEXT_MESSAGE_CHUNK" => {
+                self.message_began(told);
+                self.text(told, delta, out);
+            }
+            // The names before 1.0 stand behind them.
+            "REASONING_MESSAGE_CONTENT"
+            | "REASONING_MESSAGE_CHUNK"
+            | "THINKING_TEXT_MESSAGE_CONTENT" => {
+                self.answer.think(delta, out);
+            }
+            "TOOL_CALL_START" => self.call_began(told),
+            "TOOL_CALL_ARGS" => self.arguments(told, delta),
+            "TOOL_CALL_CHUNK" => {
+                self.call_began(told);
+                self.arguments(told, delta);
+            }
+            "TOOL_CALL_END" => self.call_is_stated(&told["toolCallId"], out),
+            "TOOL_CALL_RESULT" => self.call_ended(told, out),
+            "STATE_SNAPSHOT" => {
+                self.state = told["snapshot"].clone();
+                self.has_new_state = true;
+            }
+            "STATE_DELTA" => self.patch(&told["delta"], out),
+            "MESSAGES_SNAPSHOT" => {
+                self.fallback = last_answer(&told["messages"]).or(self.fallback.take());
+            }
+            "RUN_FINISHED" => return self.finished(told),
+            "RUN_ERROR" => {
+                let message = told["message"].as_str().unwrap_or_default();
+                return Err(Failure::reported(None, filled(&told["code"]), message));
+            }
+            _ => {}
+        }
+        Ok(Step::Next)
+    }
+
+    /// Stores the state for the next run.
+    pub(super) fn keep_state(&mut self, out: &mut Outbox) {
+        if !std::mem::take(&mut self.has_new_state) {
+            return;
+        }
+        let bytes = self.state.to_string().len();
+        if bytes > STATE_BYTES {
+            let text = format!(
+                "the agent's state has {bytes} bytes, and {STATE_BYTES} at most are kept: the next run starts from the state before"
+            );
+            out.log("warning", &text);
+            return;
+        }
+        out.remember(STATE, self.state.clone());
+    }
+
+    /// Completes the message and the run.
+    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        for call in std::mem::take(&mut self.calls) {
+            self.tell(&call, out);
+            self.calls.push(call);
+        }
+        if self.answer.is_empty()
+            && let Some(text) = self.fallback.take()
+        {
+            self.answer.append(&text, out);
+        }
+        if !self.answer.complete(out) {
+            return Err(self.silence());
+        }
+        out.finish("stop", usage::sum(std::mem::take(&mut self.usage)));
+        Ok(())
+    }
+
+    fn silence(&self) -> Failure {
+        let Some(call) = self.calls.first() else {
+            return Failure::empty();
+        };
+        let message = format!(
+            "the agent wants {} called by its client, which connectors do not do: let the agent run its tools",
+            call.name
+        );
+        Failure::new(FailureKind::ApiError, message)
+    }
+
+    fn finished(&mut self, told: &Value) -> Result<Step, Failure> {
+        let usage = told["usage"].as_array().into_iter().flatten();
+        self.usage.extend(usage.filter_map(usage_of));
+        if let Some(result) = json::text_of(&told["result"]) {
+            self.fallback.get_or_insert(result);
+        }
+        let outcome = &told["outcome"];
+        match outcome["type"].as_str() {
+            Some("interrupt") => Ok(Step::Paused(outcome["interrupts"].clone())),
+            Some("cancelled") => Err(Failure::new(
+                FailureKind::ApiError,
+                "the run was cancelled on the agent's side",
+            )),
+            _ => Ok(Step::Over),
+        }
+    }
+
+    fn message_began(&mut self, told: &Value) {
+        let is_answer = matches!(told["role"].as_str(), None | Some("assistant"));
+        let is_of_subagent = filled(&told["subagentRunId"]).is_some();
+        let id = told["messageId"].as_str().unwrap_or_default();
+        if (!is_answer || is_of_subagent) && self.others.len() < MOST_MESSAGES {
+            self.others.insert(id.to_owned());
+        }
+    }
+
+    fn text(&mut self, told: &Value, piece: &str, out: &mut Outbox) {
+        // Chunks without an id go on with the last message.
+        let id = filled(&told["messageId"])
+            .unwrap_or(&self.message)
+            .to_owned();
+        if piece.is_empty() {
+            return;
+        }
+        if filled(&told["subagentRunId"]).is_some() {
+            self.answer.think(piece, out);
+            return;
+        }
+        if self.others.contains(&id) {
+            self.message = id;
+            return;
+        }
+        if id != self.message && !self.answer.is_empty() {
+            self.answer.append("\n\n", out);
+        }
+        self.message = id;
+        self.answer.append(piece, out);
+    }
+
+    fn call_began(&mut self, told: &Value) {
+        let (Some(id), Some(name)) = (filled(&told["toolCallId"]), filled(&told["toolCallName"]))
+        else {
+            return;
+        };
+        if self.calls.len() < MOST_CALLS && self.calls.iter().all(|call| call.id != id) {
+            self.calls.push(Call {
+                id: id.to_owned(),
+                name: name.to_owned(),
+                arguments: String::new(),
+            });
+        }
+    }
+
+    fn arguments(&mut self, told: &Value, piece: &str) {
+        // Chunks without an id go on with the last call.
+        let at = match filled(&told["toolCallId"]) {
+            Some(id) => self.calls.iter().position(|call| call.id == id),
+            None => self.calls.len().checked_sub(1),
+        };
+        let call = at.and_then(|at| self.calls.get_mut(at));
+        if let Some(call) = call
+            && call.arguments.len() + piece.len() <= MOST_ARGUMENTS
+        {
+            call.arguments.push_str(piece);
+        }
+    }
+
+    fn call_is_stated(&mut self, id: &Value, out: &mut Outbox) {
+        let at = self.calls.iter().position(|call| *id == call.id.as_str());
+        if let Some(at) = at {
+            let call = self.calls.remove(at);
+            self.tell(&call, out);
+            self.calls.insert(at, call);
+        }
+    }
+
+    fn tell(&mut self, call: &Call, out: &mut Outbox) {
+        let parameters = json::parse(&call.arguments).unwrap_or_default();
+        self.tools.start(&call.id, &call.name, parameters, out);
+    }
+
+    fn call_ended(&mut self, told: &Value, out: &mut Outbox) {
+        self.call_is_stated(&told["toolCallId"], out);
+        let id = told["toolCallId"].as_str().unwrap_or_default();
+        self.calls.retain(|call| call.id != id);
+        let content = &told["content"];
+        let result = content.as_str().and_then(json::parse);
+        let result = result.unwrap_or_else(|| content.clone());
+        self.tools.complete(id, result, filled(&told["error"]), out);
+    }
+
+    fn patch(&mut self, delta: &Value, out: &mut Outbox) {
+        match patch::apply(&mut self.state, delta) {
+            Some(()) => self.has_new_state = true,
+            None => out.log(
+                "warning",
+                "a change of the agent's state does not fit it, and is left out",
+            ),
+        }
+    }
+}
+
+/// The text of the last answer behind the person's last message.
+fn last_answer(messages: &Value) -> Option<String> {
+    let messages = messages.as_array()?.iter().rev();
+    let mut new = messages.take_while(|message| message["role"] != "user");
+    new.find_map(|message| {
+        let is_answer = message["role"] == "assistant" && message["subagentRunId"].is_null();
+        filled(&message["content"]).filter(|_| is_answer)
+    })
+    .map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn snapshots_hold_the_last_answer() {
+        let message = |role: &str, content: &str| json!({"role": role, "content": content});
+        let old = [message("assistant", "Old"), message("user", "Hi")];
+        assert_eq!(last_answer(&json!(old)), None);
+        let new = [
+            message("user", "Hi"),
+            message("assistant", "New"),
+            message("tool", "x"),
+        ];
+        assert_eq!(last_answer(&json!(new)).as_deref(), Some("New"));
+    }
+}

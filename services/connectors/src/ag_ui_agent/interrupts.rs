@@ -1,0 +1,180 @@
+//! Interrupts of a run as questions, asked one behind the other, and their answers.
+
+use protocol::JsonObject;
+use protocol::interaction::{InteractionRequest, InteractionSubmission};
+use serde_json::{Value, json};
+
+use crate::machine::{Outbox, Output};
+use crate::upstream::json::filled;
+use crate::upstream::question::{action, fields_of, question, value_of};
+
+/// The questions that wait for their answers, should the run end before them.
+const PENDING: &str = "external.pending_interrupts";
+/// Bytes of the questions that the state keeps.
+const MOST_PENDING: usize = 32 * 1024;
+/// Interrupts of one run; further ones are ignored.
+const MOST_INTERRUPTS: usize = 20;
+/// The members of an interrupt that are needed for its question and its answer.
+const KEPT: [&str; 5] = ["id", "reason", "message", "toolCallId", "responseSchema"];
+
+#[derive(Default)]
+pub(super) struct Questions {
+    open: Vec<Value>,
+    /// Resume entries.
+    answers: Vec<Value>,
+    asked: u32,
+}
+
+impl Questions {
+    /// The interrupts of an outcome. `None` where none has an id.
+    pub(super) fn of(interrupts: &Value, asked: u32) -> Option<Self> {
+        let list = interrupts.as_array()?.iter();
+        let list = list.filter(|interrupt| filled(&interrupt["id"]).is_some());
+        let kept = |interrupt: &Value| -> Value {
+            let members = KEPT.iter();
+            let members = members
+                .filter_map(|name| Some(((*name).to_owned(), interrupt.get(*name)?.clone())));
+            Value::Object(members.collect())
+        };
+        let open: Vec<_> = list.take(MOST_INTERRUPTS).map(kept).collect();
+        (!open.is_empty()).then_some(Self {
+            open,
+            answers: Vec::new(),
+            asked,
+        })
+    }
+
+    /// The questions of an earlier run, if this is the answer to the first one.
+    pub(super) fn restore(state: &JsonObject, answer: &InteractionSubmission) -> Option<Self> {
+        let kept = state.get(PENDING)?;
+        let list = |name: &str| kept[name].as_array().cloned().unwrap_or_default();
+        let is_known = kept["interaction_id"] == answer.interaction_id.as_str();
+        is_known.then(|| Self {
+            open: list("open"),
+            answers: list("answers"),
+            asked: 0,
+        })
+    }
+
+    /// The number of questions that were asked: an id is used once in a run.
+    pub(super) fn asked(&self) -> u32 {
+        self.asked
+    }
+
+    /// Asks the first open question, and keeps all for an answer behind the end of the run.
+    pub(super) fn ask(&mut self, out: &mut Outbox) {
+        let Some(interrupt) = self.open.first() else {
+            return;
+        };
+        self.asked += 1;
+        let id = interrupt["id"].as_str().unwrap_or_default();
+        let asked = question_of(interrupt, &format!("ag_ui_{id}_{}", self.asked));
+        let kept = json!({"interaction_id": asked.interaction_id, "open": self.open, "answers": self.answers});
+        let is_small = kept.to_string().len() <= MOST_PENDING;
+        out.remember(PENDING, if is_small { kept } else { Value::Null });
+        out.push(Output::Ask(Box::new(asked)));
+    }
+
+    /// Answers the first open question, and asks the next one or gives the entries that resume the agent.
+    pub(super) fn answer(
+        &mut self,
+        taken: Option<&str>,
+        values: &JsonObject,
+        out: &mut Outbox,
+    ) -> Option<Value> {
+        if !self.open.is_empty() {
+            let interrupt = self.open.remove(0);
+            self.answers.push(entry(&interrupt, taken, values));
+        }
+        if !self.open.is_empty() {
+            self.ask(out);
+            return None;
+        }
+        Self::forget(out);
+        Some(Value::Array(std::mem::take(&mut self.answers)))
+    }
+
+    /// Drops the kept questions.
+    pub(super) fn forget(out: &mut Outbox) {
+        out.remember(PENDING, Value::Null);
+    }
+}
+
+/// An approval of a tool call, whose answer has no form of its own.
+fn is_approval(interrupt: &Value) -> bool {
+    !interrupt["responseSchema"].is_object() && filled(&interrupt["toolCallId"]).is_some()
+}
+
+fn question_of(interrupt: &Value, id: &str) -> InteractionRequest {
+    let text = filled(&interrupt["message"]).or_else(|| filled(&interrupt["reason"]));
+    let text = text.unwrap_or_default();
+    if is_approval(interrupt) {
+        let actions = vec![
+            action("approve", "Approve", true),
+            action("reject", "Reject", false),
+        ];
+        return question(id, text, Vec::new(), actions);
+    }
+    let actions = vec![
+        action("send", "Send", true),
+        action("cancel", "Cancel", false),
+    ];
+    let mut fields = fields_of(&interrupt["responseSchema"]);
+    // A question that is cancelled has no values.
+    for field in &mut fields {
+        field.required = false;
+    }
+    question(id, text, fields, actions)
+}
+
+fn entry(interrupt: &Value, taken: Option<&str>, values: &JsonObject) -> Value {
+    let id = &interrupt["id"];
+    if taken == Some("cancel") {
+        return json!({"interruptId": id, "status": "cancelled"});
+    }
+    let payload = if is_approval(interrupt) {
+        json!({"approved": taken != Some("reject")})
+    } else {
+        value_of(&interrupt["responseSchema"], values)
+    };
+    json!({"interruptId": id, "status": "resolved", "payload": payload})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_become_resume_entries() {
+        let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}});
+        let form = json!({"id": "i", "reason": "r", "responseSchema": schema});
+        let approval = json!({"id": "i", "reason": "r", "toolCallId": "c"});
+        let values = json!({"city": "Paris"});
+        let values = values.as_object().unwrap();
+        let resolved =
+            |payload: Value| json!({"interruptId": "i", "status": "resolved", "payload": payload});
+        assert_eq!(
+            entry(&form, Some("send"), values),
+            resolved(json!({"city": "Paris"}))
+        );
+        assert_eq!(
+            entry(&form, Some("cancel"), values),
+            json!({"interruptId": "i", "status": "cancelled"})
+        );
+        assert_eq!(
+            entry(&approval, Some("approve"), values),
+            resolved(json!({"approved": true}))
+        );
+        assert_eq!(
+            entry(&approval, Some("reject"), values),
+            resolved(json!({"approved": false}))
+        );
+    }
+
+    #[test]
+    fn interrupts_without_id_cannot_be_answered() {
+        assert!(Questions::of(&json!([{"reason": "r"}]), 0).is_none());
+        assert!(Questions::of(&json!([]), 0).is_none());
+        assert!(Questions::of(&json!([{"id": "i"}]), 0).is_some());
+    }
+}

@@ -1,0 +1,290 @@
+//! Langflow's stream: one event in, results out. Both APIs have the same events.
+
+use std::collections::BTreeMap;
+
+use protocol::message::LlmTokenUsage;
+use serde_json::Value;
+
+use crate::machine::Outbox;
+use crate::turn::Turn;
+use crate::upstream::answer::Answer;
+use crate::upstream::failure::{Failure, FailureKind, message_of};
+use crate::upstream::json::{self, filled};
+use crate::upstream::tools::Tools;
+use crate::upstream::usage::{self, usage_of};
+
+/// Messages of one run.
+const MOST_MESSAGES: usize = 100;
+/// Levels of blocks within blocks.
+const MOST_LEVELS: u32 = 8;
+
+/// The answer as far as it came: the messages of the flow's outputs.
+pub(super) struct Progress {
+    answer: Answer,
+    tools: Tools,
+    usage: BTreeMap<String, LlmTokenUsage>,
+    /// Ids and texts.
+    messages: Vec<(String, String)>,
+    /// The text of all messages as it was told.
+    told: String,
+    /// The answer where no message came.
+    outputs: Vec<String>,
+    /// The session that the flow ran in.
+    pub(super) session: Option<String>,
+}
+
+impl Progress {
+    pub(super) fn new(turn: &Turn) -> Self {
+        Self {
+            answer: Answer::new(turn),
+            tools: Tools::default(),
+            usage: BTreeMap::new(),
+            messages: Vec::new(),
+            told: String::new(),
+            outputs: Vec::new(),
+            session: None,
+        }
+    }
+
+    /// Reads one event, or the document of a server that does not stream. True at the end mark.
+    pub(super) fn event(&mut self, told: &Value, out: &mut Outbox) -> Result<bool, Failure> {
+        let data = &told["data"];
+        match told["event"].as_str().unwrap_or_default() {
+            "token" => {
+                let piece = data["chunk"].as_str().unwrap_or_default();
+                self.append(id_of(data), piece, out);
+            }
+            "add_message" => self.message(data, out)?,
+            "remove_message" => {
+                self.messages.retain(|(id, _)| id != id_of(data));
+                self.say(out);
+            }
+            "output" => self.output(data)?,
+            "error" => return Err(error(data)),
+            "cancelled" => {
+                let message = "the flow was stopped on Langflow";
+                return Err(Failure::new(FailureKind::ApiError, message));
+            }
+            "human_input_required" => return Err(decision(data)),
+            "end" => {
+                self.result(&data["result"]);
+                return Ok(true);
+            }
+            "" if told["outputs"].is_array() || told["output"].is_object() => {
+                self.document(told)?;
+                return Ok(true);
+            }
+            "" if told["detail"].is_null() => {}
+            "" => return Err(error(told)),
+            _ => {}
+        }
+        Ok(false)
+    }
+
+    /// Completes the message and the run.
+    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        if self.answer.is_empty() {
+            let outputs = std::mem::take(&mut self.outputs);
+            self.answer.append(&outputs.join("\n\n"), out);
+        }
+        if !self.answer.complete(out) {
+            return Err(Failure::empty());
+        }
+        let usage = usage::sum(std::mem::take(&mut self.usage).into_values());
+        out.finish("stop", usage);
+        Ok(())
+    }
+
+    fn append(&mut self, id: &str, piece: &str, out: &mut Outbox) {
+        // Pieces of the last message cost no comparison of the whole text.
+        if let Some((last, text)) = self.messages.last_mut()
+            && last == id
+            && !text.is_empty()
+        {
+            text.push_str(piece);
+            self.told.push_str(piece);
+            self.answer.append(piece, out);
+            return;
+        }
+        if let Some(text) = self.text_of(id) {
+            text.push_str(piece);
+            self.say(out);
+        }
+    }
+
+    /// A whole message, or one as far as it came.
+    fn message(&mut self, data: &Value, out: &mut Outbox) -> Result<(), Failure> {
+        if data["sender"] == "User" {
+            return Ok(());
+        }
+        if data["category"] == "error" || data["error"] == true {
+            return Err(error(data));
+        }
+        let id = id_of(data);
+        self.blocks(id, &data["content_blocks"], MOST_LEVELS, &mut 0, out);
+        if let Some(usage) = usage_of(&data["properties"]["usage"]) {
+            self.usage.insert(id.to_owned(), usage);
+        }
+        let told = data["text"].as_str().unwrap_or_default();
+        // Messages without text are announced before their tokens.
+        if !told.is_empty()
+            && let Some(text) = self.text_of(id)
+        {
+            told.clone_into(text);
+            self.say(out);
+        }
+        Ok(())
+    }
+
+    fn text_of(&mut self, id: &str) -> Option<&mut String> {
+        let known = self.messages.iter().position(|(known, _)| known == id);
+        let at = known.unwrap_or(self.messages.len());
+        if known.is_none() && at < MOST_MESSAGES {
+            self.messages.push((id.to_owned(), String::new()));
+        }
+        self.messages.get_mut(at).map(|(_, text)| text)
+    }
+
+    /// Tells the text of all messages as far as it is new.
+    fn say(&mut self, out: &mut Outbox) {
+        let texts = self.messages.iter().map(|(_, text)| text.as_str());
+        let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
+        let whole = texts.join("\n\n");
+        match whole.strip_prefix(self.told.as_str()) {
+            Some(rest) => self.answer.append(rest, out),
+            None => self.answer.replace(&whole, out),
+        }
+        self.told = whole;
+    }
+
+    /// The tools that an agent called, and the blocks within its blocks.
+    fn blocks(
+        &mut self,
+        message: &str,
+        blocks: &Value,
+        levels: u32,
+        number: &mut u32,
+        out: &mut Outbox,
+    ) {
+        let Some(levels) = levels.checked_sub(1) else {
+            return;
+        };
+        for block in blocks.as_array().into_iter().flatten() {
+            if block["type"] == "tool_use" {
+                *number += 1;
+                let place = format!("{message}_{number}");
+                let id = filled(&block["id"]).unwrap_or(&place);
+                let input = ["tool_input", "input"]
+                    .iter()
+                    .find_map(|name| block.get(*name));
+                let name = filled(&block["name"]).unwrap_or("tool");
+                self.tools
+                    .start(id, name, input.cloned().unwrap_or_default(), out);
+                let error = json::text_of(&block["error"]);
+                if error.is_some() || !block["output"].is_null() {
+                    self.tools
+                        .complete(id, block["output"].clone(), error.as_deref(), out);
+                }
+            }
+            self.blocks(message, &block["contents"], levels, number, out);
+        }
+    }
+
+    /// The output of a component at the end of the flow.
+    fn output(&mut self, data: &Value) -> Result<(), Failure> {
+        if data["status"] == "failed" {
+            let name = filled(&data["display_name"]).unwrap_or("a component");
+            let message = format!("{name} of the flow failed: see its log on Langflow");
+            return Err(Failure::new(FailureKind::ApiError, message));
+        }
+        self.outputs.extend(text_in(&data["content"]));
+        Ok(())
+    }
+
+    /// The result of the old API.
+    fn result(&mut self, result: &Value) {
+        if let Some(id) = filled(&result["session_id"]) {
+            self.session = Some(id.to_owned());
+        }
+        let runs = result["outputs"].as_array().into_iter().flatten();
+        let outputs = runs.flat_map(|run| run["outputs"].as_array().into_iter().flatten());
+        for output in outputs {
+            let places = [
+                &output["results"],
+                &output["outputs"],
+                &output["artifacts"],
+                &output["messages"][0],
+            ];
+            self.outputs.extend(places.into_iter().find_map(text_in));
+        }
+        if self.outputs.is_empty() {
+            self.outputs.extend(text_in(&result["messages"][0]));
+        }
+    }
+
+    fn document(&mut self, told: &Value) -> Result<(), Failure> {
+        if let Some(fault) = told["errors"].get(0) {
+            return Err(error(fault));
+        }
+        match filled(&told["output"]["text"]) {
+            Some(text) => self.outputs.push(text.to_owned()),
+            None => self.result(told),
+        }
+        Ok(())
+    }
+}
+
+fn id_of(data: &Value) -> &str {
+    data["id"].as_str().unwrap_or_default()
+}
+
+/// A text, or the one in a message.
+fn text_in(value: &Value) -> Option<String> {
+    let message = &value["message"];
+    let places = [value, message, &message["message"], &message["text"]];
+    let text = places.into_iter().chain([&value["text"]]).find_map(filled);
+    let data = &message["data"]["text"];
+    text.or_else(|| filled(data)).map(str::to_owned)
+}
+
+fn error(data: &Value) -> Failure {
+    let places = [&data["error"], &data["text"]];
+    let message = places.into_iter().find_map(filled);
+    let message = message
+        .or_else(|| message_of(data))
+        .or_else(|| data.as_str());
+    let code = filled(&data["code"]).or_else(|| filled(&data["detail"]["code"]));
+    Failure::reported(None, code, message.unwrap_or_default())
+}
+
+fn decision(data: &Value) -> Failure {
+    let prompt = filled(&data["prompt"]).or_else(|| message_of(data));
+    let message = format!(
+        "the flow waits for a person's decision, which streamed runs of Langflow do not take: {}",
+        prompt.unwrap_or("no question is stated")
+    );
+    Failure::new(FailureKind::ApiError, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn texts_stand_in_many_places() {
+        for (value, text) in [
+            (json!("a"), Some("a")),
+            (json!({"message": "b"}), Some("b")),
+            (json!({"message": {"message": "c"}}), Some("c")),
+            (json!({"message": {"text": "d", "data": {}}}), Some("d")),
+            (json!({"message": {"data": {"text": "e"}}}), Some("e")),
+            (json!({"text": "f"}), Some("f")),
+            (json!({"message": " "}), None),
+            (json!(null), None),
+        ] {
+            assert_eq!(text_in(&value).as_deref(), text, "{value}");
+        }
+    }
+}

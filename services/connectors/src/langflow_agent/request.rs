@@ -1,0 +1,58 @@
+//! Requests to Langflow.
+
+use protocol::JsonObject;
+use secrecy::ExposeSecret as _;
+use serde_json::{Value, json};
+
+use crate::langflow_agent::config::{Api, Config};
+use crate::request::{Framing, Request, below};
+use crate::turn::Turn;
+use crate::upstream::json::object;
+
+/// The call that runs the flow.
+pub(super) fn run(config: &Config, api: Api, turn: &Turn, session: &str) -> Request {
+    let request = match api {
+        Api::V2 => v2(config, turn, session),
+        Api::V1 => v1(config, turn, session),
+    };
+    request.header("x-api-key", config.key.expose_secret())
+}
+
+/// `POST /api/v2/workflows`.
+fn v2(config: &Config, turn: &Turn, session: &str) -> Request {
+    let body = json!({
+        "flow_id": config.flow,
+        "input_value": turn.text,
+        "session_id": session,
+        "tweaks": tweaks(config, turn),
+        "mode": "stream",
+    });
+    let url = below(&config.base, &["api", "v2", "workflows"]);
+    Request::post(url, object(body)).framed(Framing::Sse)
+}
+
+/// `POST /api/v1/run/{flow}?stream=true`: JSON objects on lines of their own.
+fn v1(config: &Config, turn: &Turn, session: &str) -> Request {
+    let mut body = json!({
+        "input_value": turn.text,
+        "input_type": config.input_type,
+        "output_type": config.output_type,
+        "session_id": session,
+    });
+    let tweaks = tweaks(config, turn);
+    if !tweaks.is_empty() {
+        body["tweaks"] = Value::Object(tweaks);
+    }
+    let mut url = below(&config.base, &["api", "v1", "run", &config.flow]);
+    url.query_pairs_mut().append_pair("stream", "true");
+    Request::post(url, object(body)).framed(Framing::Lines)
+}
+
+fn tweaks(config: &Config, turn: &Turn) -> JsonObject {
+    let mut tweaks = config.tweaks.clone();
+    if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
+        let input = json!({"input_value": token.expose_secret()});
+        tweaks.insert(name.clone(), input);
+    }
+    tweaks
+}

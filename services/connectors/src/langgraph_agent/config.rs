@@ -1,0 +1,111 @@
+//! The configuration of a LangGraph server, and of DeerFlow.
+
+use protocol::JsonObject;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::json;
+use url::Url;
+
+use crate::request::below;
+use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
+use crate::upstream::failure::Failure;
+
+const DEERFLOW_BASE: &str = "http://127.0.0.1:2026";
+const MOST_STEPS: u64 = 100_000;
+
+/// The server behind the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Server {
+    LangGraph,
+    DeerFlow,
+}
+
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) server: Server,
+    pub(super) base: Url,
+    /// The header with the credential, and its whole value.
+    pub(super) credential: Option<(&'static str, SecretString)>,
+    pub(super) assistant: String,
+    pub(super) context: JsonObject,
+    pub(super) configurable: JsonObject,
+    /// Steps of one run; 0 for the server's default.
+    pub(super) recursion_limit: u64,
+    pub(super) resend_history: u32,
+    /// The member of the context that gets the run token.
+    pub(super) host_tools: Option<String>,
+}
+
+impl Config {
+    pub(super) fn langgraph(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+        let key = reader.secret("api-key")?;
+        Ok(Self {
+            server: Server::LangGraph,
+            base: reader.base_url("base-url", "")?,
+            credential: verbatim(reader)?.or(key.map(|key| ("x-api-key", key))),
+            assistant: reader.text_or("assistant-id", "agent")?,
+            context: reader.object_with_secrets("context")?,
+            configurable: reader.object_with_secrets("configurable")?,
+            recursion_limit: reader.integer("recursion-limit", 0, 0..=MOST_STEPS)?,
+            resend_history: resend_history(reader)?,
+            host_tools: reader.host_tools()?,
+        })
+    }
+
+    /// DeerFlow takes its settings as context and as configurable alike.
+    pub(super) fn deerflow(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+        reader.ignore(LEGACY_KEYS);
+        let key = reader.secret("api-key")?;
+        let bearer = key.map(|key| SecretString::from(format!("Bearer {}", key.expose_secret())));
+        let settings = settings(reader)?;
+        Ok(Self {
+            server: Server::DeerFlow,
+            base: below(
+                &reader.base_url("api-base", DEERFLOW_BASE)?,
+                &["api", "langgraph"],
+            ),
+            credential: verbatim(reader)?.or(bearer.map(|bearer| ("authorization", bearer))),
+            assistant: reader.text_or("assistant-id", "lead_agent")?,
+            context: settings.clone(),
+            configurable: settings,
+            recursion_limit: reader.integer("recursion-limit", 1_000, 1..=MOST_STEPS)?,
+            resend_history: resend_history(reader)?,
+            host_tools: None,
+        })
+    }
+}
+
+fn verbatim(
+    reader: &mut ConfigReader<'_>,
+) -> Result<Option<(&'static str, SecretString)>, Failure> {
+    let header = reader.secret("auth-header")?;
+    Ok(header.map(|value| ("authorization", value)))
+}
+
+fn resend_history(reader: &mut ConfigReader<'_>) -> Result<u32, Failure> {
+    let messages = reader.integer("resend-history", 0, 0..=100)?;
+    Ok(u32::try_from(messages).unwrap_or(u32::MAX))
+}
+
+fn settings(reader: &mut ConfigReader<'_>) -> Result<JsonObject, Failure> {
+    let has_subagents = reader.flag("subagent-enabled", false)?;
+    let subagents = reader.integer("max-concurrent-subagents", 3, 1..=100)?;
+    let model = reader.text("model-name")?;
+    let mut settings = JsonObject::from_iter([
+        (
+            "thinking_enabled".to_owned(),
+            json!(reader.flag("thinking-enabled", false)?),
+        ),
+        (
+            "is_plan_mode".to_owned(),
+            json!(reader.flag("plan-mode", false)?),
+        ),
+        ("subagent_enabled".to_owned(), json!(has_subagents)),
+    ]);
+    if has_subagents {
+        settings.insert("max_concurrent_subagents".to_owned(), json!(subagents));
+    }
+    if !model.is_empty() {
+        settings.insert("model_name".to_owned(), json!(model));
+    }
+    Ok(settings)
+}

@@ -1,0 +1,354 @@
+//! The stream of a run: one event in, results out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::message::LlmTokenUsage;
+use serde_json::Value;
+
+use crate::langgraph_agent::config::Server;
+use crate::langgraph_agent::interrupts::{self, Interrupt};
+use crate::langgraph_agent::messages::{
+    Author, author_of, is_chunk, is_hidden, key_of, text_of, thoughts_of,
+};
+use crate::machine::Outbox;
+use crate::turn::Turn;
+use crate::upstream::answer::Answer;
+use crate::upstream::failure::{Failure, FailureKind, message_of};
+use crate::upstream::json::filled;
+use crate::upstream::results::cut;
+use crate::upstream::tools::Tools;
+use crate::upstream::usage::{self, usage_of};
+
+/// Failed subtasks that are named.
+const MOST_FAILURES: usize = 5;
+/// Interrupts of one stop; further ones are ignored.
+const MOST_INTERRUPTS: usize = 20;
+const CLARIFICATION: &str = "ask_clarification";
+
+/// The state of a run whose stream ended without an end mark.
+#[derive(Debug)]
+pub(super) enum Settled {
+    Over,
+    Running,
+}
+
+/// The answer as far as it came: the last message of the agent.
+pub(super) struct Progress {
+    answer: Answer,
+    tools: Tools,
+    server: Server,
+    usage: BTreeMap<String, LlmTokenUsage>,
+    /// Messages that the thread had before the run. Absent before the first state.
+    earlier: Option<BTreeSet<String>>,
+    /// The run goes on behind a question of an earlier run: no message of its first state is new.
+    goes_on: bool,
+    /// The message that is told, and its text so far.
+    current: (String, String),
+    /// The last message in the state.
+    last: Option<(String, String)>,
+    failures: Vec<String>,
+    pub(super) interrupts: Vec<Interrupt>,
+    pub(super) run_id: Option<String>,
+}
+
+impl Progress {
+    pub(super) fn new(turn: &Turn, server: Server, goes_on: bool) -> Self {
+        Self {
+            answer: Answer::new(turn),
+            tools: Tools::default(),
+            server,
+            usage: BTreeMap::new(),
+            earlier: None,
+            goes_on,
+            current: Default::default(),
+            last: None,
+            failures: Vec::new(),
+            interrupts: Vec::new(),
+            run_id: None,
+        }
+    }
+
+    /// True once results of the run exist.
+    pub(super) fn has_begun(&self) -> bool {
+        self.answer.has_begun() || self.tools.has_told()
+    }
+
+    /// Reads one event. True at the end mark.
+    pub(super) fn event(
+        &mut self,
+        name: &str,
+        told: &Value,
+        out: &mut Outbox,
+    ) -> Result<bool, Failure> {
+        // Events of subgraphs name their path behind a bar.
+        match name.split('|').next().unwrap_or_default() {
+            "metadata" => {
+                let id = filled(&told["run_id"]).map(str::to_owned);
+                self.run_id = id.or(self.run_id.take());
+            }
+            "values" => self.values(told, out),
+            "updates" => self.interrupted(&told["__interrupt__"]),
+            "messages" | "messages-tuple" | "message" | "messages/partial"
+            | "messages/complete" => {
+                self.messages(told, out);
+            }
+            "custom" => self.custom(told),
+            "error" => return Err(error(told)),
+            "end" => return Ok(true),
+            _ => {}
+        }
+        Ok(false)
+    }
+
+    /// The thread's state, asked where the stream had no end mark.
+    pub(super) fn state(&mut self, told: &Value, out: &mut Outbox) -> Result<Settled, Failure> {
+        let run = filled(&told["metadata"]["run_id"]);
+        if let (Some(run), Some(own)) = (run, &self.run_id)
+            && run != own
+        {
+            return Ok(Settled::Running);
+        }
+        let Some(next) = told["next"].as_array() else {
+            return Err(Failure::unreadable(&told.to_string()));
+        };
+        self.values(&told["values"], out);
+        let tasks = || told["tasks"].as_array().into_iter().flatten();
+        for task in tasks() {
+            self.interrupted(&task["interrupts"]);
+        }
+        if !self.interrupts.is_empty() || next.is_empty() {
+            return Ok(Settled::Over);
+        }
+        match tasks().find_map(|task| filled(&task["error"])) {
+            Some(error) => Err(Failure::reported(None, None, error)),
+            None => Ok(Settled::Running),
+        }
+    }
+
+    /// Goes on behind a question.
+    pub(super) fn resume(&mut self) {
+        self.interrupts.clear();
+        self.run_id = None;
+    }
+
+    /// Completes the message and the run.
+    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        self.run_id = None;
+        if let Some((key, text)) = self.last.take() {
+            self.tell(&key, &text, out);
+        }
+        let is_told = self.answer.complete(out);
+        if !is_told {
+            return Err(self.silence());
+        }
+        let usage = usage::sum(std::mem::take(&mut self.usage).into_values());
+        out.finish("stop", usage);
+        Ok(())
+    }
+
+    fn silence(&self) -> Failure {
+        if self.failures.is_empty() {
+            return Failure::empty();
+        }
+        let message = format!(
+            "subtasks failed on the server: {}",
+            self.failures.join("; ")
+        );
+        Failure::new(FailureKind::ApiError, message)
+    }
+
+    /// The state: what is new in it.
+    fn values(&mut self, told: &Value, out: &mut Outbox) {
+        self.interrupted(&told["__interrupt__"]);
+        let places = [&told["messages"], &told["values"]["messages"]];
+        let Some(messages) = places.into_iter().find_map(Value::as_array) else {
+            return;
+        };
+        let earlier = self
+            .earlier
+            .take()
+            .unwrap_or_else(|| earlier_of(messages, self.goes_on));
+        let new = messages.iter().enumerate();
+        let new = new.map(|(place, message)| (key_of(message, place), message));
+        for (key, message) in new.filter(|(key, _)| !earlier.contains(key)) {
+            match author_of(message) {
+                _ if is_hidden(message) => {}
+                Author::Agent => {
+                    self.calls(message, out);
+                    if let Some(usage) = usage_of(&message["usage_metadata"]) {
+                        self.usage.insert(key.clone(), usage);
+                    }
+                    let text = text_of(message);
+                    if !text.trim().is_empty() {
+                        self.last = Some((key, text));
+                    }
+                }
+                Author::Tool => self.tool_ended(&key, message, out),
+                Author::Human | Author::Other => {}
+            }
+        }
+        self.earlier = Some(earlier);
+        // Servers without pieces tell their messages here alone.
+        if self.current.0.is_empty()
+            && let Some((key, text)) = self.last.clone()
+        {
+            self.tell(&key, &text, out);
+        }
+    }
+
+    /// A message or a piece of one, with its metadata behind it.
+    fn messages(&mut self, told: &Value, out: &mut Outbox) {
+        let message = match told {
+            Value::Array(pair) => pair.first().unwrap_or(&Value::Null),
+            told if told["data"].is_object() => &told["data"],
+            told => told,
+        };
+        let key = filled(&message["id"]).unwrap_or(&self.current.0).to_owned();
+        match author_of(message) {
+            _ if is_hidden(message) => {}
+            Author::Agent => {
+                self.answer.think(&thoughts_of(message), out);
+                if let Some(usage) = usage_of(&message["usage_metadata"]) {
+                    self.count(&key, usage, is_chunk(message));
+                }
+                let text = text_of(message);
+                if is_chunk(message) {
+                    self.append(&key, &text, out);
+                } else {
+                    self.calls(message, out);
+                    self.tell(&key, &text, out);
+                }
+            }
+            Author::Tool => self.tool_ended(&key, message, out),
+            Author::Human | Author::Other => {}
+        }
+    }
+
+    /// The pieces of one message add up.
+    fn count(&mut self, key: &str, usage: LlmTokenUsage, is_piece: bool) {
+        let known = self.usage.remove(key).filter(|_| is_piece);
+        if let Some(usage) = usage::sum(known.into_iter().chain([usage])) {
+            self.usage.insert(key.to_owned(), usage);
+        }
+    }
+
+    fn append(&mut self, key: &str, piece: &str, out: &mut Outbox) {
+        if piece.is_empty() {
+            return;
+        }
+        if self.current.0 != key {
+            if self.answer.has_begun() {
+                self.answer.replace("", out);
+            }
+            self.current = (key.to_owned(), String::new());
+        }
+        self.current.1.push_str(piece);
+        self.answer.append(piece, out);
+    }
+
+    /// A whole message.
+    fn tell(&mut self, key: &str, text: &str, out: &mut Outbox) {
+        if text.is_empty() || (self.current.0 == key && self.current.1 == text) {
+            return;
+        }
+        let is_same = self.current.0 == key;
+        let rest = text.strip_prefix(self.current.1.as_str());
+        if let Some(rest) = rest.filter(|_| is_same).map(str::to_owned) {
+            self.append(key, &rest, out);
+        } else {
+            self.current = Default::default();
+            self.append(key, text, out);
+        }
+    }
+
+    fn calls(&mut self, message: &Value, out: &mut Outbox) {
+        for call in message["tool_calls"].as_array().into_iter().flatten() {
+            if let (Some(id), Some(name)) = (filled(&call["id"]), filled(&call["name"])) {
+                self.tools.start(id, name, call["args"].clone(), out);
+            }
+        }
+    }
+
+    fn tool_ended(&mut self, key: &str, message: &Value, out: &mut Outbox) {
+        let text = text_of(message);
+        // DeerFlow asks its user by the result of a tool, and ends.
+        if self.server == Server::DeerFlow && message["name"] == CLARIFICATION {
+            self.last = Some((key.to_owned(), text.clone()));
+        }
+        if let Some(id) = filled(&message["tool_call_id"]) {
+            let failed = (message["status"] == "error").then_some(text.as_str());
+            self.tools
+                .complete(id, message["content"].clone(), failed, out);
+        }
+    }
+
+    /// DeerFlow's subtasks.
+    fn custom(&mut self, told: &Value) {
+        let is_failure = matches!(
+            told["type"].as_str(),
+            Some("task_failed" | "task_timed_out")
+        );
+        if is_failure && self.failures.len() < MOST_FAILURES {
+            let task = filled(&told["task_id"]).unwrap_or("task");
+            let error = message_of(told).unwrap_or("no reason was given");
+            self.failures.push(cut(&format!("{task}: {error}"), 500));
+        }
+    }
+
+    fn interrupted(&mut self, list: &Value) {
+        for interrupt in interrupts::read(list) {
+            let is_known = self
+                .interrupts
+                .iter()
+                .any(|known| known.id.is_some() && known.id == interrupt.id || *known == interrupt);
+            if !is_known && self.interrupts.len() < MOST_INTERRUPTS {
+                self.interrupts.push(interrupt);
+            }
+        }
+    }
+}
+
+/// The messages of the first state that are not of this run: all up to the person's last one.
+fn earlier_of(messages: &[Value], goes_on: bool) -> BTreeSet<String> {
+    let last = messages
+        .iter()
+        .rposition(|message| author_of(message) == Author::Human);
+    let count = match last {
+        Some(last) if !goes_on => last + 1,
+        _ => messages.len(),
+    };
+    let keys = messages.iter().enumerate().take(count);
+    keys.map(|(place, message)| key_of(message, place))
+        .collect()
+}
+
+fn error(told: &Value) -> Failure {
+    let code = filled(&told["error"]).filter(|_| told["message"].is_string());
+    let message = message_of(told).or_else(|| told.as_str());
+    Failure::reported(None, code, message.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn earlier_messages_end_with_the_persons_last_one() {
+        let messages = [
+            json!({"type": "human", "id": "1"}),
+            json!({"type": "ai", "id": "2"}),
+            json!({"type": "human"}),
+            json!({"type": "ai", "id": "4"}),
+        ];
+        let keys = |count, goes_on| {
+            earlier_of(&messages[..count], goes_on)
+                .into_iter()
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(keys(4, false), ["#2", "1", "2"]);
+        assert_eq!(keys(4, true), ["#2", "1", "2", "4"]);
+        assert_eq!(earlier_of(&messages[3..], false).len(), 1);
+    }
+}

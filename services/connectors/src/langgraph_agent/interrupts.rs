@@ -1,0 +1,311 @@
+//! Interrupts of a graph as questions, and answers as the values that resume it.
+
+use protocol::JsonObject;
+use protocol::interaction::InteractionRequest;
+use serde_json::{Value, json};
+
+use crate::upstream::json::{self, filled};
+use crate::upstream::question::{ANSWER, MOST_ACTIONS, action, fields_of, question, value_of};
+
+/// Members of a value that hold its question.
+const TEXTS: [&str; 8] = [
+    "question",
+    "message",
+    "prompt",
+    "description",
+    "text",
+    "instruction",
+    "title",
+    "action",
+];
+
+/// An interrupt that waits for its answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Interrupt {
+    /// Absent on older servers.
+    pub(super) id: Option<String>,
+    value: Value,
+    schema: Value,
+}
+
+/// The form of an answer, by the conventions of the LangChain libraries.
+enum Shape {
+    /// `HumanInTheLoopMiddleware`: one decision of each requested call, of these kinds.
+    Decisions(usize, Vec<&'static str>),
+    /// The agent inbox: one response of each request, of these kinds; `false` without a list around it.
+    Inbox(usize, Vec<&'static str>, bool),
+    Options(Vec<(String, String, Value)>),
+    Free,
+}
+
+/// The interrupts of a list.
+pub(super) fn read(list: &Value) -> Vec<Interrupt> {
+    let items = list.as_array().into_iter().flatten();
+    let items = items.filter(|item| item.is_object());
+    items
+        .map(|item| Interrupt {
+            id: filled(&item["id"])
+                .or_else(|| filled(&item["interrupt_id"]))
+                .map(str::to_owned),
+            value: item["value"].clone(),
+            schema: item["response_schema"].clone(),
+        })
+        .collect()
+}
+
+impl Interrupt {
+    /// The interrupt as the state keeps it; [`read`] takes it in a list.
+    pub(super) fn kept(&self) -> Value {
+        json!({"id": self.id, "value": self.value, "response_schema": self.schema})
+    }
+
+    /// The question under that id.
+    pub(super) fn question(&self, id: &str) -> InteractionRequest {
+        let text = self.text();
+        match self.shape() {
+            Shape::Decisions(_, kinds) | Shape::Inbox(_, kinds, _) => {
+                let takes_text = kinds
+                    .iter()
+                    .any(|kind| *kind != "approve" && *kind != "accept");
+                let fields = if takes_text {
+                    let mut fields = fields_of(&Value::Null);
+                    for field in &mut fields {
+                        "Comment".clone_into(&mut field.label);
+                        field.required = false;
+                    }
+                    fields
+                } else {
+                    Vec::new()
+                };
+                let actions = kinds.iter().enumerate();
+                let actions = actions.map(|(at, kind)| action(kind, label_of(kind), at == 0));
+                question(id, &text, fields, actions.collect())
+            }
+            Shape::Options(options) => {
+                let actions = options.iter().enumerate();
+                let actions = actions.map(|(at, (id, label, _))| action(id, label, at == 0));
+                question(id, &text, Vec::new(), actions.collect())
+            }
+            Shape::Free => question(id, &text, fields_of(&self.schema), Vec::new()),
+        }
+    }
+
+    /// The value that resumes the graph.
+    pub(super) fn resume(&self, taken: Option<&str>, values: &JsonObject) -> Value {
+        let text = values.get(ANSWER).and_then(filled);
+        let kind = |kinds: &[&'static str]| {
+            let known = kinds.iter().find(|kind| Some(**kind) == taken);
+            *known.or(kinds.first()).unwrap_or(&"approve")
+        };
+        match self.shape() {
+            Shape::Decisions(count, kinds) => {
+                let decision = match (kind(&kinds), text) {
+                    ("approve", _) | (_, None) => json!({"type": kind(&kinds)}),
+                    (kind, Some(text)) => json!({"type": kind, "message": text}),
+                };
+                json!({"decisions": vec![decision; count]})
+            }
+            Shape::Inbox(count, kinds, is_list) => {
+                let kind = kind(&kinds);
+                let args = (kind == "response").then(|| text.unwrap_or_default());
+                let response = json!({"type": kind, "args": args});
+                if is_list {
+                    json!(vec![response; count])
+                } else {
+                    response
+                }
+            }
+            Shape::Options(options) => {
+                let mut options = options.into_iter();
+                let found = options.find(|(id, _, _)| Some(id.as_str()) == taken);
+                found.map_or_else(|| json!(text), |(_, _, value)| value)
+            }
+            Shape::Free => value_of(&self.schema, values),
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        let value = &self.value;
+        if let Some(requests) = value["action_requests"].as_array() {
+            let allowed = &value["review_configs"][0]["allowed_decisions"];
+            let kinds = ["approve", "reject", "respond"];
+            return Shape::Decisions(requests.len(), allowed_of(allowed, &kinds));
+        }
+        let first = value.get(0).unwrap_or(value);
+        if first["action_request"].is_object() {
+            let config = &first["config"];
+            let kinds = [
+                ("accept", "allow_accept"),
+                ("response", "allow_respond"),
+                ("ignore", "allow_ignore"),
+            ];
+            let kinds = kinds.iter().filter(|(_, key)| config[*key] == true);
+            let kinds: Vec<_> = kinds.map(|(kind, _)| *kind).collect();
+            let count = value.as_array().map_or(1, Vec::len);
+            let kinds = if kinds.is_empty() {
+                vec!["accept"]
+            } else {
+                kinds
+            };
+            return Shape::Inbox(count, kinds, value.is_array());
+        }
+        let options = options_of(value);
+        if options.is_empty() || properties_are_stated(&self.schema) {
+            Shape::Free
+        } else {
+            Shape::Options(options)
+        }
+    }
+
+    fn text(&self) -> String {
+        let value = self.value.get(0).unwrap_or(&self.value);
+        let requests = self.value["action_requests"].as_array();
+        if let Some(requests) = requests.filter(|requests| !requests.is_empty()) {
+            return requests
+                .iter()
+                .map(request_text)
+                .collect::<Vec<_>>()
+                .join("\n");
+        }
+        let told = TEXTS.iter().find_map(|name| filled(&value[*name]));
+        if told.is_none() && value["action_request"].is_object() {
+            return request_text(&value["action_request"]);
+        }
+        let told = told.map(str::to_owned);
+        told.or_else(|| json::text_of(value)).unwrap_or_default()
+    }
+}
+
+fn properties_are_stated(schema: &Value) -> bool {
+    schema["properties"].is_object()
+}
+
+fn request_text(request: &Value) -> String {
+    if let Some(text) = filled(&request["description"]) {
+        return text.to_owned();
+    }
+    let name = filled(&request["name"]).or_else(|| filled(&request["action"]));
+    format!("{}: {}", name.unwrap_or("call"), request["args"])
+}
+
+fn allowed_of(allowed: &Value, kinds: &[&'static str]) -> Vec<&'static str> {
+    let is_allowed = |kind: &str| match allowed.as_array() {
+        Some(allowed) => allowed.iter().any(|allowed| allowed == kind),
+        None => matches!(kind, "approve" | "reject"),
+    };
+    let allowed: Vec<_> = kinds
+        .iter()
+        .copied()
+        .filter(|kind| is_allowed(kind))
+        .collect();
+    if allowed.is_empty() {
+        vec!["approve"]
+    } else {
+        allowed
+    }
+}
+
+fn label_of(kind: &str) -> &'static str {
+    match kind {
+        "approve" => "Approve",
+        "accept" => "Accept",
+        "reject" => "Reject",
+        "ignore" => "Ignore",
+        _ => "Respond",
+    }
+}
+
+/// Options as texts, or as objects with a value and a label. None where there are too many for buttons.
+fn options_of(value: &Value) -> Vec<(String, String, Value)> {
+    let list = ["options", "choices"]
+        .iter()
+        .find_map(|name| value[*name].as_array());
+    let list = list.filter(|list| list.len() <= MOST_ACTIONS);
+    let mut options: Vec<(String, String, Value)> = Vec::new();
+    for (at, option) in list.into_iter().flatten().enumerate() {
+        let value = ["value", "id", "label"]
+            .iter()
+            .find_map(|name| option.get(*name));
+        let value = value.unwrap_or(option);
+        let label = ["label", "title", "name"]
+            .iter()
+            .find_map(|name| filled(&option[*name]));
+        let label = label.map(str::to_owned).or_else(|| json::text_of(value));
+        options.push((
+            format!("option_{}", at + 1),
+            label.unwrap_or_default(),
+            value.clone(),
+        ));
+    }
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(value: &Value, taken: Option<&str>, values: &Value, resumed: &Value) {
+        let interrupt = &read(&json!([{"id": "i", "value": value}]))[0];
+        let asked = interrupt.question("q");
+        assert!(!asked.title.is_empty() && !asked.fallback_text.is_empty());
+        if let Some(taken) = taken {
+            assert!(
+                asked.actions.iter().any(|action| action.id == taken),
+                "{asked:?}"
+            );
+        }
+        let values = values.as_object().unwrap();
+        assert_eq!(interrupt.resume(taken, values), *resumed, "{value}");
+    }
+
+    #[test]
+    fn answers_resume_by_the_form_of_their_interrupt() {
+        let none = json!({});
+        let said = json!({"answer": "no"});
+        check(&json!("Sure?"), None, &said, &json!("no"));
+        check(
+            &json!({"question": "Go?", "options": ["yes", {"label": "No", "value": 0}]}),
+            Some("option_2"),
+            &none,
+            &json!(0),
+        );
+        let review = json!({
+            "action_requests": [{"name": "send", "args": {}}, {"name": "pay", "args": {}}],
+            "review_configs": [{"action_name": "send", "allowed_decisions": ["approve", "edit", "reject"]}],
+        });
+        let approve = json!({"type": "approve"});
+        let reject = json!({"type": "reject", "message": "no"});
+        check(
+            &review,
+            Some("approve"),
+            &said,
+            &json!({"decisions": [approve, approve]}),
+        );
+        check(
+            &review,
+            Some("reject"),
+            &said,
+            &json!({"decisions": [reject, reject]}),
+        );
+        let inbox = json!([{"action_request": {"action": "send", "args": {}}, "config": {"allow_accept": true, "allow_respond": true}}]);
+        check(
+            &inbox,
+            Some("accept"),
+            &none,
+            &json!([{"type": "accept", "args": null}]),
+        );
+        check(
+            &inbox,
+            Some("response"),
+            &said,
+            &json!([{"type": "response", "args": "no"}]),
+        );
+    }
+
+    #[test]
+    fn kept_interrupts_are_restored() {
+        let list = json!([{"id": "i", "value": {"a": 1}, "response_schema": {"type": "number"}}]);
+        let interrupts = read(&list);
+        assert_eq!(read(&json!([interrupts[0].kept()])), interrupts);
+    }
+}

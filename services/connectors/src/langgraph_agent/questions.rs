@@ -1,0 +1,85 @@
+//! The questions of one stop, asked one behind the other, and their answers as one value.
+
+use protocol::JsonObject;
+use protocol::interaction::InteractionSubmission;
+use serde_json::{Value, json};
+
+use crate::langgraph_agent::interrupts::{self, Interrupt};
+use crate::machine::{Outbox, Output};
+
+/// The questions that wait for their answers, should the run end before them.
+const PENDING: &str = "external.pending_interrupts";
+/// Bytes of the questions that the state keeps.
+const MOST_PENDING: usize = 32 * 1024;
+
+#[derive(Default)]
+pub(super) struct Questions {
+    open: Vec<Interrupt>,
+    answers: Vec<(Option<String>, Value)>,
+    /// Interrupts of one task have one id: their questions are numbered.
+    asked: u32,
+}
+
+impl Questions {
+    /// The questions of an earlier run, if this is the answer to the first one.
+    pub(super) fn restore(state: &JsonObject, answer: &InteractionSubmission) -> Option<Self> {
+        let kept = state.get(PENDING)?;
+        let is_known = kept["interaction_id"] == answer.interaction_id.as_str();
+        is_known.then(|| Self {
+            open: interrupts::read(&kept["open"]),
+            answers: serde_json::from_value(kept["answers"].clone()).unwrap_or_default(),
+            asked: 0,
+        })
+    }
+
+    /// Takes the interrupts of a stop.
+    pub(super) fn open(&mut self, interrupts: Vec<Interrupt>) {
+        self.open = interrupts;
+    }
+
+    /// Asks the first open question, and keeps all for an answer behind the end of the run.
+    pub(super) fn ask(&mut self, out: &mut Outbox) {
+        let Some(interrupt) = self.open.first() else {
+            return;
+        };
+        self.asked += 1;
+        let id = interrupt.id.as_deref().unwrap_or("interrupt");
+        let id = format!("langgraph_{id}_{}", self.asked);
+        let open: Vec<_> = self.open.iter().map(Interrupt::kept).collect();
+        let kept = json!({"interaction_id": id, "open": open, "answers": self.answers});
+        let is_small = kept.to_string().len() <= MOST_PENDING;
+        out.remember(PENDING, if is_small { kept } else { Value::Null });
+        out.push(Output::Ask(Box::new(interrupt.question(&id))));
+    }
+
+    /// Answers the first open question, and asks the next one or gives the value that resumes the graph.
+    pub(super) fn answer(
+        &mut self,
+        action: Option<&str>,
+        values: &JsonObject,
+        out: &mut Outbox,
+    ) -> Option<Value> {
+        if !self.open.is_empty() {
+            let interrupt = self.open.remove(0);
+            let value = interrupt.resume(action, values);
+            self.answers.push((interrupt.id, value));
+        }
+        if !self.open.is_empty() {
+            self.ask(out);
+            return None;
+        }
+        Self::forget(out);
+        let mut answers = std::mem::take(&mut self.answers);
+        if answers.len() < 2 {
+            return Some(answers.pop().map(|(_, value)| value).unwrap_or_default());
+        }
+        let named = answers.into_iter();
+        let named = named.filter_map(|(id, value)| Some((id?, value)));
+        Some(Value::Object(named.collect()))
+    }
+
+    /// Drops the kept questions.
+    pub(super) fn forget(out: &mut Outbox) {
+        out.remember(PENDING, Value::Null);
+    }
+}

@@ -1,0 +1,156 @@
+//! Agents and knowledge chats on WeKnora.
+
+mod config;
+mod events;
+mod request;
+
+use crate::catalogue::Platform;
+use crate::machine::{HistoryMessage, Input, Machine, Outbox, Output};
+use crate::request::Request;
+use crate::turn::Turn;
+use crate::upstream::config::ConfigReader;
+use crate::upstream::conversation::Conversation;
+use crate::upstream::failure::{Failure, Refusal, message_of};
+use crate::upstream::json::filled;
+use crate::upstream::reader::UpstreamEvent;
+use crate::weknora_agent::config::Config;
+use crate::weknora_agent::events::Progress;
+
+pub(crate) const PLATFORM: Platform = Platform {
+    name: "weknora-agent",
+    prefix: "weknora",
+    label: "WeKnora",
+    description: "An agent or a knowledge chat on WeKnora",
+    legacy: &[
+        "plugin:langbot/weknora-agent/default",
+        "plugin:langbot-team/WeKnoraAgent/default",
+    ],
+    takes_files: true,
+    asks: false,
+    form: include_str!("weknora_agent/form.json"),
+    start,
+};
+
+const SESSION: &str = "external.session_id";
+
+fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure> {
+    let config = Config::read(reader)?;
+    // Files that cannot be handed over fail before a session is made for them.
+    request::images(&turn)?;
+    Ok(Box::new(WeKnora {
+        session: Conversation::of(&turn, SESSION, |_| true),
+        progress: Progress::new(&turn),
+        history: Vec::new(),
+        is_creating: false,
+        turn,
+        config,
+    }))
+}
+
+struct WeKnora {
+    config: Config,
+    turn: Turn,
+    session: Conversation,
+    history: Vec<HistoryMessage>,
+    progress: Progress,
+    /// The open call makes a session.
+    is_creating: bool,
+}
+
+impl Machine for WeKnora {
+    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+        match input {
+            Input::Begin if self.session.id().is_some() => self.chat(out),
+            Input::Begin => {
+                self.create(out);
+                Ok(())
+            }
+            Input::History(messages) => {
+                self.history = messages;
+                self.create(out);
+                Ok(())
+            }
+            Input::Opened(_) => {
+                self.opened(out);
+                Ok(())
+            }
+            Input::Event(event) => self.event(&event, out),
+            // Servers leave out the end mark of the run, or send it late.
+            Input::Ended | Input::Failed(_) if self.progress.is_done => self.progress.complete(out),
+            Input::Ended => Err(Failure::ended_early()),
+            Input::Refused(refusal) => self.refused(refusal, out),
+            Input::Failed(error) => Err(error.into()),
+            Input::Answered(_) => Ok(()),
+        }
+    }
+
+    fn stop(&self) -> Option<Request> {
+        let message = self.progress.message_id.as_deref()?;
+        Some(request::stop(&self.config, self.session.id()?, message))
+    }
+}
+
+impl WeKnora {
+    fn create(&mut self, out: &mut Outbox) {
+        self.is_creating = true;
+        out.call(request::session(&self.config, &self.turn.user));
+    }
+
+    fn chat(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        self.is_creating = false;
+        let session = self.session.id().unwrap_or_default();
+        out.call(request::chat(
+            &self.config,
+            &self.turn,
+            &self.history,
+            session,
+        )?);
+        Ok(())
+    }
+
+    fn opened(&mut self, out: &mut Outbox) {
+        if let Some(id) = self.session.id().map(str::to_owned) {
+            self.session.learn(&id, out);
+        }
+    }
+
+    fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+        let told = event.json()?;
+        if told["success"] == false {
+            let message = message_of(&told).unwrap_or_default();
+            return Err(Failure::reported(None, None, message));
+        }
+        if self.is_creating {
+            let id = filled(&told["data"]["id"]);
+            let id = id.ok_or_else(|| Failure::unreadable(&event.text))?;
+            self.session.learn(id, out);
+            return self.chat(out);
+        }
+        if event.is_document && told.get("response_type").is_none() {
+            return Err(Failure::unreadable(&event.text));
+        }
+        if self.progress.event(&told, out)? {
+            return self.progress.complete(out);
+        }
+        Ok(())
+    }
+
+    fn refused(&mut self, refusal: Refusal, out: &mut Outbox) -> Result<(), Failure> {
+        let told = refusal.message().unwrap_or_default().to_ascii_lowercase();
+        let is_unknown = told.contains("session") && told.contains("not found");
+        let is_lost = !self.is_creating && (refusal.head.status == 404 || is_unknown);
+        let reason = "WeKnora does not know the stored session";
+        if !is_lost
+            || !self
+                .session
+                .start_over(self.progress.has_begun(), reason, out)
+        {
+            return Err(refusal.into());
+        }
+        match self.config.resend_history {
+            0 => self.create(out),
+            messages => out.push(Output::History(messages)),
+        }
+        Ok(())
+    }
+}

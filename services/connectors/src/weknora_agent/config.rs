@@ -1,0 +1,52 @@
+//! The configuration of a WeKnora application.
+
+use secrecy::SecretString;
+use url::Url;
+
+use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
+use crate::upstream::failure::Failure;
+
+const BASE_URL: &str = "http://localhost:8080/api/v1";
+const BASE_PROMPT: &str = "请回答用户的问题。";
+
+/// The kind of an application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AppType {
+    Agent,
+    Chat,
+}
+
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) base: Url,
+    pub(super) key: SecretString,
+    pub(super) app: AppType,
+    pub(super) agent: String,
+    pub(super) knowledge_bases: Vec<String>,
+    pub(super) searches_web: bool,
+    pub(super) base_prompt: String,
+    pub(super) resend_history: u32,
+}
+
+impl Config {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+        reader.ignore(LEGACY_KEYS);
+        let apps = [("agent", AppType::Agent), ("chat", AppType::Chat)];
+        let app = reader.choice("app-type", &apps)?;
+        let agent = match app {
+            AppType::Agent => "builtin-smart-reasoning",
+            AppType::Chat => "builtin-quick-answer",
+        };
+        let resend_history = reader.integer("resend-history", 0, 0..=100)?;
+        Ok(Self {
+            base: reader.base_url("base-url", BASE_URL)?,
+            key: reader.required_secret("api-key")?,
+            app,
+            agent: reader.text_or("agent-id", agent)?,
+            knowledge_bases: reader.texts("knowledge-base-ids")?,
+            searches_web: reader.flag("web-search-enabled", false)?,
+            base_prompt: reader.text_or("base-prompt", BASE_PROMPT)?,
+            resend_history: u32::try_from(resend_history).unwrap_or(u32::MAX),
+        })
+    }
+}

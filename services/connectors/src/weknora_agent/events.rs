@@ -1,0 +1,211 @@
+//! WeKnora's stream: one event in, results out.
+
+use protocol::message::LlmTokenUsage;
+use serde_json::{Value, json};
+
+use crate::machine::Outbox;
+use crate::turn::Turn;
+use crate::upstream::answer::Answer;
+use crate::upstream::failure::{Failure, FailureKind, message_of};
+use crate::upstream::json::{self, filled};
+use crate::upstream::results::{self, cut};
+use crate::upstream::tools::Tools;
+use crate::upstream::usage::{usage_in, usage_of};
+
+/// References of one answer.
+const MOST_REFERENCES: usize = 50;
+/// Tool calls that are open at once.
+const MOST_OPEN: usize = 64;
+/// The type of the told references.
+const REFERENCES: &str = "x.weknora.references";
+
+/// The answer as far as it came.
+pub(super) struct Progress {
+    answer: Answer,
+    tools: Tools,
+    usage: Option<LlmTokenUsage>,
+    /// Ids of tool calls without a result.
+    open: Vec<String>,
+    calls: u32,
+    references: Vec<Value>,
+    /// The text so far led to a tool call, and is not the answer.
+    is_superseded: bool,
+    /// The answer's own end mark came; the run's may follow.
+    pub(super) is_done: bool,
+    /// The message that a stop names.
+    pub(super) message_id: Option<String>,
+}
+
+impl Progress {
+    pub(super) fn new(turn: &Turn) -> Self {
+        Self {
+            answer: Answer::new(turn),
+            tools: Tools::default(),
+            usage: None,
+            open: Vec::new(),
+            calls: 0,
+            references: Vec::new(),
+            is_superseded: false,
+            is_done: false,
+            message_id: None,
+        }
+    }
+
+    /// True once results of the run exist.
+    pub(super) fn has_begun(&self) -> bool {
+        self.answer.has_begun() || self.tools.has_told()
+    }
+
+    /// Reads one event. True at the end mark of the run.
+    pub(super) fn event(&mut self, told: &Value, out: &mut Outbox) -> Result<bool, Failure> {
+        let content = told["content"].as_str().unwrap_or_default();
+        self.usage = usage_of(&told["usage"]).or(self.usage.take());
+        match told["response_type"].as_str().unwrap_or_default() {
+            "answer" => {
+                self.append(content, out);
+                self.is_done |= told["done"] == true;
+            }
+            "thinking" | "reflection" => self.answer.think(content, out),
+            "tool_call" => self.call_began(&told["data"], out),
+            "tool_result" => self.call_ended(told, None, out),
+            "references" => self.refer(told),
+            "agent_query" => {
+                let ids = [
+                    &told["assistant_message_id"],
+                    &told["data"]["assistant_message_id"],
+                ];
+                let id = ids.into_iter().find_map(filled);
+                self.message_id = id.map(str::to_owned).or(self.message_id.take());
+            }
+            "tool_approval_required" | "mcp_oauth_required" => {
+                let tool = filled(&told["data"]["tool_name"]).or(filled(&told["content"]));
+                let tool = tool.unwrap_or("a tool");
+                let text = format!("the agent waits on WeKnora for a person's consent to {tool}");
+                out.log("warning", &text);
+            }
+            "error" if is_of_tool(told) => {
+                let places = [&told["data"]["error"], &told["content"]];
+                let error = places
+                    .into_iter()
+                    .find_map(filled)
+                    .unwrap_or("the tool failed");
+                self.call_ended(told, Some(error), out);
+            }
+            "error" => return Err(self.failed(told)),
+            "stop" => {
+                self.message_id = None;
+                let message = "the answer was stopped on WeKnora";
+                return Err(Failure::new(FailureKind::ApiError, message));
+            }
+            "complete" => {
+                self.usage = usage_in(told).or(self.usage.take());
+                tell_files(&told["data"]["artifacts"], out);
+                return Ok(true);
+            }
+            _ => {}
+        }
+        Ok(false)
+    }
+
+    /// Completes the message and the run.
+    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        self.message_id = None;
+        let references = std::mem::take(&mut self.references);
+        if !references.is_empty() && !self.answer.is_empty() {
+            let data = json::object(json!({"references": references}));
+            out.tell(results::custom(REFERENCES, data));
+        }
+        if !self.answer.complete(out) {
+            return Err(Failure::empty());
+        }
+        out.finish("stop", self.usage.take());
+        Ok(())
+    }
+
+    fn append(&mut self, piece: &str, out: &mut Outbox) {
+        if piece.is_empty() {
+            return;
+        }
+        if std::mem::take(&mut self.is_superseded) {
+            self.answer.replace("", out);
+        }
+        self.answer.append(piece, out);
+    }
+
+    fn call_began(&mut self, data: &Value, out: &mut Outbox) {
+        let Some(name) = filled(&data["tool_name"]) else {
+            return;
+        };
+        self.is_superseded = !self.answer.is_empty();
+        self.is_done = false;
+        self.calls += 1;
+        let place = format!("call_{}", self.calls);
+        let id = filled(&data["tool_call_id"]).unwrap_or(&place);
+        let arguments = &data["arguments"];
+        let parameters = arguments.as_str().and_then(json::parse);
+        let parameters = parameters.unwrap_or_else(|| arguments.clone());
+        self.tools.start(id, name, parameters, out);
+        if self.open.len() < MOST_OPEN && self.open.iter().all(|open| open != id) {
+            self.open.push(id.to_owned());
+        }
+    }
+
+    /// Older servers do not name the call: then it is the last one.
+    fn call_ended(&mut self, told: &Value, error: Option<&str>, out: &mut Outbox) {
+        let data = &told["data"];
+        let last = self.open.last().cloned();
+        let named = filled(&data["tool_call_id"]).map(str::to_owned);
+        let Some(id) = named.or(last) else {
+            return;
+        };
+        self.open.retain(|open| *open != id);
+        let output = ["output", "result"].iter().find_map(|name| data.get(*name));
+        let result = output.unwrap_or(&told["content"]);
+        self.tools.complete(&id, result.clone(), error, out);
+    }
+
+    /// Each event repeats the references before it.
+    fn refer(&mut self, told: &Value) {
+        let places = [&told["knowledge_references"], &told["data"]["references"]];
+        let Some(list) = places.into_iter().find_map(Value::as_array) else {
+            return;
+        };
+        self.references = list.iter().take(MOST_REFERENCES).map(reference).collect();
+    }
+
+    fn failed(&mut self, told: &Value) -> Failure {
+        self.message_id = None;
+        let message = filled(&told["content"]).or_else(|| message_of(&told["data"]));
+        Failure::reported(None, None, message.unwrap_or_default())
+    }
+}
+
+/// A tool that failed leaves the agent running.
+fn is_of_tool(told: &Value) -> bool {
+    let data = &told["data"];
+    filled(&data["tool_call_id"]).is_some() || filled(&data["tool_name"]).is_some()
+}
+
+/// Files stay on WeKnora, since their addresses need its credential.
+fn tell_files(artifacts: &Value, out: &mut Outbox) {
+    let files = artifacts.as_array().into_iter().flatten();
+    let names = files.filter_map(|file| {
+        let names = ["name", "file_name", "filename"];
+        names.iter().find_map(|name| filled(&file[*name]))
+    });
+    let names: Vec<_> = names.collect();
+    if !names.is_empty() {
+        let text = format!("files of the answer stay on WeKnora: {}", names.join(", "));
+        out.log("warning", &text);
+    }
+}
+
+fn reference(told: &Value) -> Value {
+    let title = filled(&told["knowledge_title"]).or(filled(&told["knowledge_filename"]));
+    json!({
+        "title": cut(title.unwrap_or_default(), 200),
+        "knowledge_id": cut(told["knowledge_id"].as_str().unwrap_or_default(), 100),
+        "chunk_index": told["chunk_index"].as_u64(),
+        "score": told["score"].as_f64(),
+    })
+}

@@ -1,0 +1,81 @@
+//! Requests to WeKnora.
+
+use secrecy::ExposeSecret as _;
+use serde_json::{Value, json};
+
+use crate::machine::HistoryMessage;
+use crate::request::{Framing, Request, below};
+use crate::turn::{Turn, TurnFile};
+use crate::upstream::conversation::with_history;
+use crate::upstream::failure::Failure;
+use crate::upstream::json::object;
+use crate::weknora_agent::config::{AppType, Config};
+
+/// `POST /sessions`.
+pub(super) fn session(config: &Config, user: &str) -> Request {
+    let body = json!({"title": format!("IM Chat - {user}")});
+    post(config, &["sessions"], body)
+}
+
+/// `POST /agent-chat/{session}`, or `POST /knowledge-chat/{session}`.
+pub(super) fn chat(
+    config: &Config,
+    turn: &Turn,
+    history: &[HistoryMessage],
+    session: &str,
+) -> Result<Request, Failure> {
+    let text = match turn.text.trim() {
+        "" => config.base_prompt.as_str(),
+        _ => turn.text.as_str(),
+    };
+    let mut body = json!({
+        "query": with_history(history, text),
+        "channel": "im",
+        "agent_id": config.agent,
+    });
+    if !config.knowledge_bases.is_empty() {
+        body["knowledge_base_ids"] = json!(config.knowledge_bases);
+    }
+    if !turn.files.is_empty() {
+        body["images"] = images(turn)?;
+    }
+    let path = match config.app {
+        AppType::Agent => {
+            body["agent_enabled"] = json!(true);
+            if config.searches_web {
+                body["web_search_enabled"] = json!(true);
+            }
+            "agent-chat"
+        }
+        AppType::Chat => "knowledge-chat",
+    };
+    Ok(post(config, &[path, session], body).framed(Framing::Sse))
+}
+
+/// The images of a message, which it takes by their bytes.
+pub(super) fn images(turn: &Turn) -> Result<Value, Failure> {
+    turn.files.iter().map(image).collect()
+}
+
+fn image(file: &TurnFile) -> Result<Value, Failure> {
+    if !file.mime_type.starts_with("image/") {
+        let fault = "cannot be handed over: WeKnora takes images alone";
+        return Err(Failure::upload(&file.name, fault));
+    }
+    file.bytes()?;
+    Ok(json!({"data": file.url()?}))
+}
+
+/// `POST /sessions/{session}/stop`.
+pub(super) fn stop(config: &Config, session: &str, message: &str) -> Request {
+    post(
+        config,
+        &["sessions", session, "stop"],
+        json!({"message_id": message}),
+    )
+}
+
+fn post(config: &Config, path: &[&str], body: Value) -> Request {
+    let request = Request::post(below(&config.base, path), object(body));
+    request.header("x-api-key", config.key.expose_secret())
+}
