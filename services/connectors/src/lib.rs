@@ -1,8 +1,8 @@
 //! Connectors: agents on other platforms as runners.
 //!
-//! Everything in this library is pure. A [`machine::Machine`] is one run on one platform: inputs in, outputs out. A
-//! [`session::Session`] frames response bytes for it and guards its end. The driver of the binary does the I/O: it
-//! handles all outputs in their order, and the last call, question or request for history decides the next input.
+//! A [`machine::Machine`] is one run on one platform: inputs in, outputs out. A [`session::Session`] frames response
+//! bytes for it and guards its end. Both are pure. The [`driver`] does the I/O: it handles all outputs in their order,
+//! and the last call, question or request for history decides the next input. The [`service`] makes runners of them.
 //!
 //! # Add a platform
 //!
@@ -39,6 +39,11 @@ pub mod turn;
 
 pub mod catalogue;
 pub mod upstream;
+
+pub mod driver;
+pub mod service;
+
+mod clock;
 
 mod dify_agent;
 mod openai_agent;

@@ -1,5 +1,6 @@
 //! HTTP requests as values.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ use url::Url;
 pub struct Request {
     pub method: Method,
     pub url: Url,
-    /// Names in lower case; values may be secret. `accept` and `content-type` are the driver's.
-    pub headers: Vec<(&'static str, String)>,
+    /// Names in lower case; values may be secret. The driver adds `accept` and `content-type`.
+    pub headers: Vec<(Cow<'static, str>, String)>,
     pub body: Body,
     /// How a response with a status from 200 to 299 is read.
     pub framing: Framing,
@@ -25,6 +26,8 @@ pub struct Request {
 pub enum Method {
     Get,
     Post,
+    Put,
+    Patch,
     Delete,
 }
 
@@ -113,8 +116,12 @@ impl Request {
 
     /// With a header; its name is in lower case.
     #[must_use]
-    pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
-        self.headers.push((name, value.into()));
+    pub fn header(
+        mut self,
+        name: impl Into<Cow<'static, str>>,
+        value: impl Into<String>,
+    ) -> Self {
+        self.headers.push((name.into(), value.into()));
         self
     }
 

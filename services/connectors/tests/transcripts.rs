@@ -548,7 +548,7 @@ fn short_request(request: &Request) -> Value {
     let headers = request
         .headers
         .iter()
-        .map(|(name, value)| ((*name).to_owned(), json!(value)));
+        .map(|(name, value)| (name.to_string(), json!(value)));
     let body = match &request.body {
         Body::Empty => Value::Null,
         Body::Json(body) => body.clone(),
