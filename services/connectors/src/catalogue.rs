@@ -12,7 +12,11 @@ use crate::upstream::config::ConfigReader;
 use crate::upstream::failure::Failure;
 
 /// All platforms.
-pub static PLATFORMS: &[Platform] = &[crate::dify_agent::PLATFORM, crate::openai_agent::PLATFORM];
+pub static PLATFORMS: &[Platform] = &[
+    crate::dify_agent::PLATFORM,
+    crate::openai_agent::PLATFORM,
+    crate::http_agent::PLATFORM,
+];
 
 /// Makes the machine of one run, and reads the keys that its platform has beside the common ones.
 pub type Start = fn(Turn, &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure>;

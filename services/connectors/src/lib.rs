@@ -46,4 +46,5 @@ pub mod service;
 mod clock;
 
 mod dify_agent;
+mod http_agent;
 mod openai_agent;
