@@ -1,6 +1,7 @@
 # syntax=docker/dockerfile:1
 # Three images from one build stage: the gateway (the default target), the Local Agent (`--target local-agent`) and the
-# harness service with a coding agent (`--target harness`). Each runs as a user without rights on a read-only root.
+# harness service with a coding agent (`--target harness`). A fourth has the bridge for LangBot's plugins (`--target
+# langbot-bridge`). Each runs as a user without rights on a read-only root.
 
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
@@ -45,6 +46,18 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
     CMD ["/usr/local/bin/runnel-harness", "health", "--port", "9110"]
 ENTRYPOINT ["/usr/local/bin/runnel-harness"]
 CMD ["serve", "--settings", "/etc/runnel/harness.toml"]
+
+FROM python:3.12-slim-bookworm AS langbot-bridge
+COPY services/langbot-bridge /opt/langbot-bridge
+# Plugins are part of the image, with what they need: put their directories into services/langbot-bridge/plugins.
+RUN pip install --no-cache-dir /opt/langbot-bridge \
+    && find /opt/langbot-bridge/plugins -mindepth 2 -maxdepth 2 -name requirements.txt \
+        -exec pip install --no-cache-dir --requirement {} \;
+USER 65532:65532
+EXPOSE 9200
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["langbot-bridge", "--health"]
+ENTRYPOINT ["langbot-bridge", "--host", "0.0.0.0", "--all", "/opt/langbot-bridge/plugins"]
 
 FROM debian:bookworm-slim AS gateway
 # The certificate authorities for runners and providers with public certificates.

@@ -6,6 +6,8 @@ mod faults;
 mod kills;
 #[path = "harness/permissions.rs"]
 mod permissions;
+#[path = "harness/users.rs"]
+mod users;
 
 use serde_json::{Value, json};
 
@@ -139,10 +141,16 @@ async fn a_missing_command_is_told_in_the_manifest_and_at_the_run() {
     setup.harness = "preset = \"acp\"\ncommand = \"/nowhere/agent\"".to_owned();
     let house = HarnessHouse::open(setup).await;
     let runners = house.admin.get("/v1/runners").await.body;
-    let metadata = find(&runners, "unavailable_reason");
-    assert!(metadata.is_some(), "{runners}");
+    let reason = find(&runners, "unavailable_reason").expect("a reason");
     let ended = house.ask("hello").await;
     assert_eq!(ended.ending(), "failed harness.command_not_found");
+    for told in [reason, &ended.run["error"]["message"]] {
+        let told = told.as_str().unwrap();
+        assert!(
+            told.contains("/nowhere/agent") && told.contains("install it"),
+            "{told}"
+        );
+    }
 }
 
 /// The first value of that name anywhere.

@@ -11,6 +11,7 @@ use std::sync::Once;
 use tokio::process::Command;
 
 use crate::support::programs::runnel_harness;
+use crate::support::runner::SECRET;
 use crate::support::{skipped, until, within};
 
 /// The whole environment of a confined command, unless a test says otherwise.
@@ -264,6 +265,56 @@ async fn binds_allowed_ports_alone() {
     let command = ["python3", "-c", BIND, &allowed, &other];
     let output = cell.run(&[&bind], &command).await;
     assert_prints(&output, "bound\nrefused\n");
+}
+
+#[tokio::test]
+async fn open_confines_neither_files_nor_tcp() {
+    let Some(cell) = Cell::new().await else {
+        return;
+    };
+    let key = cell.path("keys/master.key");
+    let read = cell.run(&["--open"], &["cat", key.to_str().unwrap()]).await;
+    assert_prints(&read, "secret\n");
+    if !has_python().await {
+        return;
+    }
+    let port = port(&listener());
+    let bound = cell.run(&["--open"], &["python3", "-c", BIND, &port]).await;
+    assert_prints(&bound, "bound\n");
+}
+
+/// Why the service does not start with these settings.
+async fn refused_start(settings: &str) -> String {
+    let root = std::env::temp_dir().join(format!("runnel-start-{}", uuid::Uuid::new_v4()));
+    std::fs::create_dir_all(&root).unwrap();
+    let file = root.join("harness.toml");
+    let written = format!(
+        "listen = \"127.0.0.1:0\"\nsecret = \"env:HARNESS_SECRET\"\nworkspaces = {:?}\n{settings}\n\
+         [[harnesses]]\npreset = \"acp\"\ncommand = \"/bin/sh\"\n",
+        root.join("workspaces")
+    );
+    std::fs::write(&file, written).unwrap();
+    let mut service = Command::new(runnel_harness());
+    service.arg("serve").arg("--settings").arg(&file);
+    service.env("HARNESS_SECRET", SECRET).kill_on_drop(true);
+    let output = within("the service", service.output()).await.unwrap();
+    std::fs::remove_dir_all(root).unwrap();
+    assert!(!output.status.success(), "{output:?}");
+    text(&output.stderr)
+}
+
+#[tokio::test]
+async fn a_service_refuses_what_each_run_would() {
+    let path = refused_start("readable = [\"/nowhere/at-all\"]").await;
+    assert!(path.contains("cannot open /nowhere/at-all"), "{path}");
+    let user = refused_start("user = \"no-such-user-of-runnel\"").await;
+    assert!(user.contains("no such user"), "{user}");
+    if !is_root() {
+        skipped(&NO_ROOT, "root", "the tests do not run as root");
+        return;
+    }
+    let limit = refused_start("sandbox = \"required\"").await;
+    assert!(limit.contains("name a user"), "{limit}");
 }
 
 fn listener() -> TcpListener {

@@ -66,6 +66,24 @@ pub fn fake(mode: &str) -> Setup<'static> {
     }
 }
 
+/// A fake agent of this mode that every user can run, in a folder that the test removes.
+pub fn fake_for_all(mode: &str, folder: &Path) -> Setup<'static> {
+    let script = folder.join("acp_agent.py");
+    std::fs::create_dir_all(folder).unwrap();
+    std::fs::copy(repository().join("tests/fixtures/acp_agent.py"), &script).unwrap();
+    let mut words = vec![script.to_str().unwrap()];
+    words.extend(mode.split_whitespace());
+    Setup {
+        harness: format!("preset = \"acp\"\ncommand = {SYSTEM_PYTHON:?}\nargs = {words:?}"),
+        readable: vec![folder.to_owned()],
+        runner: "acp/default",
+        ..Setup::default()
+    }
+}
+
+/// The interpreter of the system, which stands where every user may read.
+pub const SYSTEM_PYTHON: &str = "/usr/bin/python3";
+
 /// A path as a text of TOML.
 pub fn quoted(path: &Path) -> String {
     format!("{:?}", path.to_string_lossy())

@@ -13,9 +13,13 @@ use crate::upstream::failure::Failure;
 
 /// All platforms.
 pub static PLATFORMS: &[Platform] = &[
+    crate::coze_agent::PLATFORM,
+    crate::dashscope_agent::PLATFORM,
     crate::dify_agent::PLATFORM,
-    crate::openai_agent::PLATFORM,
     crate::http_agent::PLATFORM,
+    crate::n8n_agent::PLATFORM,
+    crate::openai_agent::PLATFORM,
+    crate::tbox_agent::PLATFORM,
 ];
 
 /// Makes the machine of one run, and reads the keys that its platform has beside the common ones.

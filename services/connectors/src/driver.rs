@@ -34,13 +34,13 @@ pub use opening::open;
 /// The time of a request whose response does not matter.
 const NOTIFY_TIME: Duration = Duration::from_secs(3);
 /// The time in which a file of the platform must come.
-const FILE_TIME: Duration = Duration::from_secs(60);
+const FILE_TIME: Duration = Duration::from_mins(1);
 /// Files of one message.
 const MOST_SAVED: usize = 20;
 /// The longest time that a question stays open: a day without a minute, for clocks that differ.
 const QUESTION_SECONDS: i64 = 86_400 - 60;
 /// A time that no run reaches.
-const NEVER: Duration = Duration::from_secs(365 * 86_400);
+const NEVER: Duration = Duration::from_hours(365 * 24);
 
 /// The reasons for which a run stops before its end.
 #[derive(Debug)]
@@ -111,9 +111,12 @@ impl<H: RunHost> Driver<'_, H> {
         let outputs = self.session.begin();
         self.queue.extend(outputs);
         loop {
+            let began = Instant::now();
             while let Some(output) = self.queue.pop_front() {
                 self.handle(output).await;
             }
+            // A slow gateway is no silence of the platform.
+            self.idle_until += began.elapsed();
             let outputs = match std::mem::replace(&mut self.next, Next::Read) {
                 Next::Read => self.read().await,
                 Next::Send(request) => self.send(*request).await,
@@ -167,9 +170,7 @@ impl<H: RunHost> Driver<'_, H> {
             Output::Finish(Finished { reason, usage }) => {
                 self.go_on(Next::Nothing);
                 let completed = kit::run_completed_because(reason);
-                self.host
-                    .tell(AgentRunResult { usage, ..completed })
-                    .await;
+                self.host.tell(AgentRunResult { usage, ..completed }).await;
             }
             Output::Fail(failure) => {
                 self.go_on(Next::Nothing);

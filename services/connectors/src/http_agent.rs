@@ -66,9 +66,11 @@ impl Machine for HttpAgent {
             Input::Ended | Input::Failed(_) if self.reply.is_final => self.reply.complete(out),
             Input::Ended if self.config.ends_with_body() => self.reply.complete(out),
             Input::Ended => Err(Failure::ended_early()),
-            Input::Refused(refusal) if refusal.head.status == 404 => {
-                self.lost(refusal.into(), "the agent does not know the stored session", out)
-            }
+            Input::Refused(refusal) if refusal.head.status == 404 => self.lost(
+                refusal.into(),
+                "the agent does not know the stored session",
+                out,
+            ),
             Input::Refused(refusal) => Err(refusal.into()),
             Input::Failed(TransportError::Idle) => self.lost(
                 TransportError::Idle.into(),
@@ -106,7 +108,12 @@ impl HttpAgent {
 
     fn call(&mut self, out: &mut Outbox) -> Result<(), Failure> {
         let id = self.session.id();
-        out.call(request::request(&self.config, &self.turn, &self.history, id)?);
+        out.call(request::request(
+            &self.config,
+            &self.turn,
+            &self.history,
+            id,
+        )?);
         Ok(())
     }
 

@@ -45,6 +45,10 @@ pub mod service;
 
 mod clock;
 
+mod coze_agent;
+mod dashscope_agent;
 mod dify_agent;
 mod http_agent;
+mod n8n_agent;
 mod openai_agent;
+mod tbox_agent;

@@ -14,7 +14,7 @@ use url::Url;
 pub struct Request {
     pub method: Method,
     pub url: Url,
-    /// Names in lower case; values may be secret. The driver adds `accept` and `content-type`.
+    /// Names in lower case; values may be secret. `accept` and `content-type` are the driver's.
     pub headers: Vec<(Cow<'static, str>, String)>,
     pub body: Body,
     /// How a response with a status from 200 to 299 is read.
@@ -116,11 +116,7 @@ impl Request {
 
     /// With a header; its name is in lower case.
     #[must_use]
-    pub fn header(
-        mut self,
-        name: impl Into<Cow<'static, str>>,
-        value: impl Into<String>,
-    ) -> Self {
+    pub fn header(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }

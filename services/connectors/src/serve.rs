@@ -24,7 +24,7 @@ pub(crate) struct ServeArgs {
         default_value = "127.0.0.1:9120"
     )]
     listen: SocketAddr,
-    /// A file with the endpoint's signing secret (`whsec_…`). Without it, the variable RUNNEL_CONNECTORS_SECRET holds it.
+    /// A file with the endpoint's signing secret (`whsec_…`). Without it, the variable `RUNNEL_CONNECTORS_SECRET` holds it.
     #[arg(long, env = "RUNNEL_CONNECTORS_SECRET_FILE")]
     secret_file: Option<PathBuf>,
     /// The runner ids: `runnel` alone, or those of LangBot's runners as well.
@@ -113,7 +113,10 @@ async fn run(args: &ServeArgs) -> anyhow::Result<()> {
 }
 
 /// The lines on standard output: the address of the service, and the runners that it offers.
-fn say(listen: SocketAddr, runners: &[std::sync::Arc<dyn runner_kit::Runner>]) -> anyhow::Result<()> {
+fn say(
+    listen: SocketAddr,
+    runners: &[std::sync::Arc<dyn runner_kit::Runner>],
+) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "runnel-connectors listening on http://{listen}")?;
     for runner in runners {
@@ -131,7 +134,9 @@ fn secret(args: &ServeArgs) -> anyhow::Result<SigningSecret> {
         Some(path) => std::fs::read_to_string(path)
             .with_context(|| format!("--secret-file: cannot read {}", path.display()))?,
         None => std::env::var(SECRET).with_context(|| {
-            format!("no signing secret: set {SECRET} or --secret-file to that of the runner endpoint")
+            format!(
+                "no signing secret: set {SECRET} or --secret-file to that of the runner endpoint"
+            )
         })?,
     };
     text.trim()

@@ -90,6 +90,13 @@ async fn execute(
         deadline: run.context.runtime.deadline_at.map(deadline_of),
     };
     let mut gateway = Gateway::of(&run.context, run.host, out);
-    drive(session, platform.prefix, &mut gateway, &service.egress, &stop).await;
+    drive(
+        session,
+        platform.prefix,
+        &mut gateway,
+        &service.egress,
+        &stop,
+    )
+    .await;
     Ok(())
 }

@@ -74,7 +74,13 @@ pub(crate) fn execute(args: &TryArgs) -> anyhow::Result<ExitCode> {
             cancel: CancellationToken::new(),
             deadline: None,
         };
-        let mut driving = Box::pin(drive(session, platform.prefix, &mut terminal, &egress, &stop));
+        let mut driving = Box::pin(drive(
+            session,
+            platform.prefix,
+            &mut terminal,
+            &egress,
+            &stop,
+        ));
         tokio::select! {
             () = &mut driving => return anyhow::Ok(()),
             asked = asked_to_stop() => asked?,
@@ -88,7 +94,8 @@ pub(crate) fn execute(args: &TryArgs) -> anyhow::Result<ExitCode> {
 
 fn read(args: &TryArgs) -> anyhow::Result<AgentTable> {
     let path = args.config.display();
-    let text = std::fs::read_to_string(&args.config).with_context(|| format!("cannot read {path}"))?;
+    let text =
+        std::fs::read_to_string(&args.config).with_context(|| format!("cannot read {path}"))?;
     let mut table: AgentTable =
         toml::from_str(&text).with_context(|| format!("{path} is no configuration"))?;
     if table.runner_id.is_some() {
@@ -97,7 +104,10 @@ fn read(args: &TryArgs) -> anyhow::Result<AgentTable> {
     let is_meant = |agent: &AgentTable| args.agent.as_ref().is_none_or(|name| *name == agent.name);
     table.agents.retain(is_meant);
     let found = table.agents.pop();
-    ensure!(table.agents.is_empty(), "{path} has several agents: name one with --agent");
+    ensure!(
+        table.agents.is_empty(),
+        "{path} has several agents: name one with --agent"
+    );
     found.with_context(|| format!("{path} has neither a runner_id nor such an agent"))
 }
 
@@ -109,15 +119,25 @@ fn platform(table: &AgentTable) -> anyhow::Result<&'static Platform> {
     if let Some(platform) = PLATFORMS.iter().find(is_it) {
         return Ok(platform);
     }
-    let ids: Vec<_> = PLATFORMS.iter().map(|platform| platform.id().to_string()).collect();
+    let ids: Vec<_> = PLATFORMS
+        .iter()
+        .map(|platform| platform.id().to_string())
+        .collect();
     bail!("runner_id: {id} is none of these: {}", ids.join(", "))
 }
 
 fn turn(args: &TryArgs) -> anyhow::Result<Turn> {
     let files = args.files.iter().map(|path| {
-        let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        ensure!(bytes.len() < FILE_BYTES, "{} is larger than {FILE_BYTES} bytes", path.display());
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let bytes =
+            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        ensure!(
+            bytes.len() < FILE_BYTES,
+            "{} is larger than {FILE_BYTES} bytes",
+            path.display()
+        );
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
         Ok(TurnFile {
             mime_type: mime_type(path).to_owned(),
             name: name.unwrap_or_else(|| "file".to_owned()),

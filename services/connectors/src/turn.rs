@@ -40,6 +40,8 @@ pub struct Turn {
     pub params: JsonObject,
     /// The token of the run, for the option `host-tools`.
     pub run_token: Option<SecretString>,
+    /// The run's deadline in epoch seconds, which bounds the tokens that are made for it.
+    pub deadline: Option<f64>,
     /// False: the text is told whole, without deltas.
     pub streams: bool,
     /// Thoughts are told. Set by the configuration.
@@ -89,6 +91,7 @@ impl Default for Turn {
             conversation: Value::Null,
             params: JsonObject::new(),
             run_token: None,
+            deadline: None,
             streams: true,
             shows_thoughts: false,
             result_bytes: usize::try_from(RESULT_BYTES).unwrap_or(usize::MAX),
@@ -129,10 +132,22 @@ impl Turn {
                 .and_then(Value::as_object)
                 .cloned()
                 .unwrap_or_default(),
+            deadline: context.runtime.deadline_at,
             streams: context.delivery.supports_streaming,
             result_bytes: result_bytes(&context.runtime.metadata),
             ..Self::default()
         })
+    }
+
+    /// Fails with `upload_error` where the event has files, for platforms that take none.
+    pub fn refuse_files(&self, platform: &str) -> Result<(), Failure> {
+        match self.files.first() {
+            None => Ok(()),
+            Some(file) => Err(Failure::upload(
+                &file.name,
+                &format!("cannot be handed over: {platform} takes no files"),
+            )),
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 //! A transcript `transcripts/{platform}/{name}.json` has these members, all but `config` optional:
 //!
 //! - `config`: the agent's configuration. `secret-of-test` stands for its secrets: no failure and no log may hold it.
-//! - `turn`: `text`, `state`, `params`, `submission`, `run_token`, `streams`, `files` (`name`, `mime_type`, and `text`
-//!   or `url`), `history` (`role`, `text`).
+//! - `turn`: `text`, `state`, `params`, `submission`, `run_token`, `deadline`, `streams`, `files` (`name`, `mime_type`,
+//!   and `text` or `url`), `history` (`role`, `text`).
 //! - `responses`: one of each call, in order. A file of raw HTTP, `{"file": …, "end": "idle"}`, or `{"failed": "idle"}`
 //!   (`connect`, `timeout`, `broken`, `idle`). By default `{name}.http` alone. Further calls find no connection.
 //! - `answers`: one `AwaitedInteraction` of each question, in order. Further questions expire.
@@ -257,6 +257,7 @@ impl Transcript {
             state: object(&turn["state"]),
             params: object(&turn["params"]),
             run_token: turn["run_token"].as_str().map(Into::into),
+            deadline: turn["deadline"].as_f64(),
             streams: turn["streams"] != json!(false),
             ..Turn::default()
         }

@@ -5,25 +5,22 @@ mod tools;
 
 use std::path::Path;
 
-use futures_util::StreamExt as _;
-use futures_util::future::{BoxFuture, FutureExt as _};
-use futures_util::stream::FuturesUnordered;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use crate::failure::{EXITED, Failure, MCP_FAILED, PROTOCOL_ERROR, SESSION_LOST, TURN_FAILED};
 use crate::peer::Peer;
-use crate::permission::{ActionKind, Decision, Permission};
+use crate::permission::{ActionKind, Decided, Decision, OpenPermissions};
 use crate::process::Launch;
 use crate::rpc::{Frame, METHOD_NOT_FOUND, RpcError};
-use crate::turn::{OpenSession, Prompt, SessionStart, Stage, Stop, sleep_until, stopped_or};
+use crate::turn::{
+    OpenSession, Prompt, REFUSED, SessionStart, Stage, Stop, sleep_until, stopped_or,
+};
 use blocks::Accepts;
 use tools::Tools;
 
 /// The version of the protocol that is spoken.
 const VERSION: u64 = 1;
-/// Permissions that may be open at a time.
-const MOST_OPEN: usize = 32;
 
 /// A harness that speaks ACP.
 pub(crate) struct Acp {
@@ -40,25 +37,18 @@ pub(crate) struct McpServer {
     pub(crate) key: String,
 }
 
-type Decided = BoxFuture<'static, (Value, Value, Decision)>;
+/// The id and parameters of `session/request_permission`.
+type Request = (Value, Value);
 
 impl Acp {
-    /// Starts the process and greets it.
-    pub(crate) async fn start(
-        launch: Launch,
-        session: Map<String, Value>,
-        stop: &Stop,
-    ) -> Result<Self, Failure> {
-        let mut acp = Self {
+    /// Starts the process. `session`: members that a session is opened with.
+    pub(crate) fn start(launch: Launch, session: Map<String, Value>) -> Result<Self, Failure> {
+        Ok(Self {
             peer: Peer::start(launch)?,
             agent: Value::Null,
             session: String::new(),
             extra: session,
-        };
-        match acp.greet(stop).await {
-            Ok(()) => Ok(acp),
-            Err(failure) => Err(acp.peer.process.explain(failure).await),
-        }
+        })
     }
 
     async fn greet(&mut self, stop: &Stop) -> Result<(), Failure> {
@@ -83,13 +73,14 @@ impl Acp {
         Ok(())
     }
 
-    /// Resumes the stored session, loads it, or opens a new one.
+    /// Greets the process, and resumes the stored session, loads it, or opens a new one.
     pub(crate) async fn open_session(
         &mut self,
         stored: Option<&str>,
         (directory, mcp): (&Path, &McpServer),
         stop: &Stop,
     ) -> Result<OpenSession, Failure> {
+        self.greet(stop).await?;
         let params = self.session_params(directory, mcp)?;
         if let Some(id) = stored
             && self.resume(id, &params, stop).await?
@@ -187,8 +178,7 @@ impl Acp {
         let params = json!({"sessionId": self.session, "prompt": blocks});
         let turn = self.peer.request("session/prompt", params).await?;
         let mut tools = Tools::default();
-        let mut asked = FuturesUnordered::<Decided>::new();
-        let mut open: Vec<(Value, Value)> = Vec::new();
+        let mut open = OpenPermissions::<Request>::new();
         let stop = stage.stop.clone();
         let mut stopping: Option<(Failure, Instant)> = None;
         let stopped = stop.reached();
@@ -212,31 +202,19 @@ impl Acp {
                     }
                     Some(Frame::Request { id, method, params }) if method == "session/request_permission" => {
                         let permission = tools.permission(&params);
-                        if stopping.is_some() || asked.len() >= MOST_OPEN {
-                            self.peer.outbox.answer(&id, outcome(&params, Decision::Cancelled)).await?;
-                        } else {
-                            let deciding = decide(stage, permission);
-                            open.push((id.clone(), params.clone()));
-                            asked.push(deciding.map(move |decision| (id, params, decision)).boxed());
+                        if let Some(decided) = open.ask((id, params), permission, &stage.permissions) {
+                            self.answer(&decided, stage).await?;
                         }
                     }
                     Some(Frame::Request { id, method, .. }) => self.peer.outbox.refuse(&id, &method).await?,
                 },
-                Some((id, params, decision)) = asked.next(), if !asked.is_empty() => {
-                    open.retain(|(asked, _)| *asked != id);
-                    if let Some(reason) = decision.reason() {
-                        let title = tools.permission(&params).title;
-                        stage.note_refusal(&title, reason);
-                    }
-                    self.peer.outbox.answer(&id, outcome(&params, decision)).await?;
-                }
+                decided = open.decided() => self.answer(&decided, stage).await?,
                 failure = &mut stopped, if stopping.is_none() => {
                     stopping = Some((failure, Instant::now() + stop.grace));
                     self.peer.outbox.notify("session/cancel", json!({"sessionId": self.session})).await?;
-                    asked = FuturesUnordered::new();
                     // Some harnesses wait for ever for the answer to a permission of a cancelled turn.
-                    for (id, params) in open.drain(..) {
-                        self.peer.outbox.answer(&id, outcome(&params, Decision::Cancelled)).await?;
+                    for decided in open.close() {
+                        self.answer(&decided, stage).await?;
                     }
                 }
                 () = sleep_until(end), if end.is_some() => {
@@ -246,19 +224,17 @@ impl Acp {
         }
     }
 
-    /// The last lines of standard error, without secrets.
-    pub(crate) fn last_lines(&self) -> Vec<String> {
-        self.peer.process.last_lines()
+    async fn answer(&self, decided: &Decided<Request>, stage: &mut Stage) -> Result<(), Failure> {
+        stage.note_refusal(decided);
+        let (id, params) = &decided.request;
+        let outcome = outcome(params, decided.decision);
+        self.peer.outbox.answer(id, outcome).await
     }
 
-    /// Ends the process with all its descendants.
-    pub(crate) async fn end(self) {
-        self.peer.process.stop().await;
+    /// See [`Process::stop`](crate::process::Process::stop).
+    pub(crate) async fn end(self) -> Vec<String> {
+        self.peer.process.stop().await
     }
-}
-
-fn decide(stage: &Stage, permission: Permission) -> impl Future<Output = Decision> + use<> {
-    stage.permissions.clone().decide(permission)
 }
 
 /// Tells that a stored session is unknown: it is not open.
@@ -277,7 +253,7 @@ fn outcome(params: &Value, decision: Decision) -> Value {
     let picked = match decision {
         Decision::Allowed => of_kind("allow_once").or_else(|| of_kind("allow_always")),
         Decision::Cancelled => None,
-        Decision::Refused | Decision::Expired | Decision::Unavailable => {
+        Decision::Refused | Decision::Expired | Decision::Unavailable | Decision::TooMany => {
             of_kind("reject_once").or_else(|| of_kind("reject_always"))
         }
     };
@@ -305,7 +281,7 @@ fn ended(result: Result<Value, RpcError>) -> Result<String, Failure> {
     let reason = match result["stopReason"].as_str() {
         Some("end_turn") | None => "stop",
         Some("max_tokens") => "length",
-        Some("refusal") => "content_filter",
+        Some("refusal") => REFUSED,
         Some("cancelled") => {
             return Err(
                 Failure::new(EXITED, "the harness cancelled the turn by itself").retryable(),

@@ -38,7 +38,7 @@ pub(crate) struct Opening<'a> {
 }
 
 impl Agent {
-    /// Starts the process and opens the stored session, or a new one.
+    /// Starts the process and opens the stored session, or a new one. Without a session, the process has ended.
     pub(crate) async fn open(
         prepared: Prepared,
         opening: Opening<'_>,
@@ -50,7 +50,7 @@ impl Agent {
             stop,
             ..
         } = opening;
-        let directory: &Path = &opening.workspace.directory;
+        let directory: &Path = &opening.workspace.path;
         let mcp_url = opening.access.url("/mcp");
         let preset = opening.settings.preset;
         let (spoken, opened) = match preset {
@@ -63,26 +63,29 @@ impl Agent {
                     home: &opening.workspace.home,
                 };
                 let (claude, opened) = Claude::start(start, stored)?;
-                (Spoken::Claude(Box::new(claude)), opened)
+                (Spoken::Claude(Box::new(claude)), Ok(opened))
             }
             Preset::Codex => {
-                let mut codex = Codex::start(launch, stop).await?;
+                let mut codex = Codex::start(launch)?;
                 let opened = codex.open_session(stored, directory, stop).await;
-                (Spoken::Codex(Box::new(codex)), opened?)
+                (Spoken::Codex(Box::new(codex)), opened)
             }
             _ => {
                 let key = opening.access.key().to_owned();
                 let mcp = McpServer { url: mcp_url, key };
-                let mut acp = Acp::start(launch, session, stop).await?;
+                let mut acp = Acp::start(launch, session)?;
                 let opened = acp.open_session(stored, (directory, &mcp), stop).await;
-                (Spoken::Acp(Box::new(acp)), opened?)
+                (Spoken::Acp(Box::new(acp)), opened)
             }
         };
         let agent = Self {
             spoken,
             _files: Box::new(files),
         };
-        Ok((agent, opened))
+        match opened {
+            Ok(opened) => Ok((agent, opened)),
+            Err(failure) => Err(failure.with_last_line(&agent.end().await)),
+        }
     }
 
     /// One turn. Why it ended: `stop`, `length`, `content_filter`, or the harness's own word.
@@ -98,17 +101,8 @@ impl Agent {
         }
     }
 
-    /// The last lines of standard error, without secrets.
-    pub(crate) fn last_lines(&self) -> Vec<String> {
-        match &self.spoken {
-            Spoken::Acp(acp) => acp.last_lines(),
-            Spoken::Claude(claude) => claude.last_lines(),
-            Spoken::Codex(codex) => codex.last_lines(),
-        }
-    }
-
-    /// Ends the process with all its descendants.
-    pub(crate) async fn end(self) {
+    /// Ends the process with all its descendants. The last lines of its standard error, without secrets.
+    pub(crate) async fn end(self) -> Vec<String> {
         match self.spoken {
             Spoken::Acp(acp) => acp.end().await,
             Spoken::Claude(claude) => claude.end().await,

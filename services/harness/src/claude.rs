@@ -2,26 +2,24 @@
 
 mod events;
 
-use std::path::Path;
+use std::ffi::OsStr;
 
-use futures_util::StreamExt as _;
-use futures_util::future::{BoxFuture, FutureExt as _};
-use futures_util::stream::FuturesUnordered;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::config::Mode;
+use crate::directory::Directory;
 use crate::failure::{Failure, MCP_FAILED, TURN_FAILED};
-use crate::permission::{Decision, Permission};
+use crate::permission::{Decided, Decision, OpenPermissions};
 use crate::preset::{CLAUDE_GRANTED, CLAUDE_READING};
 use crate::process::{Launch, Process};
 use crate::rpc::{Inbox, Outbox, open};
-use crate::turn::{OpenSession, Prompt, SessionStart, Stage, sleep_until, stopped_or};
+use crate::turn::{OpenSession, Prompt, REFUSED, SessionStart, Stage, sleep_until, stopped_or};
 use events::Events;
 
-/// Permissions that may be open at a time.
-const MOST_OPEN: usize = 32;
+/// Project folders that are searched for a session.
+const MOST_PROJECTS: usize = 1_000;
 
 /// Claude Code, started with its session.
 pub(crate) struct Claude {
@@ -37,10 +35,8 @@ pub(crate) struct ClaudeStart<'a> {
     pub(crate) model: &'a str,
     pub(crate) mode: Mode,
     pub(crate) mcp_url: String,
-    pub(crate) home: &'a Path,
+    pub(crate) home: &'a Directory,
 }
-
-type Decided = BoxFuture<'static, (Value, Decision)>;
 
 impl Claude {
     /// Starts the process in the stored session, if it is still there, or in a new one.
@@ -120,7 +116,7 @@ impl Claude {
         });
         self.outbox.send(&message).await?;
         let mut events = Events::default();
-        let mut asked = FuturesUnordered::<Decided>::new();
+        let mut open = OpenPermissions::<Value>::new();
         let mut stopping: Option<(Failure, Instant)> = None;
         let stop = stage.stop.clone();
         let stopped = stop.reached();
@@ -137,11 +133,7 @@ impl Claude {
                         continue;
                     };
                     match message.get("type").and_then(Value::as_str).unwrap_or_default() {
-                        "control_request" => {
-                            if stopping.is_none() && asked.len() < MOST_OPEN {
-                                self.ask(message, stage, &mut asked).await?;
-                            }
-                        }
+                        "control_request" => self.ask(message, stage, &mut open).await?,
                         "result" => return match stopping {
                             Some((failure, _)) => Err(failure),
                             None => ended(&message),
@@ -150,21 +142,16 @@ impl Claude {
                         _ => events.show(&Value::Object(message), stage).await,
                     }
                 }
-                Some((request, decision)) = asked.next(), if !asked.is_empty() => {
-                    let answer = answer(&request, decision);
-                    if let Some(reason) = decision.reason() {
-                        let title = events::permission(&request["request"]).title;
-                        stage.note_refusal(&title, reason);
-                    }
-                    self.outbox.send(&answer).await?;
-                }
+                decided = open.decided() => self.answer(&decided, stage).await?,
                 failure = &mut stopped, if stopping.is_none() => {
                     stopping = Some((failure, Instant::now() + stop.grace));
-                    asked = FuturesUnordered::new();
                     self.interrupts += 1;
                     let request_id = format!("interrupt-{}", self.interrupts);
                     let request = json!({"subtype": "interrupt"});
                     self.outbox.send(&json!({"type": "control_request", "request_id": request_id, "request": request})).await?;
+                    for decided in open.close() {
+                        self.answer(&decided, stage).await?;
+                    }
                 }
                 () = sleep_until(end), if end.is_some() => {
                     return Err(stopped_or(stopping, Failure::cancelled()));
@@ -177,8 +164,8 @@ impl Claude {
     async fn ask(
         &self,
         request: Map<String, Value>,
-        stage: &Stage,
-        asked: &mut FuturesUnordered<Decided>,
+        stage: &mut Stage,
+        open: &mut OpenPermissions<Value>,
     ) -> Result<(), Failure> {
         let request = Value::Object(request);
         if request["request"]["subtype"] != "can_use_tool" {
@@ -188,31 +175,39 @@ impl Claude {
                 .send(&json!({"type": "control_response", "response": response}))
                 .await;
         }
-        let permission: Permission = events::permission(&request["request"]);
-        let deciding = stage.permissions.clone().decide(permission);
-        asked.push(deciding.map(move |decision| (request, decision)).boxed());
-        Ok(())
+        let permission = events::permission(&request["request"]);
+        match open.ask(request, permission, &stage.permissions) {
+            Some(decided) => self.answer(&decided, stage).await,
+            None => Ok(()),
+        }
     }
 
-    /// The last lines of standard error, without secrets.
-    pub(crate) fn last_lines(&self) -> Vec<String> {
-        self.process.last_lines()
+    async fn answer(&self, decided: &Decided<Value>, stage: &mut Stage) -> Result<(), Failure> {
+        stage.note_refusal(decided);
+        let answer = answer(&decided.request, decided.decision);
+        self.outbox.send(&answer).await
     }
 
-    /// Ends the process with all its descendants.
-    pub(crate) async fn end(self) {
-        self.process.stop().await;
+    /// See [`Process::stop`].
+    pub(crate) async fn end(self) -> Vec<String> {
+        self.process.stop().await
     }
 }
 
 /// Whether Claude Code still has a session: a file of its id in any project folder.
-fn is_kept(home: &Path, id: &str) -> bool {
+fn is_kept(home: &Directory, id: &str) -> bool {
     if id.parse::<Uuid>().is_err() {
         return false;
     }
-    let projects = std::fs::read_dir(home.join(".claude/projects"));
-    let mut projects = projects.into_iter().flatten().flatten().take(1_000);
-    projects.any(|project| project.path().join(format!("{id}.jsonl")).is_file())
+    let folder = |of: &Directory, name: &str| of.folder(OsStr::new(name));
+    let projects = folder(home, ".claude").and_then(|claude| folder(&claude, "projects"));
+    let Ok(projects) = projects else {
+        return false;
+    };
+    let file = format!("{id}.jsonl");
+    let names = projects.names(MOST_PROJECTS).unwrap_or_default();
+    let mut folders = names.iter().filter_map(|name| projects.folder(name).ok());
+    folders.any(|project| project.read(OsStr::new(&file)).is_ok())
 }
 
 /// Fails where the MCP server of the run did not connect.
@@ -265,7 +260,7 @@ fn ended(result: &Map<String, Value>) -> Result<String, Failure> {
     }
     Ok(match text("stop_reason") {
         Some("max_tokens") => "length",
-        Some("refusal") => "content_filter",
+        Some("refusal") => REFUSED,
         _ => "stop",
     }
     .to_owned())

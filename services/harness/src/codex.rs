@@ -4,22 +4,16 @@ mod items;
 
 use std::path::Path;
 
-use futures_util::StreamExt as _;
-use futures_util::future::{BoxFuture, FutureExt as _};
-use futures_util::stream::FuturesUnordered;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::failure::{Failure, MCP_FAILED, PROTOCOL_ERROR, SESSION_LOST, TURN_FAILED};
 use crate::peer::Peer;
-use crate::permission::Decision;
+use crate::permission::{Decided, OpenPermissions};
 use crate::process::Launch;
 use crate::rpc::{Frame, RpcError};
 use crate::turn::{OpenSession, Prompt, SessionStart, Stage, Stop, sleep_until, stopped_or};
 use items::Items;
-
-/// Permissions that may be open at a time.
-const MOST_OPEN: usize = 32;
 
 /// A running app server.
 pub(crate) struct Codex {
@@ -27,19 +21,13 @@ pub(crate) struct Codex {
     thread: String,
 }
 
-type Decided = BoxFuture<'static, (Value, Decision)>;
-
 impl Codex {
-    /// Starts the process and greets it.
-    pub(crate) async fn start(launch: Launch, stop: &Stop) -> Result<Self, Failure> {
-        let mut codex = Self {
+    /// Starts the process.
+    pub(crate) fn start(launch: Launch) -> Result<Self, Failure> {
+        Ok(Self {
             peer: Peer::start(launch)?,
             thread: String::new(),
-        };
-        match codex.greet(stop).await {
-            Ok(()) => Ok(codex),
-            Err(failure) => Err(codex.peer.process.explain(failure).await),
-        }
+        })
     }
 
     async fn greet(&mut self, stop: &Stop) -> Result<(), Failure> {
@@ -57,13 +45,14 @@ impl Codex {
         self.peer.outbox.notify("initialized", json!({})).await
     }
 
-    /// Resumes the stored thread, or starts a new one.
+    /// Greets the process, and resumes the stored thread or starts a new one.
     pub(crate) async fn open_session(
         &mut self,
         stored: Option<&str>,
         directory: &Path,
         stop: &Stop,
     ) -> Result<OpenSession, Failure> {
+        self.greet(stop).await?;
         // Codex's own sandbox needs rights that ours takes away; `untrusted` asks for every command that may write.
         let params = json!({"cwd": directory, "approvalPolicy": "untrusted", "sandbox": "danger-full-access"});
         if let Some(id) = stored {
@@ -125,7 +114,7 @@ impl Codex {
             .await?;
         let mut items = Items::default();
         let mut turn = Value::Null;
-        let mut asked = FuturesUnordered::<Decided>::new();
+        let mut open = OpenPermissions::<Value>::new();
         let mut stopping: Option<(Failure, Instant)> = None;
         let stop = stage.stop.clone();
         let stopped = stop.reached();
@@ -154,11 +143,11 @@ impl Codex {
                     }
                     Some(Frame::Request { id, method, params }) => {
                         match items.permission(&method, &params) {
-                            Some(permission) if stopping.is_none() && asked.len() < MOST_OPEN => {
-                                let deciding = stage.permissions.clone().decide(permission);
-                                asked.push(deciding.map(move |decision| (id, decision)).boxed());
+                            Some(permission) => {
+                                if let Some(decided) = open.ask(id, permission, &stage.permissions) {
+                                    self.answer(&decided, stage).await?;
+                                }
                             }
-                            Some(_) => self.peer.outbox.answer(&id, json!({"decision": "decline"})).await?,
                             None if method == "mcpServer/elicitation/request" => {
                                 // Tools of the run's own server are the gateway's to allow.
                                 let is_ours = params["serverName"] == "runnel";
@@ -169,18 +158,14 @@ impl Codex {
                         }
                     }
                 },
-                Some((id, decision)) = asked.next(), if !asked.is_empty() => {
-                    if let Some(reason) = decision.reason() {
-                        stage.note_refusal(&items.title_of_last(), reason);
-                    }
-                    let answer = if decision.is_allowed() { "accept" } else { "decline" };
-                    self.peer.outbox.answer(&id, json!({"decision": answer})).await?;
-                }
+                decided = open.decided() => self.answer(&decided, stage).await?,
                 failure = &mut stopped, if stopping.is_none() => {
                     stopping = Some((failure, Instant::now() + stop.grace));
-                    asked = FuturesUnordered::new();
                     let params = json!({"threadId": self.thread, "turnId": turn});
                     self.peer.request("turn/interrupt", params).await?;
+                    for decided in open.close() {
+                        self.answer(&decided, stage).await?;
+                    }
                 }
                 () = sleep_until(end), if end.is_some() => {
                     return Err(stopped_or(stopping, Failure::cancelled()));
@@ -189,14 +174,17 @@ impl Codex {
         }
     }
 
-    /// The last lines of standard error, without secrets.
-    pub(crate) fn last_lines(&self) -> Vec<String> {
-        self.peer.process.last_lines()
+    async fn answer(&self, decided: &Decided<Value>, stage: &mut Stage) -> Result<(), Failure> {
+        stage.note_refusal(decided);
+        let is_allowed = decided.decision.is_allowed();
+        let answer = if is_allowed { "accept" } else { "decline" };
+        let answer = json!({"decision": answer});
+        self.peer.outbox.answer(&decided.request, answer).await
     }
 
-    /// Ends the process with all its descendants.
-    pub(crate) async fn end(self) {
-        self.peer.process.stop().await;
+    /// See [`Process::stop`](crate::process::Process::stop).
+    pub(crate) async fn end(self) -> Vec<String> {
+        self.peer.process.stop().await
     }
 }
 

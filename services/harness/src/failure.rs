@@ -3,6 +3,8 @@
 use runner_kit::RunError;
 use runner_kit::host::HostError;
 
+use crate::speaker::cut;
+
 /// Why a harness run ends without an answer.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -16,7 +18,7 @@ pub(crate) struct Failure {
 pub(crate) const COMMAND_NOT_FOUND: &str = "harness.command_not_found";
 /// The harness did not answer `initialize` or open its session in time.
 pub(crate) const START_TIMEOUT: &str = "harness.start_timeout";
-/// The process exited in the middle of a turn.
+/// The process exited before its session was open, or in the middle of a turn.
 pub(crate) const EXITED: &str = "harness.exited";
 /// The process sent frames that are not the protocol's, or none of the bounded size.
 pub(crate) const PROTOCOL_ERROR: &str = "harness.protocol_error";
@@ -24,7 +26,7 @@ pub(crate) const PROTOCOL_ERROR: &str = "harness.protocol_error";
 pub(crate) const SESSION_LOST: &str = "harness.session_lost";
 /// The MCP server of the gateway could not be connected.
 pub(crate) const MCP_FAILED: &str = "harness.mcp_failed";
-/// A turn ended without any text.
+/// A turn ended without text, file and refusal.
 pub(crate) const EMPTY_RESPONSE: &str = "harness.empty_response";
 /// A budget of the run is used up.
 pub(crate) const BUDGET_EXCEEDED: &str = "harness.budget_exceeded";
@@ -58,6 +60,21 @@ impl Failure {
             retryable: true,
             ..self
         }
+    }
+
+    /// Adds the last of these lines, which a process wrote to standard error. A cancelled run needs no reason.
+    #[must_use]
+    pub(crate) fn with_last_line(mut self, lines: &[String]) -> Self {
+        if let Some(last) = lines.last().filter(|_| !self.is_cancelled()) {
+            self.message
+                .push_str("; the last line of its standard error: ");
+            self.message.push_str(&cut(last, 300));
+        }
+        self
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.code == runner_kit::runner::CANCELLED
     }
 
     /// The failure of a run that was asked to stop.

@@ -1,11 +1,12 @@
 //! Files that pass between the user and a workspace. No link is followed: the harness may put one anywhere.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, open, openat, statat};
+use crate::directory::Directory;
 
 /// Where files of the user stand, below the workspace.
 pub(crate) const INBOX: &str = "inbox";
@@ -15,10 +16,6 @@ pub(crate) const OUTBOX: &str = "outbox";
 pub(crate) const MOST_FILES: usize = 20;
 /// Bytes of one file.
 pub(crate) const FILE_BYTES: u64 = 16 * 1024 * 1024;
-
-const DIRECTORY: OFlags = OFlags::DIRECTORY
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
 
 /// Settings that harnesses read from a workspace: they can start programs and allow tools by themselves.
 const SETTINGS: [&str; 9] = [
@@ -33,37 +30,44 @@ const SETTINGS: [&str; 9] = [
     ".kimi-code",
 ];
 
-/// A file for the user.
+/// Entries of the outbox that are looked at.
+const MOST_ENTRIES: usize = 10_000;
+
+/// A file for the user, opened.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) name: String,
-    pub(crate) bytes: Vec<u8>,
+    file: File,
+}
+
+/// The files of one answer.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    /// At most [`MOST_FILES`].
+    pub(crate) files: Vec<Outgoing>,
+    /// Names with the reason why each is not delivered.
+    left: Vec<String>,
 }
 
 /// Makes the folders of both directions.
-pub(crate) fn make_folders(workspace: &Path) -> io::Result<()> {
-    let workspace = open(workspace, DIRECTORY, Mode::empty())?;
+pub(crate) fn make_folders(workspace: &Directory) -> io::Result<()> {
     for folder in [INBOX, OUTBOX] {
-        match mkdirat(&workspace, folder, Mode::RWXU) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
+        workspace.make_folder(OsStr::new(folder))?;
     }
     Ok(())
 }
 
 /// Renames settings of harnesses in a workspace, so that none reads them. The names that were there.
-pub(crate) fn set_settings_aside(workspace: &Path) -> io::Result<Vec<&'static str>> {
+pub(crate) fn set_settings_aside(workspace: &Directory) -> io::Result<Vec<&'static str>> {
     let mut found = Vec::new();
     for name in SETTINGS {
-        let path = workspace.join(name);
-        if path.symlink_metadata().is_ok() {
+        if workspace.contains(OsStr::new(name)) {
             let aside = format!(
                 "{}.set-aside-{}",
                 name.trim_start_matches('.'),
                 uuid::Uuid::new_v4().simple()
             );
-            std::fs::rename(path, workspace.join(aside))?;
+            workspace.rename(OsStr::new(name), OsStr::new(&aside))?;
             found.push(name);
         }
     }
@@ -71,8 +75,8 @@ pub(crate) fn set_settings_aside(workspace: &Path) -> io::Result<Vec<&'static st
 }
 
 /// Puts a file of the user into the workspace under its name, or under a number and its name. Its path there.
-pub(crate) fn put(workspace: &Path, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
-    let inbox = open(workspace.join(INBOX), DIRECTORY, Mode::empty())?;
+pub(crate) fn put(workspace: &Directory, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
+    let inbox = workspace.make_folder(OsStr::new(INBOX))?;
     let name = safe_name(name);
     for number in 0..1_000 {
         let name = if number == 0 {
@@ -80,15 +84,13 @@ pub(crate) fn put(workspace: &Path, name: &str, bytes: &[u8]) -> io::Result<Path
         } else {
             format!("{number}-{name}")
         };
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match openat(&inbox, &name, flags, Mode::RUSR | Mode::WUSR) {
-            Ok(file) => {
-                File::from(file).write_all(bytes)?;
+        match inbox.create(OsStr::new(&name)) {
+            Ok(mut file) => {
+                file.write_all(bytes)?;
                 return Ok(Path::new(INBOX).join(name));
             }
-            Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
         }
     }
     Err(io::Error::other(
@@ -96,63 +98,74 @@ pub(crate) fn put(workspace: &Path, name: &str, bytes: &[u8]) -> io::Result<Path
     ))
 }
 
-/// Files in the outbox that were written at or after `since`, at most [`MOST_FILES`], by name. What is no plain file, and
-/// what is larger than [`FILE_BYTES`], is named in the second list.
-pub(crate) fn take(
-    workspace: &Path,
-    since: SystemTime,
-) -> io::Result<(Vec<Outgoing>, Vec<String>)> {
-    let (mut taken, mut left) = (Vec::new(), Vec::new());
-    let path = workspace.join(OUTBOX);
-    let Ok(outbox) = open(&path, DIRECTORY, Mode::empty()) else {
-        return Ok((taken, left));
+/// Files in the outbox that were written or moved there at or after `since`, by name.
+pub(crate) fn outgoing(workspace: &Directory, since: SystemTime) -> io::Result<Outbox> {
+    let mut found = Outbox::default();
+    let outbox = match workspace.folder(OsStr::new(OUTBOX)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        outbox => outbox?,
     };
-    let mut names: Vec<_> = std::fs::read_dir(&path)?
-        .take(10_000)
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect();
+    let mut names = outbox.names(MOST_ENTRIES)?;
+    if names.len() == MOST_ENTRIES {
+        let entries = format!("entries beyond the first {MOST_ENTRIES}");
+        found.left.push(entries);
+    }
     names.sort();
     for name in names {
-        let Ok(stat) = statat(&outbox, &name, AtFlags::SYMLINK_NOFOLLOW) else {
-            continue;
-        };
-        if !is_since(&stat, since) {
+        if outbox.changed_at(&name).is_none_or(|at| at < since) {
             continue;
         }
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = openat(&outbox, &name, flags, Mode::empty()).map(File::from);
-        let is_file = file
-            .as_ref()
-            .is_ok_and(|file| file.metadata().is_ok_and(|meta| meta.is_file()));
-        let Ok(file) = file else {
-            left.push(name);
-            continue;
-        };
-        if !is_file || taken.len() >= MOST_FILES {
-            left.push(name);
-            continue;
-        }
-        let mut bytes = Vec::new();
-        file.take(FILE_BYTES + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > FILE_BYTES {
-            left.push(name);
-        } else {
-            taken.push(Outgoing { name, bytes });
+        let shown = shown(&name);
+        match outbox.read(&name) {
+            Ok(_) if found.files.len() == MOST_FILES => {
+                found.leave(&shown, &format!("there are more than {MOST_FILES} files"));
+            }
+            Ok(file) => found.files.push(Outgoing { name: shown, file }),
+            Err(_) => found.leave(&shown, "it is no plain file of the agent's"),
         }
     }
-    Ok((taken, left))
+    Ok(found)
 }
 
-fn is_since(stat: &rustix::fs::Stat, since: SystemTime) -> bool {
-    let since = since
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    let written = (
-        u64::try_from(stat.st_mtime).unwrap_or_default(),
-        stat.st_mtime_nsec,
-    );
-    written >= (since.as_secs(), u64::from(since.subsec_nanos()))
+impl Outbox {
+    /// Names a file that is not delivered.
+    pub(crate) fn leave(&mut self, name: &str, reason: &str) {
+        self.left.push(format!("{name}: {reason}"));
+    }
+
+    /// A sentence that names what is not delivered; of many the first ones and how many more. `None` where all is.
+    pub(crate) fn note(&self) -> Option<String> {
+        let more = self.left.len().saturating_sub(MOST_FILES);
+        let mut named = self.left[..self.left.len() - more].join("; ");
+        if more > 0 {
+            named = format!("{named}; {more} more");
+        }
+        (!named.is_empty()).then(|| format!("(Not delivered: {named}.)"))
+    }
+}
+
+impl Outgoing {
+    /// The bytes. An error of kind `FileTooLarge` for more than [`FILE_BYTES`].
+    pub(crate) fn bytes(self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.file.take(FILE_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > FILE_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        Ok(bytes)
+    }
+}
+
+/// Why a file above the limit does not pass.
+pub(crate) fn too_large() -> String {
+    format!("it is larger than {} MiB", FILE_BYTES / (1024 * 1024))
+}
+
+/// A name of an entry as one line of at most 100 characters.
+fn shown(name: &OsStr) -> String {
+    let name = name.to_string_lossy();
+    let chars = name.chars().filter(|char| !char.is_control());
+    chars.take(100).collect()
 }
 
 /// A file name without a path: letters, digits and a few signs, at most 100 characters.
@@ -183,16 +196,18 @@ mod tests {
 
     use super::*;
 
-    fn workspace() -> PathBuf {
+    /// The path of a workspace, and the workspace.
+    fn workspace() -> (PathBuf, Directory) {
         let path = std::env::temp_dir().join(format!("runnel-files-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir_all(&path).unwrap();
-        make_folders(&path).unwrap();
-        path
+        let workspace = Directory::open(&path, crate::owner::Owner::own()).unwrap();
+        make_folders(&workspace).unwrap();
+        (path, workspace)
     }
 
     #[test]
     fn names_of_the_user_stay_in_the_inbox() {
-        let workspace = workspace();
+        let (path, workspace) = workspace();
         for (name, expected) in [
             ("../../etc/passwd", "inbox/passwd"),
             ("..", "inbox/file"),
@@ -204,47 +219,82 @@ mod tests {
                 PathBuf::from(expected)
             );
         }
-        std::fs::remove_dir_all(workspace).unwrap();
+        std::fs::remove_dir_all(path).unwrap();
     }
 
     #[test]
     fn settings_of_harnesses_are_set_aside() {
-        let workspace = workspace();
-        std::fs::create_dir_all(workspace.join(".opencode/plugin")).unwrap();
-        std::fs::write(workspace.join("opencode.json"), "{}").unwrap();
+        let (path, workspace) = workspace();
+        std::fs::create_dir_all(path.join(".opencode/plugin")).unwrap();
+        std::fs::write(path.join("opencode.json"), "{}").unwrap();
         assert_eq!(
             set_settings_aside(&workspace).unwrap(),
             [".opencode", "opencode.json"]
         );
-        assert!(!workspace.join(".opencode").exists() && !workspace.join("opencode.json").exists());
+        assert!(!path.join(".opencode").exists() && !path.join("opencode.json").exists());
         assert!(set_settings_aside(&workspace).unwrap().is_empty());
-        std::fs::remove_dir_all(workspace).unwrap();
+        std::fs::remove_dir_all(path).unwrap();
     }
 
     #[test]
-    fn takes_new_plain_files_and_follows_no_link() {
-        let workspace = workspace();
-        let outbox = workspace.join(OUTBOX);
+    fn takes_new_plain_files_and_names_the_others() {
+        let (path, workspace) = workspace();
+        let outbox = path.join(OUTBOX);
         std::fs::write(outbox.join("a.txt"), "a").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", outbox.join("link")).unwrap();
         std::fs::create_dir(outbox.join("folder")).unwrap();
-        let (taken, left) = take(&workspace, SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(taken.len(), 1);
-        assert_eq!(
-            (taken[0].name.as_str(), taken[0].bytes.as_slice()),
-            ("a.txt", &b"a"[..])
-        );
-        assert_eq!(left, ["folder", "link"]);
-        let later = crate::clock::now() + Duration::from_hours(1);
-        assert!(take(&workspace, later).unwrap().0.is_empty());
-        std::fs::remove_dir_all(&outbox).unwrap();
-        std::os::unix::fs::symlink("/etc", &outbox).unwrap();
+        let mut found = outgoing(&workspace, SystemTime::UNIX_EPOCH).unwrap();
+        let note = found.note().unwrap();
+        let file = found.files.pop().unwrap();
+        assert_eq!(file.name, "a.txt");
+        assert_eq!(file.bytes().unwrap(), b"a");
+        assert!(found.files.is_empty());
         assert!(
-            take(&workspace, SystemTime::UNIX_EPOCH)
+            note.contains("folder: ") && note.contains("link: "),
+            "{note}"
+        );
+        let later = crate::clock::now() + Duration::from_hours(1);
+        let found = outgoing(&workspace, later).unwrap();
+        assert!(found.files.is_empty() && found.note().is_none());
+        std::fs::remove_dir_all(&outbox).unwrap();
+        assert!(
+            outgoing(&workspace, SystemTime::UNIX_EPOCH)
                 .unwrap()
-                .0
+                .files
                 .is_empty()
         );
-        std::fs::remove_dir_all(workspace).unwrap();
+        std::os::unix::fs::symlink("/etc", &outbox).unwrap();
+        assert!(outgoing(&workspace, SystemTime::UNIX_EPOCH).is_err());
+        std::fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn names_files_above_the_limits() {
+        let (path, workspace) = workspace();
+        let outbox = path.join(OUTBOX);
+        for number in 0..=MOST_FILES {
+            std::fs::write(outbox.join(format!("{number:02}")), "x").unwrap();
+        }
+        let large = File::create(outbox.join("00")).unwrap();
+        large.set_len(FILE_BYTES + 1).unwrap();
+        let mut found = outgoing(&workspace, SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(found.files.len(), MOST_FILES);
+        assert!(
+            found
+                .note()
+                .unwrap()
+                .contains("20: there are more than 20 files")
+        );
+        let error = found.files.remove(0).bytes().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        for number in 0..30 {
+            found.leave(&number.to_string(), "it is too large");
+        }
+        assert!(
+            found.note().unwrap().ends_with("; 11 more.)"),
+            "{:?}",
+            found.note()
+        );
+        std::fs::remove_dir_all(path).unwrap();
     }
 }

@@ -7,6 +7,11 @@ use aws_lc_rs::digest::{SHA256, digest};
 /// Bytes of the hash that are kept.
 const BYTES: usize = 16;
 
+/// Whether a name may come from [`short_hash`].
+pub(crate) fn is_short_hash(name: &str) -> bool {
+    name.len() == BYTES * 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// 32 hex digits of the SHA-256 of a text.
 pub(crate) fn short_hash(text: &str) -> String {
     let hash = digest(&SHA256, text.as_bytes());

@@ -11,8 +11,9 @@ use protocol::message::ContentElement;
 use runner_kit::host::{HistoryQuery, Host};
 
 use crate::config::Config;
+use crate::directory::Directory;
 use crate::failure::{Failure, WORKSPACE_FAILED};
-use crate::files::{FILE_BYTES, INBOX, MOST_FILES, OUTBOX, put};
+use crate::files::{FILE_BYTES, INBOX, MOST_FILES, OUTBOX, put, too_large};
 use crate::turn::{Prompt, PromptFile};
 
 /// Messages that a new session is told of, and bytes of each.
@@ -36,7 +37,7 @@ enum Source {
 pub(crate) async fn prompt(
     input: &AgentInput,
     host: &Host,
-    workspace: &Path,
+    workspace: &Directory,
 ) -> Result<Prompt, Failure> {
     let mut prompt = Prompt {
         text: text_of(input),
@@ -194,14 +195,21 @@ async fn bytes_of(source: Source, host: &Host) -> Result<Vec<u8>, String> {
         }
         Source::Artifact(id) => {
             let bytes = host.read_artifact(&id, 0, FILE_BYTES - 1).await;
-            bytes.map_err(|error| format!("it cannot be read ({})", error.code))
+            let bytes = bytes.map_err(|error| format!("it cannot be read ({})", error.code))?;
+            // A byte behind the limit: without it, these bytes are the whole file.
+            let is_full = bytes.len() as u64 == FILE_BYTES;
+            if is_full
+                && host
+                    .read_artifact(&id, FILE_BYTES, FILE_BYTES)
+                    .await
+                    .is_ok()
+            {
+                return Err(too_large());
+            }
+            Ok(bytes)
         }
         Source::Url(url) => Err(format!("it is at {url}")),
     }
-}
-
-fn too_large() -> String {
-    format!("it is larger than {FILE_BYTES} bytes")
 }
 
 /// What a new session is told before its first prompt.

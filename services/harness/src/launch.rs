@@ -1,14 +1,14 @@
 //! The command line, environment and files of one harness process.
 
-use std::ffi::OsString;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
 use crate::config::Config;
+use crate::directory::Place;
 use crate::failure::{COMMAND_NOT_FOUND, Failure, WORKSPACE_FAILED};
 use crate::own_process;
 use crate::preset::Access;
@@ -16,6 +16,9 @@ use crate::process::Launch;
 use crate::relay::Opened;
 use crate::service::Harness;
 use crate::workspace::Workspace;
+
+/// The folder of temporary files in a home directory.
+const TMP: &str = "tmp";
 
 /// A launch, and the files that end with it.
 pub(crate) struct Prepared {
@@ -26,12 +29,14 @@ pub(crate) struct Prepared {
 }
 
 /// Files with secrets. Dropping removes them.
-struct SecretFiles(Vec<PathBuf>);
+struct SecretFiles(Vec<Place>);
 
 impl Drop for SecretFiles {
     fn drop(&mut self) {
-        for path in &self.0 {
-            let _ = std::fs::remove_file(path);
+        for place in &self.0 {
+            if let Err(error) = place.remove() {
+                tracing::warn!(%error, "a file with secrets of a run cannot be removed");
+            }
         }
     }
 }
@@ -51,10 +56,8 @@ pub(crate) fn prepare(
     opened: &Opened,
 ) -> Result<Prepared, Failure> {
     let settings = &harness.settings;
-    let command = settings.command();
-    let found = find(command).ok_or_else(|| {
-        Failure::new(COMMAND_NOT_FOUND, format!("the harness service finds no command `{command}`: install it, or set `command` in the service's settings"))
-    })?;
+    let found = find(settings.command())
+        .ok_or_else(|| Failure::new(COMMAND_NOT_FOUND, settings.missing().unwrap_or_default()))?;
     let port = if settings.preset.serves_itself() {
         Some(free_port().map_err(unwritten)?)
     } else {
@@ -66,8 +69,8 @@ pub(crate) fn prepare(
         mcp: opened.url("/mcp"),
         key: opened.key(),
         config,
-        home: &workspace.home,
-        directory: &workspace.directory,
+        home: &workspace.home_path,
+        directory: &workspace.path,
         port,
     };
     let preset = settings.preset.prepare(&access);
@@ -75,12 +78,12 @@ pub(crate) fn prepare(
         ("PATH".to_owned(), search_path()),
         (
             "HOME".to_owned(),
-            workspace.home.to_string_lossy().into_owned(),
+            workspace.home_path.to_string_lossy().into_owned(),
         ),
         ("LANG".to_owned(), "C.UTF-8".to_owned()),
         (
             "TMPDIR".to_owned(),
-            workspace.home.join("tmp").to_string_lossy().into_owned(),
+            workspace.home_path.join(TMP).to_string_lossy().into_owned(),
         ),
         ("NO_COLOR".to_owned(), "1".to_owned()),
     ];
@@ -100,11 +103,11 @@ pub(crate) fn prepare(
             .filter(|value| value.len() >= 6),
     );
     let mut files = SecretFiles(Vec::new());
-    std::fs::create_dir_all(workspace.home.join("tmp")).map_err(unwritten)?;
+    let home = &workspace.home;
+    home.make_folder(OsStr::new(TMP)).map_err(unwritten)?;
     for (name, content) in preset.files {
-        let path = workspace.home.join(name);
-        write_private(&path, &content).map_err(unwritten)?;
-        files.0.push(path);
+        let written = home.replace(Path::new(name), content.as_bytes());
+        files.0.push(written.map_err(unwritten)?);
     }
     let mut args: Vec<OsString> = match &settings.args {
         Some(args) => args.iter().map(OsString::from).collect(),
@@ -120,7 +123,7 @@ pub(crate) fn prepare(
         command,
         args,
         env,
-        directory: workspace.directory.clone(),
+        directory: workspace.path.clone(),
         start_time: Duration::from_secs(harness.service.settings.limits.start_seconds.max(1)),
         shown: settings.command().to_owned(),
         secrets,
@@ -146,32 +149,20 @@ fn free_port() -> std::io::Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// Writes a file that its owner alone reads. A link in its place is replaced, not followed.
-fn write_private(path: &Path, content: &str) -> std::io::Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(content.as_bytes())
-}
-
-/// Where a command is: a path as it stands, a name on the service's PATH.
+/// The absolute path of an executable command: a path from the service's directory, or a name on its PATH.
 pub(crate) fn find(command: &str) -> Option<PathBuf> {
-    let is_there = |path: &Path| path.is_file().then(|| path.to_path_buf());
     if command.contains('/') {
-        return is_there(Path::new(command));
+        return executable(Path::new(command));
     }
     let path = search_path();
-    std::env::split_paths(&path).find_map(|directory| is_there(&directory.join(command)))
+    std::env::split_paths(&path).find_map(|directory| executable(&directory.join(command)))
+}
+
+fn executable(path: &Path) -> Option<PathBuf> {
+    let metadata = path.metadata().ok()?;
+    let is_executable = metadata.is_file() && metadata.permissions().mode() & 0o111 != 0;
+    // Harnesses start in their workspace, where a relative path leads elsewhere.
+    is_executable.then(|| std::path::absolute(path).ok())?
 }
 
 /// The service's own PATH, which harnesses get, too.

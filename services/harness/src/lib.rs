@@ -5,6 +5,7 @@
 //! the models and tools of its run, and nothing else; [`sandbox`] and [`supervisor`] hold its processes.
 
 pub mod own_process;
+pub mod owner;
 pub mod preset;
 pub mod relay;
 pub mod sandbox;
@@ -21,6 +22,7 @@ mod codex;
 
 mod config;
 mod diff;
+mod directory;
 mod failure;
 mod files;
 mod hash;

@@ -1,5 +1,6 @@
 //! Permissions of a harness: decided by the agent's mode, by what the conversation allowed before, or by a person.
 
+mod open;
 mod policy;
 mod question;
 
@@ -12,6 +13,7 @@ use runner_kit::host::Host;
 use serde_json::{Value, json};
 
 use crate::config::{Config, Mode};
+pub(crate) use open::{Decided, OpenPermissions};
 use policy::Ruling;
 use question::Answer;
 
@@ -73,6 +75,8 @@ pub(crate) enum Decision {
     Expired,
     /// The surface cannot show a question.
     Unavailable,
+    /// The turn has too many open permissions.
+    TooMany,
     /// The run ends.
     Cancelled,
 }
@@ -89,6 +93,7 @@ impl Decision {
             Self::Refused => Some("refused"),
             Self::Expired => Some("nobody answered in time"),
             Self::Unavailable => Some("refused, for this surface cannot ask"),
+            Self::TooMany => Some("refused, for too many permissions are open"),
         }
     }
 }

@@ -107,6 +107,20 @@ impl Preset {
         }
     }
 
+    /// The npm package of its command; `None` for `acp`.
+    pub(crate) fn package(self, native: bool) -> Option<&'static str> {
+        match self {
+            Self::Acp => None,
+            Self::ClaudeCode if native => Some("@anthropic-ai/claude-code"),
+            Self::ClaudeCode => Some("@agentclientprotocol/claude-agent-acp"),
+            Self::Codex => Some("@openai/codex"),
+            Self::GeminiCli => Some("@google/gemini-cli"),
+            Self::KimiCode => Some("@moonshot-ai/kimi-code"),
+            Self::Opencode => Some("opencode-ai"),
+            Self::QwenCode => Some("@qwen-code/qwen-code"),
+        }
+    }
+
     /// The arguments of ACP mode.
     pub(crate) fn args(self) -> &'static [&'static str] {
         match self {

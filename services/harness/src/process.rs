@@ -14,7 +14,6 @@ use tokio::task::JoinSet;
 
 use crate::failure::{COMMAND_NOT_FOUND, EXITED, Failure};
 use crate::own_process;
-use crate::speaker::cut;
 use crate::supervisor::{GRACE, NOT_FOUND};
 
 /// Bytes of standard error that are kept: the last ones.
@@ -44,7 +43,8 @@ pub(crate) struct Launch {
 /// A running harness. Dropping it stops the supervisor, which stops the rest.
 pub(crate) struct Process {
     child: Child,
-    _tasks: JoinSet<()>,
+    /// Reads standard error until its end.
+    reading: JoinSet<()>,
     stderr: Arc<Mutex<VecDeque<u8>>>,
     shown: String,
     secrets: Vec<String>,
@@ -76,11 +76,11 @@ impl Process {
             return Err(failed("the harness has no standard streams".to_owned()));
         };
         let ring = Arc::<Mutex<VecDeque<u8>>>::default();
-        let mut tasks = JoinSet::new();
-        tasks.spawn(keep_last(stderr, Arc::clone(&ring)));
+        let mut reading = JoinSet::new();
+        reading.spawn(keep_last(stderr, Arc::clone(&ring)));
         let process = Self {
             child,
-            _tasks: tasks,
+            reading,
             stderr: ring,
             shown: launch.shown,
             secrets: launch.secrets,
@@ -88,7 +88,7 @@ impl Process {
         Ok((process, stdin, stdout))
     }
 
-    /// The failure of a process whose output has ended. Waits for its exit code.
+    /// The failure of a process whose output has ended. Waits for its exit status.
     pub(crate) async fn ended(&mut self) -> Failure {
         let status = tokio::time::timeout(GRACE + SUPERVISOR_TIME, self.child.wait()).await;
         let shown = &self.shown;
@@ -102,22 +102,23 @@ impl Process {
             Ok(Ok(status)) if status.code() == Some(NOT_EXECUTABLE) => Failure::new(
                 COMMAND_NOT_FOUND,
                 format!(
-                    "{shown} cannot be executed in the sandbox, which reads the system's directories and the command's own: name the others in `readable` of the service's settings"
+                    "{shown} cannot be executed in the sandbox, which reads the system's directories and the command's own: name the others in `readable` of the service's settings, and let `user` read them"
                 ),
             ),
             Ok(Ok(status)) => Failure::new(
                 EXITED,
-                format!("{shown} exited in the middle of a turn ({status})"),
+                format!("{shown} exited before it was done ({status})"),
             ),
             _ => Failure::new(
                 EXITED,
-                format!("{shown} closed its output in the middle of a turn"),
+                format!("{shown} closed its output before it was done"),
             ),
         }
     }
 
-    /// Stops the harness and all its descendants: SIGTERM, and SIGKILL after [`GRACE`].
-    pub(crate) async fn stop(mut self) {
+    /// Stops the harness and all its descendants: SIGTERM, and SIGKILL after [`GRACE`]. The last lines of standard error,
+    /// at most [`LINES`], each of at most 1,000 characters, without secrets.
+    pub(crate) async fn stop(mut self) -> Vec<String> {
         self.terminate();
         if tokio::time::timeout(GRACE + SUPERVISOR_TIME, self.child.wait())
             .await
@@ -125,6 +126,9 @@ impl Process {
         {
             let _ = self.child.kill().await;
         }
+        // The end of the process ends its standard error; only then is the last line there.
+        let _ = tokio::time::timeout(SUPERVISOR_TIME, self.reading.join_next()).await;
+        self.last_lines()
     }
 
     fn terminate(&self) {
@@ -135,20 +139,7 @@ impl Process {
         }
     }
 
-    /// A failure with the last line of standard error; the process is stopped.
-    pub(crate) async fn explain(self, mut failure: Failure) -> Failure {
-        if let Some(last) = self.last_lines().last() {
-            failure
-                .message
-                .push_str("; the last line of its standard error: ");
-            failure.message.push_str(&cut(last, 300));
-        }
-        self.stop().await;
-        failure
-    }
-
-    /// The last lines of standard error, at most [`LINES`], each of at most 1,000 characters, without secrets.
-    pub(crate) fn last_lines(&self) -> Vec<String> {
+    fn last_lines(&self) -> Vec<String> {
         let mut ring = lock(&self.stderr);
         let text = String::from_utf8_lossy(ring.make_contiguous()).into_owned();
         let kept = text.lines().filter(|line| !line.trim().is_empty()).rev();

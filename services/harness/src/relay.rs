@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
@@ -28,7 +28,7 @@ const OPEN: [&str; 3] = ["/openai/v1/", "/anthropic/", MCP];
 const MCP: &str = "/mcp";
 /// Headers of one connection, or that this relay sets.
 const OWN: [HeaderName; 4] = [HOST, CONNECTION, TRANSFER_ENCODING, AUTHORIZATION];
-/// A refusal that is looked at.
+/// The part of a refusal that is looked at.
 const REFUSAL_BYTES: usize = 64 * 1024;
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
@@ -169,19 +169,24 @@ async fn forward(State(relay): State<Relay>, request: Request) -> Response {
     let url = format!("{}{path}", host.base_url());
     let token = host.token().await;
     let (parts, body) = request.into_parts();
-    let headers = passed(&parts.headers);
-    let sent = relay
-        .0
-        .client
-        .request(parts.method, url)
-        .headers(headers)
-        .bearer_auth(token)
-        .body(reqwest::Body::wrap_stream(body.into_data_stream()))
-        .send()
-        .await;
-    match sent {
+    let mut headers = passed(&parts.headers);
+    let length = body.size_hint().exact();
+    let sent = relay.0.client.request(parts.method, url);
+    let sent = if length == Some(0) {
+        sent
+    } else {
+        sent.body(reqwest::Body::wrap_stream(body.into_data_stream()))
+    };
+    // A body of known length goes on with it, any other in chunks.
+    if let Some(length) = length.filter(|length| *length > 0) {
+        headers.insert(CONTENT_LENGTH, length.into());
+    }
+    match sent.headers(headers).bearer_auth(token).send().await {
         Ok(answer) => {
-            let (status, headers) = (answer.status(), passed(answer.headers()));
+            let (status, mut headers) = (answer.status(), passed(answer.headers()));
+            if let Some(length) = answer.headers().get(CONTENT_LENGTH) {
+                headers.insert(CONTENT_LENGTH, length.clone());
+            }
             if status == StatusCode::TOO_MANY_REQUESTS {
                 return refused((status, headers), answer, &spent).await;
             }
@@ -208,16 +213,24 @@ async fn refused(
     answer: reqwest::Response,
     spent: &Spent,
 ) -> Response {
-    let mut body = Vec::new();
-    let mut bytes = answer.bytes_stream();
-    while let Some(Ok(part)) = bytes.next().await {
-        body.extend_from_slice(&part);
-        if body.len() > REFUSAL_BYTES {
+    let (mut seen, mut parts) = (Vec::new(), Vec::new());
+    let mut rest = answer.bytes_stream();
+    while seen.len() < REFUSAL_BYTES
+        && let Some(part) = rest.next().await
+    {
+        if let Ok(bytes) = &part {
+            seen.extend_from_slice(bytes);
+        }
+        let is_cut = part.is_err();
+        parts.push(part);
+        if is_cut {
             break;
         }
     }
-    spent.see(&body);
-    (status, headers, body).into_response()
+    spent.see(&seen);
+    // The whole body, and the error that cut it, so that the harness does not take a part for the whole.
+    let body = futures_util::stream::iter(parts).chain(rest);
+    (status, headers, Body::from_stream(body)).into_response()
 }
 
 fn key_of(headers: &HeaderMap) -> Option<&str> {
@@ -228,7 +241,7 @@ fn key_of(headers: &HeaderMap) -> Option<&str> {
     bearer.or_else(|| headers.get(API_KEY)?.to_str().ok())
 }
 
-/// Headers that go through: all but those of one connection and of credentials.
+/// Headers that go through: all but those of one connection, of credentials, and of the body's length.
 fn passed(headers: &HeaderMap) -> HeaderMap {
     let kept = headers
         .iter()
@@ -241,4 +254,137 @@ fn passed(headers: &HeaderMap) -> HeaderMap {
 fn refusal(status: StatusCode, message: &str) -> Response {
     let error = json!({"type": "error", "error": {"type": "authentication_error", "code": "harness.refused", "message": message}});
     (status, Json(error)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    /// A relay, and a gateway of one canned answer behind it.
+    struct Wire {
+        opened: Opened,
+        gateway: TcpListener,
+        _relaying: JoinSet<io::Result<()>>,
+    }
+
+    impl Wire {
+        async fn open() -> Self {
+            let (relay, relaying) = Relay::open_port(CancellationToken::new()).await.unwrap();
+            let mut tasks = JoinSet::new();
+            tasks.spawn(relaying);
+            let gateway = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+            let base_url = format!("http://{}", gateway.local_addr().unwrap());
+            let access = json!({"base_url": base_url, "token": "t", "token_expires_at": 4_000});
+            let access = serde_json::from_value(access).unwrap();
+            let host = runner_kit::host::HostClient::new().host(access, None, 0);
+            Self {
+                opened: relay.open(host),
+                gateway,
+                _relaying: tasks,
+            }
+        }
+
+        /// Sends a request, answers it once its text ends so, and closes. The request and the answer as they arrived.
+        async fn pass(&self, request: &str, end: &str, answer: &str) -> (String, String) {
+            let head = format!(
+                "authorization: Bearer {}\r\nconnection: close\r\n",
+                self.opened.key()
+            );
+            let request = request.replace("HEAD\r\n", &head);
+            let mut harness = TcpStream::connect(self.opened.relay.0.address)
+                .await
+                .unwrap();
+            harness.write_all(request.as_bytes()).await.unwrap();
+            let (mut gateway, _) = self.gateway.accept().await.unwrap();
+            let mut passed = Vec::new();
+            while !passed.ends_with(end.as_bytes()) {
+                assert_ne!(gateway.read_buf(&mut passed).await.unwrap(), 0);
+            }
+            gateway.write_all(answer.as_bytes()).await.unwrap();
+            drop(gateway);
+            let mut answered = Vec::new();
+            harness.read_to_end(&mut answered).await.unwrap();
+            let text = |bytes| String::from_utf8(bytes).unwrap().to_ascii_lowercase();
+            (text(passed), text(answered))
+        }
+    }
+
+    const POST: &str = "POST /openai/v1/responses HTTP/1.1\r\nhost: x\r\nHEAD\r\n";
+
+    async fn passed(request: &str, end: &str, answer: &str) -> (String, String) {
+        let wire = Wire::open().await;
+        let passing = wire.pass(request, end, answer);
+        tokio::time::timeout(Duration::from_mins(1), passing)
+            .await
+            .expect("the relay passes it")
+    }
+
+    #[tokio::test]
+    async fn lengths_of_bodies_pass_both_ways() {
+        let request = format!("{POST}content-length: 5\r\n\r\nhello");
+        let answer = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ndone";
+        let (asked, answered) = passed(&request, "hello", answer).await;
+        assert!(asked.contains("\r\ncontent-length: 5\r\n"), "{asked}");
+        assert!(!asked.contains("transfer-encoding"), "{asked}");
+        assert!(answered.contains("\r\ncontent-length: 4\r\n"), "{answered}");
+        assert!(!answered.contains("transfer-encoding") && answered.ends_with("\r\n\r\ndone"));
+    }
+
+    #[tokio::test]
+    async fn bodies_in_chunks_stay_in_chunks() {
+        let request = format!("{POST}transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+        let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\ndone\r\n0\r\n\r\n";
+        let (asked, answered) = passed(&request, "0\r\n\r\n", answer).await;
+        assert!(
+            asked.contains("5\r\nhello") && !asked.contains("content-length"),
+            "{asked}"
+        );
+        assert!(answered.ends_with("4\r\ndone\r\n0\r\n\r\n"), "{answered}");
+    }
+
+    #[tokio::test]
+    async fn requests_without_a_body_pass_without_one() {
+        let request = format!("{POST}content-length: 0\r\n\r\n");
+        let answer = "HTTP/1.1 204 No Content\r\n\r\n";
+        let (asked, answered) = passed(&request, "\r\n\r\n", answer).await;
+        assert!(!asked.contains("transfer-encoding"), "{asked}");
+        assert!(answered.starts_with("http/1.1 204"), "{answered}");
+    }
+
+    #[tokio::test]
+    async fn answers_that_were_cut_do_not_pass_as_whole() {
+        let request = format!("{POST}content-length: 5\r\n\r\nhello");
+        for status in ["200 OK", "429 Too Many Requests"] {
+            for cut in [
+                "content-length: 9\r\n\r\nhalf",
+                "transfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+            ] {
+                let answer = format!("HTTP/1.1 {status}\r\n{cut}");
+                let (_, answered) = passed(&request, "hello", &answer).await;
+                // The head may go down with the body; else it tells of more than there is.
+                let is_told = ["content-length: 9\r\n", "chunked\r\n"];
+                let is_told = is_told.iter().any(|told| answered.contains(told));
+                assert!(answered.is_empty() || is_told, "{answered}");
+                assert!(!answered.ends_with("0\r\n\r\n"), "{answered}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn long_refusals_pass_whole() {
+        let request = format!("{POST}content-length: 5\r\n\r\nhello");
+        let body = "x".repeat(3 * REFUSAL_BYTES);
+        let head = format!(
+            "HTTP/1.1 429 Too Many Requests\r\ncontent-length: {}",
+            body.len()
+        );
+        let (_, answered) = passed(&request, "hello", &format!("{head}\r\n\r\n{body}")).await;
+        assert!(answered.ends_with(&body));
+    }
 }

@@ -1,6 +1,5 @@
 //! One run of a harness: workspace, session, prompts, results, and the one terminal.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use protocol::context::AgentRunContext;
@@ -14,7 +13,7 @@ use tokio::time::Instant;
 use crate::agent::{Agent, Opening};
 use crate::config::Config;
 use crate::failure::{EMPTY_INPUT, EMPTY_RESPONSE, Failure, MCP_FAILED, WORKSPACE_FAILED};
-use crate::files;
+use crate::files::{self, Outbox, Outgoing};
 use crate::input;
 use crate::launch::{self, Prepared};
 use crate::permission::Permissions;
@@ -22,7 +21,7 @@ use crate::relay::Opened;
 use crate::service::Harness;
 use crate::speaker::{Speaker, cut};
 use crate::supervisor::GRACE;
-use crate::turn::{OpenSession, Prompt, SessionStart, Stage, Stop};
+use crate::turn::{OpenSession, Prompt, REFUSED, SessionStart, Stage, Stop};
 use crate::usage::Usage;
 use crate::workspace::Workspace;
 
@@ -52,9 +51,12 @@ pub(crate) async fn run(run: Run, out: Results, harness: Harness) -> Result<(), 
         &run.context.resources,
         &service.settings,
     )?;
-    let workspace = service
-        .workspaces
-        .open(&conversation_of(&run.context), config.directory.as_deref())?;
+    let workspaces = service.workspaces.clone();
+    let (conversation, named) = (conversation_of(&run.context), config.directory.clone());
+    // Giving a large workspace to another user takes seconds.
+    let workspace =
+        tokio::task::spawn_blocking(move || workspaces.open(&conversation, named.as_deref()));
+    let workspace = workspace.await.map_err(|error| unusable(error.into()))??;
     files::make_folders(&workspace.directory).map_err(unusable)?;
     let aside = match config.directory {
         // Settings in a directory of the operator's are the operator's.
@@ -65,7 +67,7 @@ pub(crate) async fn run(run: Run, out: Results, harness: Harness) -> Result<(), 
     let prepared = launch::prepare(&harness, &config, &workspace, &opened)?;
     let permissions = Permissions::new(
         &config,
-        &workspace.directory,
+        &workspace.path,
         &run.context,
         (run.host.clone(), out.clone()),
     );
@@ -118,6 +120,13 @@ fn unusable(error: std::io::Error) -> Failure {
     )
 }
 
+/// Work with files, beside the tasks that wait.
+async fn in_thread<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> std::io::Result<T> {
+    tokio::task::spawn_blocking(work).await?
+}
+
 /// The part of a run's time in which its turn ends cleanly: the gateway's deadline is the same `timeout`.
 fn ending_time(timeout: Duration) -> Duration {
     (timeout / 5).min(GRACE * 2)
@@ -149,19 +158,14 @@ impl Work {
         };
         let (mut agent, session) = Agent::open(prepared, opening).await?;
         let ended = self.converse(&mut agent, session).await;
-        let lines = agent.last_lines();
-        agent.end().await;
+        let lines = agent.end().await;
         match ended {
-            Err(mut failure) if failure.code != runner_kit::runner::CANCELLED => {
-                if let Some(last) = lines.last() {
-                    failure
-                        .message
-                        .push_str("; the last line of its standard error: ");
-                    failure.message.push_str(&cut(last, 300));
+            Err(failure) if !failure.is_cancelled() => {
+                if !lines.is_empty() {
                     let text = cut(&lines.join("\n"), 16_000);
                     self.stage.speaker.out().send(results::log(text)).await;
                 }
-                Err(failure)
+                Err(failure.with_last_line(&lines))
             }
             ended => ended,
         }
@@ -210,7 +214,7 @@ impl Work {
 
     async fn remember(&self, session: &str) {
         let state = &self.context.state.conversation;
-        let directory = self.workspace.directory.to_string_lossy();
+        let directory = self.workspace.path.to_string_lossy();
         for (key, value) in [
             (SESSION_ID, session),
             (SESSION_RUNNER, &self.harness.id().to_string()),
@@ -227,7 +231,7 @@ impl Work {
         if start == SessionStart::Resumed {
             return Ok(());
         }
-        let mut before = input::preamble(&self.context, &self.config, &self.workspace.directory);
+        let mut before = input::preamble(&self.context, &self.config, &self.workspace.path);
         if start == SessionStart::Lost {
             let history = input::history(&self.context, &self.host).await?;
             if !history.is_empty() {
@@ -254,6 +258,10 @@ impl Work {
             ));
         }
         let files = self.deliver(began).await;
+        if reason == REFUSED && !self.stage.speaker.has_answered() {
+            let note = "(The model refused to answer.)".to_owned();
+            self.stage.speaker.answer_with_note(note);
+        }
         if !self.stage.speaker.complete(files).await {
             let message = "the harness ended its turn without an answer";
             return Err(Failure::new(EMPTY_RESPONSE, message));
@@ -261,37 +269,50 @@ impl Work {
         Ok(reason)
     }
 
-    /// Uploads what the harness has put into the outbox. The ids of the files.
+    /// Uploads what the harness has put into the outbox, one file after the other. The ids of the files; the answer names
+    /// those that are not delivered.
     async fn deliver(&mut self, began: SystemTime) -> Vec<String> {
-        let directory: PathBuf = self.workspace.directory.clone();
-        let taken =
-            tokio::task::spawn_blocking(move || files::take(Path::new(&directory), began)).await;
-        let Ok(Ok((taken, left))) = taken else {
-            return Vec::new();
-        };
+        let directory = self.workspace.directory.clone();
+        let found = in_thread(move || files::outgoing(&directory, began)).await;
+        let mut found = found.unwrap_or_else(|error| {
+            let mut nothing = Outbox::default();
+            nothing.leave("./outbox", &format!("it cannot be read ({error})"));
+            nothing
+        });
         let mut ids = Vec::new();
-        for file in taken {
-            let blob = Blob {
-                content_type: "application/octet-stream".to_owned(),
-                bytes: file.bytes,
-            };
-            match self.host.create_artifact(&file.name, blob).await {
-                Ok(artifact) => ids.push(artifact.artifact_id),
-                Err(error) => {
-                    let note = format!(
-                        "(The file {} could not be delivered: {}.)",
-                        file.name, error.code
-                    );
-                    self.stage.speaker.note(note);
-                }
+        for file in std::mem::take(&mut found.files) {
+            let name = file.name.clone();
+            match self.upload(file).await {
+                Ok(id) => ids.push(id),
+                Err(reason) => found.leave(&name, &reason),
             }
         }
-        for name in left {
-            self.stage.speaker.note(format!(
-                "(The file {name} was not delivered: it is not a plain file, or too large.)"
-            ));
+        if let Some(note) = found.note() {
+            tracing::info!(
+                run.id = self.context.run_id,
+                "some files of an answer are not delivered, it names them"
+            );
+            self.stage.speaker.answer_with_note(note);
         }
         ids
+    }
+
+    /// The id of an uploaded file, or why it is not delivered.
+    async fn upload(&self, file: Outgoing) -> Result<String, String> {
+        let name = file.name.clone();
+        let bytes = in_thread(move || file.bytes()).await;
+        let bytes = bytes.map_err(|error| match error.kind() {
+            std::io::ErrorKind::FileTooLarge => files::too_large(),
+            _ => format!("it cannot be read ({error})"),
+        })?;
+        let blob = Blob {
+            content_type: "application/octet-stream".to_owned(),
+            bytes,
+        };
+        let artifact = self.host.create_artifact(&name, blob).await;
+        let artifact =
+            artifact.map_err(|error| format!("the gateway refused it ({})", error.code))?;
+        Ok(artifact.artifact_id)
     }
 
     /// Messages that came while the run works. An error ends the steering, not the run.

@@ -53,6 +53,9 @@ pub struct Confinement {
     pub user: Option<String>,
     /// Resource limits.
     pub limits: Limits,
+    /// Whether files, TCP, signals and privileges stay open. The user, the limits, the environment and the descriptors
+    /// are as they are without it.
+    pub is_open: bool,
     /// Whether the wrapper refuses to run with any protection missing ([`Confinement::missing`]).
     pub is_required: bool,
 }
@@ -108,6 +111,13 @@ impl Confinement {
     /// all of them hold. Scopes are no part of it: they are used where the kernel has them.
     pub fn missing(&self, support: Support) -> Vec<&'static str> {
         self.missing_as(support, rustix::process::geteuid())
+    }
+
+    /// Refuses what the wrapper would refuse at each run: missing protections that are required, a user that cannot be
+    /// changed to, and paths that do not exist. Confines nothing.
+    pub fn check(&self) -> anyhow::Result<()> {
+        check_requirement(self, support())?;
+        Ok(system::check(self)?)
     }
 
     fn missing_as(&self, support: Support, own: Uid) -> Vec<&'static str> {
@@ -193,9 +203,14 @@ fn check_requirement(confinement: &Confinement, support: Support) -> Result<(), 
 
 /// User and group to change to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Account {
-    user: u32,
-    group: u32,
+pub(crate) struct Account {
+    pub(crate) user: u32,
+    pub(crate) group: u32,
+}
+
+/// The account of a user by name; `None` to stay as this process's own.
+pub(crate) fn account(user: Option<&str>) -> Result<Option<Account>, SandboxError> {
+    system::account(user)
 }
 
 /// Reasons not to execute the command.
@@ -204,9 +219,9 @@ struct Account {
     not(target_os = "linux"),
     expect(dead_code, reason = "only Linux confines")
 )]
-enum SandboxError {
+pub(crate) enum SandboxError {
     #[error(
-        "cannot enforce the sandbox for {0}; change that, or leave out --require to run without"
+        "cannot enforce the sandbox for {0}; change that, or leave out --require (`sandbox = \"auto\"`) to run without"
     )]
     Unsupported(String),
     #[error("no command was given: name one after --")]
@@ -303,6 +318,35 @@ mod tests {
         };
         let missing = confinement.missing_as(Support::of(Some(4)), Uid::ROOT);
         assert_eq!(missing, Vec::<&str>::new());
+    }
+
+    #[test]
+    fn the_check_refuses_what_each_run_would() {
+        let nowhere = Confinement {
+            read_only: vec!["/nowhere/at-all".into()],
+            ..Confinement::default()
+        };
+        let unknown = Confinement {
+            user: Some("no-such-user-of-runnel".to_owned()),
+            ..Confinement::default()
+        };
+        for (refused, part) in [(nowhere, "/nowhere/at-all"), (unknown, "no such user")] {
+            let error = format!("{:#}", refused.check().unwrap_err());
+            // Systems without Landlock open no path, and change no user.
+            assert!(
+                error.contains(part) || !cfg!(target_os = "linux"),
+                "{error}"
+            );
+        }
+        Confinement::default().check().unwrap();
+        let unlimited = Confinement {
+            is_required: true,
+            ..limited()
+        };
+        if rustix::process::geteuid().is_root() {
+            let error = unlimited.check().unwrap_err().to_string();
+            assert!(error.contains("name a user"), "{error}");
+        }
     }
 
     #[test]

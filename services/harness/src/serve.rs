@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
+use harness::owner::Owner;
 use harness::relay::Relay;
 use harness::sandbox;
 use harness::service::Service;
@@ -76,7 +77,8 @@ fn start(args: &ServeArgs) -> anyhow::Result<()> {
 async fn run(settings: Settings) -> anyhow::Result<()> {
     let secret = settings.secret()?;
     check_sandbox(&settings)?;
-    let workspaces = Workspaces::new(&settings.workspaces).with_context(|| {
+    let owner = Owner::of(settings.user.as_deref())?;
+    let workspaces = Workspaces::new(&settings.workspaces, owner).with_context(|| {
         format!(
             "workspaces: {} cannot be used",
             settings.workspaces.display()
@@ -130,15 +132,13 @@ fn say(listener: &TcpListener, service: &Service) -> anyhow::Result<()> {
 }
 
 fn check_sandbox(settings: &Settings) -> anyhow::Result<()> {
+    let checked = settings.confinement().check();
+    checked.context("sandbox: every run would be refused")?;
     let support = sandbox::support();
     match settings.sandbox {
         SandboxMode::Off => {
-            tracing::warn!("sandbox is off: harnesses read and write what this service can");
+            tracing::warn!("sandbox is off: harnesses reach all that their user can");
         }
-        SandboxMode::Required => ensure!(
-            support.filesystem && support.network,
-            "sandbox: this kernel cannot confine files and TCP (Landlock ABI 4, Linux 6.7); use a newer one, or `auto`"
-        ),
         SandboxMode::Auto if !support.filesystem => {
             tracing::warn!(
                 "the kernel has no Landlock: harnesses read and write what their user can"
@@ -149,7 +149,7 @@ fn check_sandbox(settings: &Settings) -> anyhow::Result<()> {
                 "the kernel's Landlock has no rules for TCP: harnesses connect to any address"
             );
         }
-        SandboxMode::Auto => {}
+        SandboxMode::Auto | SandboxMode::Required => {}
     }
     Ok(())
 }

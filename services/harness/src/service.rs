@@ -54,46 +54,26 @@ impl Service {
         command: &Path,
         port: Option<u16>,
     ) -> Confinement {
-        let limits = self.settings.limits;
-        let mut confinement = Confinement {
-            user: self.settings.user.clone(),
-            limits: sandbox::Limits {
-                memory: Some(limits.memory_bytes),
-                processes: Some(limits.processes),
-                file_size: Some(limits.file_bytes),
-                cpu_seconds: Some(limits.cpu_seconds),
-            },
-            is_required: self.settings.sandbox == SandboxMode::Required,
-            ..Confinement::default()
-        };
-        if self.settings.sandbox == SandboxMode::Off {
-            // The whole tree: limits of resources alone remain.
-            confinement.read_write = vec![PathBuf::from("/")];
-            return confinement;
-        }
-        confinement.read_write = vec![workspace.directory.clone(), workspace.home.clone()];
-        confinement.read_only.clone_from(&self.settings.readable);
+        let mut confinement = self.settings.confinement();
+        confinement.read_write = vec![workspace.path.clone(), workspace.home_path.clone()];
         confinement.read_only.extend(installed_at(command));
-        confinement.connect.clone_from(&self.settings.connect);
         confinement.connect.push(self.relay.port());
         confinement.connect.extend(port);
         confinement.bind.extend(port);
         confinement
     }
 
-    /// One line for each harness: its runner id, and why it cannot run.
+    /// One line for each harness: its runner id, and its command or why it cannot run. Missing commands are logged, too.
     pub fn offered(&self) -> Vec<String> {
         let harnesses = self.settings.harnesses.iter();
         harnesses
             .filter_map(|harness| {
                 let id = harness.runner_id().ok()?;
-                let command = harness.command();
-                Some(match find(command) {
-                    Some(path) => format!("{id}: {}", path.display()),
-                    None => {
-                        format!("{id}: not available, the command `{command}` is not installed")
-                    }
-                })
+                if let Some(reason) = harness.missing() {
+                    tracing::warn!("harness {id} is not available, {reason}");
+                    return Some(format!("{id}: not available, {reason}"));
+                }
+                Some(format!("{id}: {}", find(harness.command())?.display()))
             })
             .collect()
     }
@@ -128,22 +108,20 @@ impl Service {
 impl Runner for Harness {
     fn manifest(&self) -> AgentRunnerManifest {
         let label = in_english(self.settings.preset.label());
-        let command = self.settings.command();
-        let found = find(command);
-        let description = match &found {
-            Some(_) => format!(
+        let missing = self.settings.missing();
+        let description = match &missing {
+            None => format!(
                 "{} under the governance of Runnel",
                 self.settings.preset.label()
             ),
-            None => format!("Not installed: the harness service finds no command `{command}`"),
+            Some(reason) => format!("Not available: {reason}"),
         };
         let mut metadata = json!({
             "harness": self.settings.preset.name(), "native": self.settings.is_native(),
-            "available": found.is_some(), "sandbox": self.service.shown_sandbox(),
+            "available": missing.is_none(), "sandbox": self.service.shown_sandbox(),
         });
-        if found.is_none() {
-            metadata["unavailable_reason"] =
-                json!(format!("the command `{command}` is not installed"));
+        if let Some(reason) = missing {
+            metadata["unavailable_reason"] = reason.into();
         }
         let Value::Object(metadata) = metadata else {
             unreachable!("an object was made")

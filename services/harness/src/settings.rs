@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use crate::launch::find;
 use crate::preset::Preset;
+use crate::sandbox::{self, Confinement};
 
 /// The file, as it is written. Unknown keys are errors.
 #[derive(Debug, Deserialize)]
@@ -75,9 +76,9 @@ pub enum SandboxMode {
     /// As far as the kernel can.
     #[default]
     Auto,
-    /// The service does not start on a kernel that cannot.
+    /// The service does not start where a protection is missing.
     Required,
-    /// Limits of resources alone.
+    /// Nothing is confined: the user and the limits of resources alone remain.
     Off,
 }
 
@@ -193,13 +194,30 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Harnesses whose command is not installed: the runner id and the command.
+    /// The sandbox of every harness, without its workspace, its command and its relay.
+    pub fn confinement(&self) -> Confinement {
+        let limits = self.limits;
+        Confinement {
+            user: self.user.clone(),
+            limits: sandbox::Limits {
+                memory: Some(limits.memory_bytes),
+                processes: Some(limits.processes),
+                file_size: Some(limits.file_bytes),
+                cpu_seconds: Some(limits.cpu_seconds),
+            },
+            read_only: self.readable.clone(),
+            connect: self.connect.clone(),
+            is_open: self.sandbox == SandboxMode::Off,
+            is_required: self.sandbox == SandboxMode::Required,
+            ..Confinement::default()
+        }
+    }
+
+    /// Harnesses whose command is not installed: the runner id, and [`HarnessSettings::missing`].
     pub fn missing(&self) -> Vec<(RunnerId, String)> {
-        let missing = self.harnesses.iter().filter_map(|harness| {
-            let id = harness.runner_id().ok()?;
-            let command = harness.command();
-            find(command).is_none().then(|| (id, command.to_owned()))
-        });
+        let harnesses = self.harnesses.iter();
+        let missing =
+            harnesses.filter_map(|harness| Some((harness.runner_id().ok()?, harness.missing()?)));
         missing.collect()
     }
 
@@ -234,6 +252,33 @@ impl HarnessSettings {
         let own = self.command.as_deref();
         own.or_else(|| self.preset.command(self.is_native()))
             .unwrap_or_default()
+    }
+
+    /// The missing command, and how to install it: one clause without a full stop. `None` where the command is there.
+    pub(crate) fn missing(&self) -> Option<String> {
+        let command = self.command();
+        let advice = || {
+            format!(
+                "the command `{command}` is not installed: {}",
+                self.advice()
+            )
+        };
+        find(command).is_none().then(advice)
+    }
+
+    /// How to install the command.
+    fn advice(&self) -> String {
+        let package = self.preset.package(self.is_native());
+        match package.filter(|_| self.command.is_none()) {
+            Some(package) => {
+                format!(
+                    "install it with `npm install --global {package}`, or set `command` in the settings of the harness service"
+                )
+            }
+            None => {
+                "install it, or correct `command` in the settings of the harness service".to_owned()
+            }
+        }
     }
 }
 
@@ -290,6 +335,34 @@ mod tests {
             let told = format!("{error:#}");
             assert!(told.contains(part), "{text}: {told}");
         }
+    }
+
+    #[test]
+    fn names_missing_commands_with_their_packages() {
+        let harness = |text: &str| {
+            let settings = Settings::parse(&format!("{HEAD}[[harnesses]]\n{text}")).unwrap();
+            settings.harnesses[0].clone()
+        };
+        for preset in Preset::NAMED {
+            let advice = harness(&format!("preset = \"{}\"", preset.name())).advice();
+            assert!(advice.contains("npm install --global"), "{advice}");
+        }
+        let own = harness("preset = \"codex\"\ncommand = \"/nowhere/codex\"").missing();
+        let own = own.expect("it is missing");
+        assert!(
+            own.contains("/nowhere/codex") && own.contains("correct `command`"),
+            "{own}"
+        );
+        // A file without the right to execute it is no command.
+        assert!(
+            harness("preset = \"acp\"\ncommand = \"/etc/passwd\"")
+                .missing()
+                .is_some()
+        );
+        assert_eq!(
+            harness("preset = \"acp\"\ncommand = \"/bin/sh\"").missing(),
+            None
+        );
     }
 
     #[test]

@@ -22,8 +22,10 @@ pub(crate) struct Speaker {
     /// Bytes that the data of one result may take.
     most: usize,
     streams: bool,
-    /// The text of this turn.
+    /// The text of the message that is not complete.
     said: String,
+    /// Its bytes as JSON.
+    said_bytes: usize,
     /// Of it, bytes that the last delta with the whole text had.
     repeated: usize,
     sequence: i64,
@@ -31,6 +33,8 @@ pub(crate) struct Speaker {
     breaks: bool,
     /// Sentences that are added at the end of the turn.
     notes: Vec<String>,
+    /// Whether the turn has an answer, if only in a note.
+    has_answered: bool,
 }
 
 impl Speaker {
@@ -49,10 +53,12 @@ impl Speaker {
             most: most - most / 8,
             streams: context.delivery.supports_streaming,
             said: String::new(),
+            said_bytes: 0,
             repeated: 0,
             sequence: 0,
             breaks: false,
             notes: Vec::new(),
+            has_answered: false,
         }
     }
 
@@ -71,10 +77,12 @@ impl Speaker {
         self.breaks = true;
     }
 
+    /// Says the next piece of the answer. A message that is full is completed, and the next one goes on.
     pub(crate) async fn say(&mut self, text: &str) {
         if text.is_empty() {
             return;
         }
+        self.has_answered |= !text.trim().is_empty();
         let breaks = std::mem::take(&mut self.breaks);
         if breaks && !self.said.is_empty() && !self.said.ends_with('\n') {
             self.say_pieces("\n\n").await;
@@ -85,13 +93,18 @@ impl Speaker {
     async fn say_pieces(&mut self, text: &str) {
         let piece_bytes = self.part_bytes();
         for piece in pieces(text, piece_bytes) {
+            let bytes = piece.chars().map(json_bytes).sum::<usize>();
+            if self.said_bytes + bytes > self.most / 4 * 3 {
+                self.end_message(Vec::new()).await;
+            }
             self.said.push_str(piece);
+            self.said_bytes += bytes;
             self.sequence += 1;
             if !self.streams {
                 continue;
             }
             let is_much_new = (self.said.len() - self.repeated) * REPEATS >= self.said.len();
-            let repeats = is_much_new && self.said.len() <= self.most / 4;
+            let repeats = is_much_new && self.said_bytes <= self.most / 4;
             if repeats {
                 self.repeated = self.said.len();
             }
@@ -114,27 +127,38 @@ impl Speaker {
         }
     }
 
-    /// Ends the turn with one `message.completed`. Whether the harness said anything.
+    /// Adds a sentence that is an answer by itself, such as a refusal.
+    pub(crate) fn answer_with_note(&mut self, sentence: String) {
+        self.has_answered = true;
+        self.note(sentence);
+    }
+
+    /// Whether the turn has an answer so far, its files aside.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.has_answered
+    }
+
+    /// Ends the turn with a `message.completed` of the rest of its text, the notes and the files. Whether the turn has
+    /// an answer: text, a note that is one, or a file.
     pub(crate) async fn complete(&mut self, file_ids: Vec<String>) -> bool {
-        let has_spoken = !self.said.trim().is_empty();
+        let has_answered = std::mem::take(&mut self.has_answered) || !file_ids.is_empty();
         for note in std::mem::take(&mut self.notes) {
             let gap = if self.said.is_empty() { "" } else { "\n\n" };
-            self.say(&format!("{gap}{note}")).await;
+            self.say_pieces(&format!("{gap}{note}")).await;
         }
+        if !self.said.is_empty() || !file_ids.is_empty() {
+            self.end_message(file_ids).await;
+        }
+        self.breaks = false;
+        has_answered
+    }
+
+    async fn end_message(&mut self, file_ids: Vec<String>) {
         let text = std::mem::take(&mut self.said);
-        (self.repeated, self.sequence, self.breaks) = (0, 0, false);
-        if text.is_empty() && file_ids.is_empty() {
-            return has_spoken;
-        }
-        // The gateway makes a longer message out of the deltas.
-        if text.len() <= self.most / 2 || !self.streams {
-            let text = cut(&text, self.most / 2);
-            let message = Message::text("assistant", text);
-            self.out
-                .send(results::message_completed(message, file_ids))
-                .await;
-        }
-        has_spoken
+        (self.said_bytes, self.repeated, self.sequence) = (0, 0, 0);
+        let message = Message::text("assistant", text);
+        let completed = results::message_completed(message, file_ids);
+        self.out.send(completed).await;
     }
 
     /// `tool.call.started`.
@@ -214,28 +238,88 @@ pub(crate) fn bounded(value: &Value, bytes: usize) -> Value {
     json!({"truncated": true, "bytes": text.len(), "preview": cut(&text, bytes / 2)})
 }
 
+/// A text in pieces that take at most so many bytes of JSON, or one character.
 fn pieces(text: &str, bytes: usize) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let at = rest.floor_char_boundary(bytes.max(4));
-        let (piece, behind) = rest.split_at(at);
+        let mut left = bytes;
+        let end = rest.char_indices().find(|(at, char)| {
+            let taken = json_bytes(*char);
+            let is_over = *at > 0 && taken > left;
+            left = left.saturating_sub(taken);
+            is_over
+        });
+        let (piece, behind) = rest.split_at(end.map_or(rest.len(), |(at, _)| at));
         rest = behind;
-        Some(piece)
+        (!piece.is_empty()).then_some(piece)
     })
+}
+
+/// Bytes of a character in a JSON text.
+fn json_bytes(char: char) -> usize {
+    match char {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        char if char < ' ' => 6,
+        char => char.len_utf8(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::StreamExt as _;
+
     use super::*;
+
+    /// The results of a turn that says the text and has one file.
+    async fn results_of(text: String, streams: bool) -> Vec<AgentRunResult> {
+        let access = json!({"base_url": "http://127.0.0.1:1", "token": "t", "token_expires_at": 1});
+        let access = serde_json::from_value(access).unwrap();
+        let request = runner_kit::testing::run_request("plugin:a/b/c", "hi", &access).unwrap();
+        let mut context = request.context;
+        context.delivery.supports_streaming = streams;
+        let results = runner_kit::stream(move |out| async move {
+            let mut speaker = Speaker::new(out, &context);
+            speaker.say(&text).await;
+            assert!(speaker.complete(vec!["file".to_owned()]).await);
+            Ok(())
+        });
+        results.map(Result::unwrap).collect().await
+    }
+
+    #[tokio::test]
+    async fn long_answers_keep_their_text_and_files() {
+        let long = "\u{1}\"long\" line\n".repeat(50_000);
+        for (text, streams) in [(&long, true), (&long, false), (&String::new(), true)] {
+            let results = results_of(text.clone(), streams).await;
+            let of = |kind: &str| {
+                results
+                    .iter()
+                    .filter(|it| it.kind == kind)
+                    .collect::<Vec<_>>()
+            };
+            let messages = of("message.completed");
+            let texts = messages
+                .iter()
+                .map(|it| it.data["message"]["content"].as_str().unwrap());
+            assert_eq!(texts.collect::<String>(), *text);
+            let (last, others) = messages.split_last().expect("a message");
+            assert_eq!(last.data["file_ids"], json!(["file"]));
+            assert!(others.iter().all(|it| it.data["file_ids"] == json!([])));
+            let size = |it: &AgentRunResult| serde_json::to_vec(it).unwrap().len() as u64;
+            assert!(results.iter().all(|it| size(it) < RESULT_BYTES));
+            assert_eq!(of("message.delta").is_empty(), text.is_empty() || !streams);
+        }
+    }
 
     #[test]
     fn cuts_where_a_character_ends() {
         assert_eq!(cut("abc", 3), "abc");
         assert_eq!(cut("ääää", 6), "ä…");
         assert_eq!(pieces("äöü", 4).collect::<Vec<_>>(), ["äö", "ü"]);
+        assert_eq!(
+            pieces("a\n\u{1}b", 3).collect::<Vec<_>>(),
+            ["a\n", "\u{1}", "b"]
+        );
         assert_eq!(bounded(&json!("abcdefgh"), 20), json!("abcdefgh"));
         assert_eq!(bounded(&json!("abcdefgh"), 8)["truncated"], true);
     }

@@ -7,9 +7,12 @@ use runner_kit::CancellationToken;
 use tokio::time::Instant;
 
 use crate::failure::{BUDGET_EXCEEDED, Failure, TIMEOUT};
-use crate::permission::Permissions;
+use crate::permission::{Decided, Permissions};
 use crate::speaker::Speaker;
 use crate::usage::Spent;
+
+/// Why a turn ended whose model refused to answer.
+pub(crate) const REFUSED: &str = "content_filter";
 
 /// The content of one prompt.
 #[derive(Clone, Debug, Default)]
@@ -49,10 +52,13 @@ pub(crate) struct Stop {
 }
 
 impl Stage {
-    /// Tells the user at the end of the turn that a permission was not given.
-    pub(crate) fn note_refusal(&mut self, title: &str, reason: &str) {
-        let title = crate::speaker::cut(title, 200);
-        self.speaker.note(format!(
+    /// Tells the user at the end of the turn that a permission was not given, and why.
+    pub(crate) fn note_refusal<Request>(&mut self, decided: &Decided<Request>) {
+        let Some(reason) = decided.decision.reason() else {
+            return;
+        };
+        let title = crate::speaker::cut(&decided.title, 200);
+        self.speaker.answer_with_note(format!(
             "(Permission for “{title}” was not given: {reason}.)"
         ));
     }

@@ -1,25 +1,36 @@
 //! Workspaces: one directory for each conversation below the operator's root, or a directory that the operator names.
 
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, Metadata};
+use std::ffi::OsStr;
+use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use crate::directory::Directory;
 use crate::failure::{Failure, WORKSPACE_FAILED};
-use crate::hash::short_hash;
+use crate::hash::{is_short_hash, short_hash};
+use crate::owner::Owner;
 
 /// Readable and writable by their owner alone.
 const MODE: u32 = 0o700;
+/// The folders of one workspace: where the harness works, and its home directory.
+const WORK: &str = "work";
+const HOME: &str = "home";
+/// The beginning of names of workspaces that are being removed.
+const REMOVED: &str = ".removed-";
+/// How long after its last use a workspace is kept in any case.
+const RECENT: Duration = Duration::from_mins(1);
 /// Entries of one workspace that are looked at to know its size.
 const MOST_ENTRIES: usize = 100_000;
 
 /// All workspaces of a service. Clones share what is in use.
 #[derive(Clone, Debug)]
 pub struct Workspaces {
-    root: PathBuf,
+    path: PathBuf,
+    owner: Owner,
     in_use: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -27,21 +38,60 @@ pub struct Workspaces {
 #[derive(Debug)]
 pub(crate) struct Workspace {
     /// Where the harness works.
-    pub(crate) directory: PathBuf,
-    /// Its home directory, kept from run to run for its sessions.
-    pub(crate) home: PathBuf,
+    pub(crate) path: PathBuf,
+    /// The directory of that path. The service works in it by this descriptor alone.
+    pub(crate) directory: Directory,
+    /// The path of its home directory, kept from run to run for its sessions.
+    pub(crate) home_path: PathBuf,
+    /// The directory of that path.
+    pub(crate) home: Directory,
+    _use: InUse,
+}
+
+/// The mark that a workspace is in use. Dropping it frees the workspace.
+#[derive(Debug)]
+struct InUse {
     name: String,
     all: Workspaces,
 }
 
 impl Workspaces {
-    /// Those below `root`, which is made if it is missing.
-    pub fn new(root: &Path) -> io::Result<Self> {
-        make_private(root)?;
-        Ok(Self {
-            root: root.canonicalize()?,
+    /// Those below `path`, which is made if it is missing. `owner`: the user that harnesses run as; an error where it
+    /// cannot get there.
+    pub fn new(path: &Path, owner: Owner) -> io::Result<Self> {
+        make_root(path)?;
+        let workspaces = Self {
+            path: path.canonicalize()?,
+            owner,
             in_use: Arc::default(),
-        })
+        };
+        workspaces.root()?;
+        let mut above = workspaces.path.ancestors().skip(1);
+        if !owner.is_own()
+            && let Some(closed) =
+                above.find(|path| !path.metadata().is_ok_and(|it| owner.enters(&it)))
+        {
+            return Err(io::Error::other(format!(
+                "the user of the harnesses cannot enter {}: let it (chmod o+x), or name another place",
+                closed.display()
+            )));
+        }
+        Ok(workspaces)
+    }
+
+    /// The directory above all workspaces, the service's own: harnesses rename nothing there.
+    fn root(&self) -> io::Result<Directory> {
+        make_root(&self.path)?;
+        let root = Directory::open(&self.path, Owner::own())?;
+        self.open_way(root)
+    }
+
+    /// Lets the user of the harnesses through a directory of the service.
+    fn open_way(&self, directory: Directory) -> io::Result<Directory> {
+        if !self.owner.is_own() {
+            directory.let_through()?;
+        }
+        Ok(directory)
     }
 
     /// The workspace of a conversation. `named`: a directory of the operator to work in instead of an own one.
@@ -56,65 +106,90 @@ impl Workspaces {
             let message = "another run works in this conversation's workspace; set the agent's `concurrency` to `enqueue` or `steer`";
             return Err(Failure::new("harness.workspace_busy", message).retryable());
         }
-        let workspace = Workspace {
-            directory: named.map_or_else(|| self.root.join(&name).join("work"), Path::to_path_buf),
-            home: self.root.join(&name).join("home"),
+        let in_use = InUse {
             name,
             all: self.clone(),
         };
-        let made = make_private(&self.root.join(&workspace.name))
-            .and_then(|()| make_private(&workspace.home))
-            .and_then(|()| match named {
-                None => make_private(&workspace.directory),
-                Some(named) => check_directory(&named.symlink_metadata()?),
-            });
-        made.map_err(|error| {
-            let directory = workspace.directory.display();
-            Failure::new(
-                WORKSPACE_FAILED,
-                format!("the workspace {directory} cannot be used: {error}"),
-            )
-        })?;
-        Ok(workspace)
+        let path = self.path.join(&in_use.name);
+        self.make(in_use, named).map_err(|error| {
+            let path = named.map_or_else(|| path.join(WORK), Path::to_path_buf);
+            let path = path.display();
+            let message = format!("the workspace {path} cannot be used: {error}");
+            Failure::new(WORKSPACE_FAILED, message)
+        })
     }
 
-    /// Removes workspaces that were not used for `age`, and the oldest of the others until all take at most `bytes`.
-    /// Never one that is in use.
+    fn make(&self, in_use: InUse, named: Option<&Path>) -> io::Result<Workspace> {
+        let path = self.path.join(&in_use.name);
+        let parent = self.root()?.make_folder(OsStr::new(&in_use.name))?;
+        parent.adopt()?;
+        let parent = self.open_way(parent)?.for_user(self.owner);
+        let folder = |name: &str| {
+            let folder = parent.make_folder(OsStr::new(name))?;
+            // Made by an earlier service of another user, or for one.
+            folder.adopt().map(|()| folder)
+        };
+        let home = folder(HOME)?;
+        let (path, home_path) = (path.join(WORK), path.join(HOME));
+        let (path, directory) = match named {
+            None => (path, folder(WORK)?),
+            Some(named) => (named.to_path_buf(), Directory::open(named, self.owner)?),
+        };
+        in_use.touch()?;
+        Ok(Workspace {
+            path,
+            directory,
+            home_path,
+            home,
+            _use: in_use,
+        })
+    }
+
+    /// Removes workspaces that were not used for `age`, and the longest unused of the others until all take at most
+    /// `bytes`. Never one that is in use, nor one of the last minute: processes of its last run may still end.
     pub fn sweep(&self, age: Duration, bytes: u64) -> io::Result<()> {
         let mut kept = Vec::new();
-        for entry in std::fs::read_dir(&self.root)? {
-            let entry = entry?;
-            let used_at = last_used(&entry.path())?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if used_at.elapsed().is_ok_and(|elapsed| elapsed > age) {
-                self.remove(&name)?;
-            } else {
-                kept.push((used_at, size_of(&entry.path()), name));
+        for entry in std::fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with(REMOVED) {
+                // An earlier service ended while it removed this one.
+                delete(&path);
+            } else if is_short_hash(&name)
+                && let Ok(used_at) = last_used(&path)
+            {
+                kept.push((used_at, name.into_owned()));
             }
         }
         kept.sort();
-        let mut total: u64 = kept.iter().map(|(_, size, _)| size).sum();
-        for (_, size, name) in kept {
-            if total <= bytes {
-                break;
-            }
-            if self.remove(&name)? {
+        let sizes = kept.iter().map(|(_, name)| size_of(&self.path.join(name)));
+        let sizes: Vec<u64> = sizes.collect();
+        let mut total: u64 = sizes.iter().sum();
+        for ((used_at, name), size) in kept.into_iter().zip(sizes) {
+            let unused = used_at.elapsed().unwrap_or_default();
+            if unused > RECENT && (unused > age || total > bytes) && self.remove(&name, used_at) {
                 total -= size;
             }
         }
         Ok(())
     }
 
-    /// Whether it was removed; not while it is in use.
-    fn remove(&self, name: &str) -> io::Result<bool> {
-        let in_use = self.in_use();
-        if in_use.contains(name) {
-            return Ok(false);
+    /// Whether a workspace was removed. Not while it is in use, or once it was used after `seen`.
+    fn remove(&self, name: &str, seen: SystemTime) -> bool {
+        let path = self.path.join(name);
+        let removed = format!("{REMOVED}{}", uuid::Uuid::new_v4().simple());
+        let removed = self.path.join(removed);
+        {
+            // Under the lock, no run opens the workspace; the long removal is beside it.
+            let in_use = self.in_use();
+            let is_used = in_use.contains(name) || !last_used(&path).is_ok_and(|at| at == seen);
+            if is_used || std::fs::rename(&path, &removed).is_err() {
+                return false;
+            }
         }
-        // The lock is held: no run opens the workspace meanwhile.
-        std::fs::remove_dir_all(self.root.join(name))?;
+        delete(&removed);
         tracing::info!(workspace = name, "workspace {name} removed");
-        Ok(true)
+        true
     }
 
     // The set is whole after any panic.
@@ -123,35 +198,39 @@ impl Workspaces {
     }
 }
 
-impl Drop for Workspace {
+impl InUse {
+    /// Marks the time of the use, for [`Workspaces::sweep`]. Files deep in a workspace leave no mark of themselves.
+    fn touch(&self) -> io::Result<()> {
+        let all = Directory::open(&self.all.path, Owner::own())?;
+        all.folder(OsStr::new(&self.name))?.touch()
+    }
+}
+
+impl Drop for InUse {
     fn drop(&mut self) {
+        if let Err(error) = self.touch() {
+            tracing::warn!(%error, workspace = self.name, "the use of a workspace cannot be marked, it may be removed early");
+        }
         self.all.in_use().remove(&self.name);
     }
 }
 
-/// Makes a directory with mode 0700, or checks the one that is there: a link is refused.
-fn make_private(path: &Path) -> io::Result<()> {
-    match path.symlink_metadata() {
-        Ok(metadata) => check_directory(&metadata),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            DirBuilder::new().recursive(true).mode(MODE).create(path)
-        }
-        Err(error) => Err(error),
+fn make_root(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(MODE).create(path)
+}
+
+/// Removes what was renamed for it. The next sweep tries again.
+fn delete(path: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(path) {
+        let path = path.display();
+        tracing::warn!(%error, "{path} cannot be removed, trying again in an hour");
     }
 }
 
-fn check_directory(metadata: &Metadata) -> io::Result<()> {
-    if metadata.is_dir() {
-        Ok(())
-    } else {
-        Err(io::Error::other("it is not a directory"))
-    }
-}
-
-/// When a workspace was last written to, as its directories tell.
+/// When a workspace was last used, as its directories tell.
 fn last_used(path: &Path) -> io::Result<SystemTime> {
     let mut newest = path.symlink_metadata()?.modified()?;
-    for part in ["work", "home"] {
+    for part in [WORK, HOME] {
         if let Ok(modified) = path
             .join(part)
             .symlink_metadata()
@@ -190,29 +269,29 @@ mod tests {
 
     fn workspaces() -> (Workspaces, PathBuf) {
         let root = std::env::temp_dir().join(format!("runnel-workspaces-{}", uuid::Uuid::new_v4()));
-        (Workspaces::new(&root).unwrap(), root)
+        (Workspaces::new(&root, Owner::own()).unwrap(), root)
     }
 
     #[test]
     fn a_conversation_keeps_its_private_directory() {
         let (workspaces, root) = workspaces();
         let first = workspaces.open("a", None).unwrap();
-        let directory = first.directory.clone();
+        let directory = first.path.clone();
         assert_eq!(directory.metadata().unwrap().mode() & 0o777, 0o700);
         assert_eq!(
             workspaces.open("a", None).unwrap_err().code,
             "harness.workspace_busy"
         );
         drop(first);
-        assert_eq!(workspaces.open("a", None).unwrap().directory, directory);
-        assert_ne!(workspaces.open("b", None).unwrap().directory, directory);
+        assert_eq!(workspaces.open("a", None).unwrap().path, directory);
+        assert_ne!(workspaces.open("b", None).unwrap().path, directory);
         std::fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
     fn refuses_a_link_in_the_place_of_a_workspace() {
         let (workspaces, root) = workspaces();
-        let directory = workspaces.open("a", None).unwrap().directory.clone();
+        let directory = workspaces.open("a", None).unwrap().path.clone();
         std::fs::remove_dir_all(&directory).unwrap();
         std::os::unix::fs::symlink("/etc", &directory).unwrap();
         assert_eq!(
@@ -222,16 +301,57 @@ mod tests {
         std::fs::remove_dir_all(root).unwrap();
     }
 
+    /// Makes a workspace look unused for so long.
+    fn leave_unused(path: &Path, time: Duration) {
+        let parent = path.parent().unwrap();
+        for path in [path, parent, &parent.join(HOME)] {
+            let directory = std::fs::File::open(path).unwrap();
+            directory.set_modified(crate::clock::now() - time).unwrap();
+        }
+    }
+
+    const HOUR: Duration = Duration::from_hours(1);
+
     #[test]
-    fn sweeps_by_age_and_size_but_not_a_live_run() {
+    fn sweeps_by_age_and_size() {
+        let (workspaces, root) = workspaces();
+        let paths =
+            ["old", "large", "new"].map(|it| workspaces.open(it, None).unwrap().path.clone());
+        let [old, large, new] = &paths;
+        leave_unused(old, HOUR * 3);
+        leave_unused(large, HOUR);
+        std::fs::create_dir(root.join("lost+found")).unwrap();
+        std::fs::create_dir(root.join(".removed-0")).unwrap();
+        workspaces.sweep(HOUR * 2, u64::MAX).unwrap();
+        assert!(!old.exists() && large.exists());
+        workspaces.sweep(HOUR * 2, 0).unwrap();
+        // The last minute's is kept at any size.
+        assert!(!large.exists() && new.exists());
+        let names = std::fs::read_dir(&root).unwrap().flatten();
+        assert_eq!(
+            names.count(),
+            2,
+            "a foreign directory and the new workspace"
+        );
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_used_workspace_outlives_its_age() {
         let (workspaces, root) = workspaces();
         let live = workspaces.open("live", None).unwrap();
-        let old = workspaces.open("old", None).unwrap().directory.clone();
-        std::fs::write(old.join("file"), vec![0; 100_000]).unwrap();
-        workspaces.sweep(Duration::from_hours(1), u64::MAX).unwrap();
-        assert!(old.exists());
-        workspaces.sweep(Duration::from_hours(1), 0).unwrap();
-        assert!(!old.exists() && live.directory.exists());
+        let path = live.path.clone();
+        leave_unused(&path, HOUR * 3);
+        workspaces.sweep(HOUR, 0).unwrap();
+        assert!(path.exists(), "a workspace in use was removed");
+        // The age counts from the end of the last use.
+        drop(live);
+        workspaces.sweep(HOUR, u64::MAX).unwrap();
+        assert!(path.exists(), "a workspace that was just used was removed");
+        leave_unused(&path, HOUR * 3);
+        drop(workspaces.open("live", None).unwrap());
+        workspaces.sweep(HOUR, u64::MAX).unwrap();
+        assert!(path.exists());
         std::fs::remove_dir_all(root).unwrap();
     }
 }

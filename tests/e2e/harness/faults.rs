@@ -27,6 +27,37 @@ async fn a_fault_has_its_code_and_leaves_no_process(#[case] mode: &str, #[case] 
     house.is_still().await;
 }
 
+#[rstest]
+#[case("file-alone", "")]
+#[case("large-file", "large.bin: it is larger than 16 MiB")]
+#[case("refusal-alone", "was not given: refused")]
+#[case("model-refusal", "The model refused to answer.")]
+#[tokio::test]
+async fn files_and_refusals_alone_are_answers(#[case] mode: &str, #[case] text: &str) {
+    let mut setup = fake(mode);
+    setup.config = "mode = \"read-only\"";
+    let house = HarnessHouse::open(setup).await;
+    let ended = house.ask("hello").await;
+    assert_eq!(ended.ending(), "completed", "{}", ended.run);
+    assert!(ended.text().contains(text), "{}", ended.text());
+    let message = ended.of("message.completed")[0];
+    let files = message["file_ids"].as_array().map_or(0, Vec::len);
+    assert_eq!(files, usize::from(mode == "file-alone"), "{message}");
+}
+
+#[rstest]
+#[case("exit-new", "failed harness.exited")]
+#[case("deny-new", "failed harness.protocol_error")]
+#[tokio::test]
+async fn unopened_sessions_fail_with_the_last_line(#[case] mode: &str, #[case] ending: &str) {
+    let house = HarnessHouse::open(fake(mode)).await;
+    let ended = house.ask("hello").await;
+    assert_eq!(ended.ending(), ending, "{}", ended.run);
+    let message = ended.run["error"]["message"].as_str().unwrap();
+    assert!(message.contains("fatal: no session today"), "{message}");
+    house.is_still().await;
+}
+
 #[tokio::test]
 async fn cancel_ends_the_turn_and_its_processes() {
     for mode in ["good", "ignore-cancel"] {

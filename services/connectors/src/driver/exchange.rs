@@ -109,10 +109,7 @@ fn transport(error: EgressError) -> TransportError {
 }
 
 /// The bytes and the type of a file at a public address; else the reason why there are none.
-pub(super) async fn fetch(
-    egress: &Egress,
-    url: &str,
-) -> Result<(Vec<u8>, Option<String>), String> {
+pub(super) async fn fetch(egress: &Egress, url: &str) -> Result<(Vec<u8>, Option<String>), String> {
     let url = Url::parse(url).map_err(|_| "its address is no URL".to_owned())?;
     let request = egress.request(http::Method::GET, &url);
     let response = match request {

@@ -37,8 +37,8 @@ impl Gateway {
     }
 
     fn message(&self, item: TranscriptItem) -> Option<HistoryMessage> {
-        let is_told = item.event_id != self.event_id
-            && matches!(item.role.as_str(), "user" | "assistant");
+        let is_told =
+            item.event_id != self.event_id && matches!(item.role.as_str(), "user" | "assistant");
         let text = item.content.filter(|text| is_told && !text.is_empty())?;
         let role = item.role;
         Some(HistoryMessage { role, text })
@@ -82,7 +82,10 @@ impl RunHost for Gateway {
         question: &InteractionRequest,
     ) -> Result<AwaitedInteraction, Failure> {
         let id = question.interaction_id.as_str();
-        self.host.wait_for_interaction(id).await.or_else(unanswered)
+        self.host
+            .wait_for_interaction(id)
+            .await
+            .or_else(|error| unanswered(&error))
     }
 
     async fn save(&mut self, file: NewFile) -> Result<String, String> {
@@ -96,7 +99,7 @@ impl RunHost for Gateway {
     }
 }
 
-fn unanswered(error: HostError) -> Result<AwaitedInteraction, Failure> {
+fn unanswered(error: &HostError) -> Result<AwaitedInteraction, Failure> {
     if error.is_cancelled() {
         return Ok(AwaitedInteraction::Cancelled);
     }

@@ -15,7 +15,14 @@ const BODY: &str = "{text: .input.text, user: .user, session: .session}";
 const MOST_HEADERS: usize = 32;
 /// Headers that belong to the connection.
 const FORBIDDEN: [&str; 8] = [
-    "connection", "content-length", "expect", "host", "te", "trailer", "transfer-encoding", "upgrade",
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
 ];
 
 /// The filters on one event, by their keys below `events`.

@@ -8,6 +8,8 @@ mod functions;
 mod grammar;
 mod value;
 
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use jaq_core::load::parse::{Def, Term};
@@ -31,8 +33,13 @@ const ERROR_BYTES: usize = 200;
 const NAME: &str = "runnel_filter";
 const MAIN: &str = "runnel_filter($event)";
 
+/// Compiled filters that are kept: the runs of an agent have the same ones.
+const MOST_KEPT: usize = 256;
+static KEPT: Mutex<VecDeque<(String, Filter)>> = Mutex::new(VecDeque::new());
+
 /// A compiled filter. Beside its input it knows `$event`.
-pub(super) struct Filter(jaq_core::Filter<Jq>);
+#[derive(Clone)]
+pub(super) struct Filter(Arc<jaq_core::Filter<Jq>>);
 
 /// The data of a filter's run.
 pub(super) struct Jq;
@@ -83,13 +90,21 @@ impl Filter {
         if code.len() > TEXT_BYTES {
             return Err(Fault::of(format!("is longer than {TEXT_BYTES} bytes")));
         }
+        let kept = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, filter)) = kept().iter().find(|(text, _)| text == code) {
+            return Ok(filter.clone());
+        }
         let compiled = thread::scope(|scope| {
             let builder = thread::Builder::new().stack_size(PARSER_STACK);
             let thread = builder.spawn_scoped(scope, || compile(code));
             thread.ok()?.join().ok()
         });
         let none = || Fault::of("cannot be compiled now: try again");
-        compiled.ok_or_else(none)?.map(Self)
+        let filter = Self(Arc::new(compiled.ok_or_else(none)??));
+        let mut kept = kept();
+        kept.truncate(MOST_KEPT - 1);
+        kept.push_front((code.to_owned(), filter.clone()));
+        Ok(filter)
     }
 
     /// The values for one input. `event`: the value of `$event`.
@@ -144,9 +159,7 @@ fn parse(code: &str) -> Result<Term<&str>, Fault> {
         let first = errors.into_iter().next();
         first.map_or_else(
             || Fault::of("cannot be read"),
-            |(expected, found)| {
-                Fault::at(code, found, format!("expected {}", expected.as_str()))
-            },
+            |(expected, found)| Fault::at(code, found, format!("expected {}", expected.as_str())),
         )
     })?;
     let parsed = Parser::new(&tokens).parse(Parser::term);

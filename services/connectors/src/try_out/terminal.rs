@@ -45,7 +45,11 @@ impl Terminal {
 
     fn print(&mut self, result: &AgentRunResult, out: &mut impl Write) -> io::Result<()> {
         let data = json!(result.data);
-        let text = |pointer: &str| data.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let text = |pointer: &str| {
+            data.pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
         let kind = ResultType::parse(&result.kind);
         if kind == Some(ResultType::MessageDelta) {
             return self.print_delta(text("/chunk/content"), text("/chunk/all_content"), out);
@@ -64,15 +68,27 @@ impl Terminal {
                 }
             }
             Some(ResultType::ToolCallStarted) => {
-                writeln!(out, "[tool] {} {}", text("/tool_name"), short(&data["parameters"]))
+                writeln!(
+                    out,
+                    "[tool] {} {}",
+                    text("/tool_name"),
+                    short(&data["parameters"])
+                )
             }
             Some(ResultType::ToolCallCompleted) => {
-                let result = if data["error"].is_null() { &data["result"] } else { &data["error"] };
+                let result = if data["error"].is_null() {
+                    &data["result"]
+                } else {
+                    &data["error"]
+                };
                 writeln!(out, "[tool] {} -> {}", text("/tool_name"), short(result))
             }
-            Some(ResultType::ProcessorLog) => writeln!(out, "[{}] {}", text("/level"), text("/text")),
+            Some(ResultType::ProcessorLog) => {
+                writeln!(out, "[{}] {}", text("/level"), text("/text"))
+            }
             Some(ResultType::StateUpdated) => {
-                self.state.insert(text("/key").to_owned(), data["value"].clone());
+                self.state
+                    .insert(text("/key").to_owned(), data["value"].clone());
                 writeln!(out, "[state] {} = {}", text("/key"), short(&data["value"]))
             }
             Some(ResultType::ActionRequested) => {
@@ -109,7 +125,11 @@ impl Terminal {
     fn print_failure(&mut self, data: &Value, out: &mut impl Write) -> io::Result<()> {
         self.has_failed = true;
         let text = |key: &str| data[key].as_str().unwrap_or_default();
-        let again = if data["retryable"] == true { " (retryable)" } else { "" };
+        let again = if data["retryable"] == true {
+            " (retryable)"
+        } else {
+            ""
+        };
         writeln!(out, "[failed] {}{again}: {}", text("code"), text("message"))?;
         if let Some(pointer) = data["details"]["pointer"].as_str() {
             writeln!(out, "  key: {pointer}")?;
@@ -131,7 +151,9 @@ impl Terminal {
 }
 
 fn short(value: &Value) -> String {
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let text = value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned);
     text.chars().take(SHOWN).collect()
 }
 
@@ -155,7 +177,12 @@ impl RunHost for Terminal {
     }
 
     async fn save(&mut self, file: NewFile) -> Result<String, String> {
-        Ok(format!("{} ({}, {} bytes)", file.name, file.mime_type, file.bytes.len()))
+        Ok(format!(
+            "{} ({}, {} bytes)",
+            file.name,
+            file.mime_type,
+            file.bytes.len()
+        ))
     }
 }
 

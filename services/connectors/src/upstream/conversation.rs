@@ -37,6 +37,11 @@ impl Conversation {
         self.id.as_deref()
     }
 
+    /// True while the id is a stored one that the platform has not confirmed.
+    pub fn is_unconfirmed(&self) -> bool {
+        self.is_unconfirmed
+    }
+
     /// True after [`Conversation::start_over`].
     pub fn is_retried(&self) -> bool {
         self.has_retried

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
 use domain::migrate::toml_text;
+use harness::owner::Owner;
 use harness::preset::Preset;
 use harness::relay::Relay;
 use harness::service::Service;
@@ -76,12 +77,10 @@ pub(super) async fn runners(
         );
     }
     let settings = Settings::parse(&text).context("--harness")?;
-    if let Some((id, command)) = settings.missing().first() {
-        bail!(
-            "--harness: {id} needs the command `{command}`, which is not installed; docs/harness.md says how to get it"
-        );
+    if let Some((id, reason)) = settings.missing().first() {
+        bail!("--harness: {id} is not available, {reason}");
     }
-    let workspaces = Workspaces::new(&workspaces)?;
+    let workspaces = Workspaces::new(&workspaces, Owner::own())?;
     let (relay, relaying) = Relay::open_port(stop).await?;
     tasks.spawn(async move {
         if let Err(error) = relaying.await {

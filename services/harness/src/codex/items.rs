@@ -16,7 +16,6 @@ const MOST_ITEMS: usize = 1_000;
 #[derive(Debug, Default)]
 pub(super) struct Items {
     items: HashMap<String, Value>,
-    last_title: String,
 }
 
 impl Items {
@@ -100,23 +99,23 @@ impl Items {
     }
 
     /// The permission that a request of the server asks for.
-    pub(super) fn permission(&mut self, method: &str, params: &Value) -> Option<Permission> {
+    pub(super) fn permission(&self, method: &str, params: &Value) -> Option<Permission> {
         let item = params["itemId"].as_str().and_then(|id| self.items.get(id));
         let reason = params["reason"]
             .as_str()
             .map(|reason| format!("\n\n{reason}"));
         let reason = reason.unwrap_or_default();
-        let permission = match method {
+        match method {
             "item/commandExecution/requestApproval" => {
                 let command = params["command"]
                     .as_str()
                     .or_else(|| item?["command"].as_str());
-                Permission {
+                Some(Permission {
                     kind: ActionKind::Execute,
                     title: "run a command".to_owned(),
                     detail: format!("{}{reason}", command.unwrap_or("an unknown command")),
                     paths: Vec::new(),
-                }
+                })
             }
             "item/fileChange/requestApproval" => {
                 let changes = item.and_then(|item| item["changes"].as_array());
@@ -130,22 +129,15 @@ impl Items {
                         (&change["path"], change["diff"].as_str().unwrap_or_default());
                     format!("{}\n{diff}", path.as_str().unwrap_or_default())
                 });
-                Permission {
+                Some(Permission {
                     kind: ActionKind::Edit,
                     title: format!("edit {}", paths.join(", ")),
                     detail: format!("{}{reason}", shown.collect::<Vec<_>>().join("\n")),
                     paths: paths.into_iter().map(PathBuf::from).collect(),
-                }
+                })
             }
-            _ => return None,
-        };
-        self.last_title.clone_from(&permission.title);
-        Some(permission)
-    }
-
-    /// What was asked for last.
-    pub(super) fn title_of_last(&self) -> String {
-        self.last_title.clone()
+            _ => None,
+        }
     }
 }
 

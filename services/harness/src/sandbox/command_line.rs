@@ -35,6 +35,9 @@ pub struct SandboxArgs {
     /// Processor seconds of each process.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     cpu_seconds: Option<u64>,
+    /// Leave files, TCP, signals and privileges open.
+    #[arg(long, conflicts_with = "require")]
+    open: bool,
     /// Refuse to run where the machine cannot confine.
     #[arg(long)]
     require: bool,
@@ -57,6 +60,7 @@ impl SandboxArgs {
                 file_size: self.file_size,
                 cpu_seconds: self.cpu_seconds,
             },
+            is_open: self.open,
             is_required: self.require,
         }
     }
@@ -97,6 +101,9 @@ pub(super) fn options(confinement: &Confinement) -> Vec<OsString> {
         if let Some(number) = number {
             add(name, number.to_string().as_ref());
         }
+    }
+    if confinement.is_open {
+        options.push("--open".into());
     }
     if confinement.is_required {
         options.push("--require".into());
@@ -155,10 +162,16 @@ mod tests {
                 file_size: Some(2),
                 cpu_seconds: Some(3),
             },
+            is_open: false,
             is_required: true,
         };
         round_trip(&whole, "claude", &["--require", "--", "-p", ""]);
         round_trip(&Confinement::default(), "--help", &[]);
+        let open = Confinement {
+            is_open: true,
+            ..Confinement::default()
+        };
+        round_trip(&open, "claude", &[]);
     }
 
     #[test]

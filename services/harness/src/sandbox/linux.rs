@@ -15,6 +15,8 @@ mod privileges;
 mod rules;
 mod sockets;
 
+pub(super) use privileges::account;
+
 /// Probes in a thread of its own, because Landlock and seccomp restrict the calling thread for good.
 pub(super) fn support() -> Support {
     let probe = || {
@@ -36,6 +38,10 @@ pub(super) fn confine(confinement: &Confinement) -> Result<Option<Account>, Sand
     close_inherited_descriptors()?;
     umask(Mode::RWXG | Mode::RWXO);
     let account = privileges::account(confinement.user.as_deref())?;
+    if confinement.is_open {
+        limits::set(confinement.limits)?;
+        return Ok(account);
+    }
     let rules = rules::open(confinement)?;
     limits::set(confinement.limits)?;
     privileges::drop_capabilities(account)?;
@@ -47,6 +53,15 @@ pub(super) fn confine(confinement: &Confinement) -> Result<Option<Account>, Sand
         return Err(setup("the filter of system calls", error));
     }
     Ok(account)
+}
+
+/// The part of [`confine`] that looks things up.
+pub(super) fn check(confinement: &Confinement) -> Result<(), SandboxError> {
+    privileges::account(confinement.user.as_deref())?;
+    if !confinement.is_open {
+        rules::open(confinement)?;
+    }
+    Ok(())
 }
 
 /// Closes all descriptors above standard error. Nothing in this process owns one: see `execute`.

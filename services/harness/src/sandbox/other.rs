@@ -7,8 +7,16 @@ pub(super) fn support() -> Support {
 }
 
 pub(super) fn confine(confinement: &Confinement) -> Result<Option<Account>, SandboxError> {
-    match &confinement.user {
-        Some(name) => Err(SandboxError::NotRoot(name.clone())),
+    account(confinement.user.as_deref())
+}
+
+pub(super) fn check(confinement: &Confinement) -> Result<(), SandboxError> {
+    account(confinement.user.as_deref()).map(drop)
+}
+
+pub(super) fn account(user: Option<&str>) -> Result<Option<Account>, SandboxError> {
+    match user {
+        Some(name) => Err(SandboxError::NotRoot(name.to_owned())),
         None => Ok(None),
     }
 }

@@ -20,7 +20,15 @@ pub(super) const MINUS: &str = "minus";
 pub(super) const TIMES: &str = "times";
 
 /// Definitions that those of [`grammar::CALLS`] need.
-const NEEDED: &[&str] = &["isboolean", "isnumber", "isstring", "isarray", "isobject", "totype", "recurse"];
+const NEEDED: &[&str] = &[
+    "isboolean",
+    "isnumber",
+    "isstring",
+    "isarray",
+    "isobject",
+    "totype",
+    "recurse",
+];
 /// Natives that are made anew here.
 const OWN: &[&str] = &["contains", "fromjson"];
 
@@ -33,7 +41,9 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
 
 /// The definitions of jq's library that are offered.
 static DEFINITIONS: LazyLock<Vec<Def<&'static str>>> = LazyLock::new(|| {
-    let all = jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs());
+    let all = jaq_core::defs()
+        .chain(jaq_std::defs())
+        .chain(jaq_json::defs());
     let is_offered = |name: &&str| grammar::CALLS.contains(name) || NEEDED.contains(name);
     all.filter(|def| is_offered(&def.name) && !needs_patterns(def))
         .collect()
@@ -41,8 +51,7 @@ static DEFINITIONS: LazyLock<Vec<Def<&'static str>>> = LazyLock::new(|| {
 
 /// The definitions, for the compiler of one filter.
 pub(super) fn definitions<'s>() -> impl Iterator<Item = Def<&'s str>> {
-    let definitions = DEFINITIONS.iter().cloned();
-    definitions.map(|definition| -> Def<&'s str> { definition })
+    DEFINITIONS.iter().cloned()
 }
 
 /// `split` of two arguments takes a regular expression.
@@ -63,9 +72,10 @@ fn own() -> impl Iterator<Item = Fun<Jq>> {
     [
         run::<Jq>((STEP, v(0), |(context, value)| {
             // No filter catches it.
-            box_once(match context.data().spend(&value) {
-                true => Ok(value),
-                false => Err(Exn::halt(1)),
+            box_once(if context.data().spend(&value) {
+                Ok(value)
+            } else {
+                Err(Exn::halt(1))
             })
         })),
         run::<Jq>((MINUS, v(2), |mut cv| {
@@ -74,7 +84,9 @@ fn own() -> impl Iterator<Item = Fun<Jq>> {
         })),
         run::<Jq>((TIMES, v(2), |mut cv| {
             let (right, left) = (cv.0.pop_var(), cv.0.pop_var());
-            bome(numbers(left, right, "*", times))
+            bome(numbers(left, right, "*", |left, right| {
+                Ok(times(&left, &right))
+            }))
         })),
         run::<Jq>(("contains", v(1), |cv| {
             unary(cv, |text, part| match (&text, &part) {
@@ -118,14 +130,14 @@ fn numbers(left: Val, right: Val, sign: &str, calculate: fn(Val, Val) -> ValR<Va
 }
 
 /// A product that does not grow: a float where it is no machine integer.
-fn times(left: Val, right: Val) -> ValR<Val> {
-    let whole = match (&left, &right) {
+fn times(left: &Val, right: &Val) -> Val {
+    let whole = match (left, right) {
         (Val::Num(Num::Int(left)), Val::Num(Num::Int(right))) => left.checked_mul(*right),
         _ => None,
     };
     match whole {
-        Some(product) => Ok(Val::from(product)),
-        None => Ok(Val::from(float_of(&left) * float_of(&right))),
+        Some(product) => Val::from(product),
+        None => Val::from(float_of(left) * float_of(right)),
     }
 }
 

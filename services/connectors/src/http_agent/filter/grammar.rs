@@ -10,19 +10,82 @@ use crate::http_agent::filter::{Fault, functions};
 /// The names that a filter may call.
 pub(super) const CALLS: &[&str] = &[
     // Values and their kinds.
-    "null", "true", "false", "not", "empty", "error", "type", "values", "nulls", "booleans",
-    "numbers", "strings", "arrays", "objects", "iterables", "scalars", "select",
+    "null",
+    "true",
+    "false",
+    "not",
+    "empty",
+    "error",
+    "type",
+    "values",
+    "nulls",
+    "booleans",
+    "numbers",
+    "strings",
+    "arrays",
+    "objects",
+    "iterables",
+    "scalars",
+    "select",
     // Members and items.
-    "length", "keys", "keys_unsorted", "has", "map", "map_values", "to_entries", "from_entries",
-    "with_entries", "getpath", "first", "last", "nth", "limit", "skip", "isempty", "any", "all",
-    "add", "range", "reverse", "sort", "sort_by", "group_by", "unique", "unique_by", "min", "max",
-    "min_by", "max_by", "flatten",
+    "length",
+    "keys",
+    "keys_unsorted",
+    "has",
+    "map",
+    "map_values",
+    "to_entries",
+    "from_entries",
+    "with_entries",
+    "getpath",
+    "first",
+    "last",
+    "nth",
+    "limit",
+    "skip",
+    "isempty",
+    "any",
+    "all",
+    "add",
+    "range",
+    "reverse",
+    "sort",
+    "sort_by",
+    "group_by",
+    "unique",
+    "unique_by",
+    "min",
+    "max",
+    "min_by",
+    "max_by",
+    "flatten",
     // Numbers.
-    "floor", "round", "ceil", "abs", "tonumber",
+    "floor",
+    "round",
+    "ceil",
+    "abs",
+    "tonumber",
     // Texts.
-    "tostring", "tojson", "fromjson", "split", "join", "contains", "startswith", "endswith",
-    "ltrimstr", "rtrimstr", "trim", "ltrim", "rtrim", "ascii_downcase", "ascii_upcase",
-    "utf8bytelength", "@text", "@json", "@uri", "@base64",
+    "tostring",
+    "tojson",
+    "fromjson",
+    "split",
+    "join",
+    "contains",
+    "startswith",
+    "endswith",
+    "ltrimstr",
+    "rtrimstr",
+    "trim",
+    "ltrim",
+    "rtrim",
+    "ascii_downcase",
+    "ascii_upcase",
+    "utf8bytelength",
+    "@text",
+    "@json",
+    "@uri",
+    "@base64",
 ];
 /// Levels of a term.
 const MOST_LEVELS: usize = 100;
@@ -92,12 +155,16 @@ impl<'s> Checker<'s> {
         Fault::at(self.code, name, text)
     }
 
+    #[expect(clippy::boxed_local, reason = "terms hold boxes")]
     fn boxed(&self, term: Box<Term<&'s str>>, levels: usize) -> Checked<Box<Term<&'s str>>> {
         self.term(*term, levels).map(Box::new)
     }
 
     fn terms(&self, terms: Vec<Term<&'s str>>, levels: usize) -> Checked<Vec<Term<&'s str>>> {
-        terms.into_iter().map(|term| self.term(term, levels)).collect()
+        terms
+            .into_iter()
+            .map(|term| self.term(term, levels))
+            .collect()
     }
 
     fn text(
@@ -156,10 +223,7 @@ impl<'s> Checker<'s> {
             BinaryOp::Math(operator) => {
                 return Ok(step(Term::BinOp(left, BinaryOp::Math(operator), right)));
             }
-            BinaryOp::Assign
-            | BinaryOp::Update
-            | BinaryOp::UpdateMath(_)
-            | BinaryOp::UpdateAlt => {
+            BinaryOp::Assign | BinaryOp::Update | BinaryOp::UpdateMath(_) | BinaryOp::UpdateAlt => {
                 return Err(Fault::of("assigns: write `. + {key: value}` instead"));
             }
             operator => operator,
@@ -173,7 +237,8 @@ impl<'s> Checker<'s> {
         otherwise: Option<Box<Term<&'s str>>>,
         levels: usize,
     ) -> Checked<Term<&'s str>> {
-        let case = |(condition, term)| Ok((self.term(condition, levels)?, self.term(term, levels)?));
+        let case =
+            |(condition, term)| Ok((self.term(condition, levels)?, self.term(term, levels)?));
         let cases = cases.into_iter().map(case).collect::<Checked<_>>()?;
         let otherwise = otherwise.map(|term| self.boxed(term, levels)).transpose()?;
         Ok(Term::IfThenElse(cases, otherwise))
@@ -199,9 +264,8 @@ impl<'s> Checker<'s> {
     }
 
     fn path(&self, path: Path<Term<&'s str>>, levels: usize) -> Checked<Path<Term<&'s str>>> {
-        let bound = |bound: Option<Term<&'s str>>| {
-            bound.map(|bound| self.term(bound, levels)).transpose()
-        };
+        let bound =
+            |bound: Option<Term<&'s str>>| bound.map(|bound| self.term(bound, levels)).transpose();
         let part = |(part, optional)| {
             let part = match part {
                 Part::Index(index) => Part::Index(self.term(index, levels)?),

@@ -24,20 +24,41 @@ fn filters_read_and_make_values() {
         (".a.b[]", json!([1, 2.5, "x"])),
         (".missing?.deeper // \"none\"", json!(["none"])),
         ("select(.t == \"no\") | .a", json!([])),
-        ("{q: .t, n, \"k\\(.a.b[0])\": [.a.b | length]}", json!([{"q": "he, llo", "n": null, "k1": [3]}])),
-        (".t | split(\", \") | join(\"-\") | ascii_upcase", json!(["HE-LLO"])),
+        (
+            "{q: .t, n, \"k\\(.a.b[0])\": [.a.b | length]}",
+            json!([{"q": "he, llo", "n": null, "k1": [3]}]),
+        ),
+        (
+            ".t | split(\", \") | join(\"-\") | ascii_upcase",
+            json!(["HE-LLO"]),
+        ),
         ("$event", json!(["chunk"])),
-        ("(.a.b[0] - 3) * 2 + .big / 1", json!([12_345_678_901_230.0])),
+        (
+            "(.a.b[0] - 3) * 2 + .big / 1",
+            json!([12_345_678_901_230.0]),
+        ),
         ("[.a.b[] | numbers] | add", json!([3.5])),
         ("\"a b\" | @uri, @base64", json!(["a%20b", "YSBi"])),
         ("\"[1]\" | fromjson[0], (\"2\" | tonumber)", json!([1, 2])),
-        ("reduce .a.b[] as $x (\"\"; . + ($x | tostring))", json!(["12.5x"])),
+        (
+            "reduce .a.b[] as $x (\"\"; . + ($x | tostring))",
+            json!(["12.5x"]),
+        ),
         ("try error(\"no\") catch .", json!(["no"])),
         ("[.a | .. | strings]", json!([["x"]])),
         (".a as {b: [$one]} | $one", json!([1])),
-        ("if .t | startswith(\"he\") then \"yes\" else \"no\" end", json!(["yes"])),
-        ("with_entries(select(.value != null)) | keys", json!([["a", "big", "t"]])),
-        ("[range(3)] | map(. + 1) | {m: max, s: (sort_by(0 - .) | first)}", json!([{"m": 3, "s": 3}])),
+        (
+            "if .t | startswith(\"he\") then \"yes\" else \"no\" end",
+            json!(["yes"]),
+        ),
+        (
+            "with_entries(select(.value != null)) | keys",
+            json!([["a", "big", "t"]]),
+        ),
+        (
+            "[range(3)] | map(. + 1) | {m: max, s: (sort_by(0 - .) | first)}",
+            json!([{"m": 3, "s": 3}]),
+        ),
     ] {
         assert_eq!(run(code, &input).map(Value::from), Ok(values), "{code}");
     }
@@ -99,10 +120,12 @@ fn deep_texts_are_refused() {
 fn terms_of_the_most_levels_run_on_small_stacks() {
     let code = "[".repeat(MOST_RUN_LEVELS) + "." + &"]".repeat(MOST_RUN_LEVELS);
     let pipes = ".|".repeat(MOST_RUN_LEVELS) + ".";
-    let thread = thread::Builder::new().stack_size(1024 * 1024).spawn(move || {
-        assert!(run(&code, &json!(1)).is_ok());
-        assert!(run(&pipes, &json!(1)).is_ok());
-    });
+    let thread = thread::Builder::new()
+        .stack_size(1024 * 1024)
+        .spawn(move || {
+            assert!(run(&code, &json!(1)).is_ok());
+            assert!(run(&pipes, &json!(1)).is_ok());
+        });
     thread.unwrap().join().unwrap();
 }
 
@@ -132,11 +155,17 @@ fn filters_end_within_their_budget() {
         let began = Instant::now();
         let ended = run(code, &input);
         assert!(
-            ended.as_ref().is_err_and(|error| error.contains("more than its steps")),
+            ended
+                .as_ref()
+                .is_err_and(|error| error.contains("more than its steps")),
             "{code}: {:?}",
             ended.map(|values| values.len())
         );
-        assert!(began.elapsed().as_secs() < 10, "{code}: {:?}", began.elapsed());
+        assert!(
+            began.elapsed().as_secs() < 10,
+            "{code}: {:?}",
+            began.elapsed()
+        );
     }
     assert!(run(".a[]", &input).unwrap_err().contains("values"));
 }

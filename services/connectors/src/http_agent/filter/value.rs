@@ -10,7 +10,9 @@ pub(super) fn of(value: &Value) -> Val {
         Value::Null => Val::Null,
         Value::Bool(flag) => Val::from(*flag),
         Value::Number(number) => {
-            let whole = number.as_i64().and_then(|number| isize::try_from(number).ok());
+            let whole = number
+                .as_i64()
+                .and_then(|number| isize::try_from(number).ok());
             match whole {
                 Some(number) => Val::from(number),
                 None => Val::from(number.as_f64().unwrap_or_default()),
@@ -59,7 +61,8 @@ pub(super) fn units(value: &Value, bytes: usize) -> usize {
         Value::String(text) => text.len() / bytes,
         Value::Array(items) => items.iter().map(|item| units(item, bytes)).sum(),
         Value::Object(members) => {
-            let units = |(key, member): (&String, &Value)| 1 + key.len() / bytes + units(member, bytes);
+            let units =
+                |(key, member): (&String, &Value)| 1 + key.len() / bytes + units(member, bytes);
             members.iter().map(units).sum()
         }
     }

@@ -10,7 +10,7 @@ use super::setup;
 use crate::sandbox::{Account, SandboxError};
 
 /// Account to change to; `None` to stay. A name that is this process's own user changes nothing.
-pub(super) fn account(user: Option<&str>) -> Result<Option<Account>, SandboxError> {
+pub(in crate::sandbox) fn account(user: Option<&str>) -> Result<Option<Account>, SandboxError> {
     let Some(name) = user else {
         return Ok(None);
     };

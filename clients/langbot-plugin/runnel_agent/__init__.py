@@ -1,0 +1,1 @@
+"""A client of a Runnel gateway for LangBot runs."""

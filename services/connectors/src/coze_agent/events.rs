@@ -1,0 +1,222 @@
+//! Coze's stream: one event in, results out.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use protocol::message::LlmTokenUsage;
+use serde_json::Value;
+
+use crate::machine::Outbox;
+use crate::turn::Turn;
+use crate::upstream::answer::Answer;
+use crate::upstream::failure::{Failure, FailureKind, message_of};
+use crate::upstream::json::{self, filled, text_of};
+use crate::upstream::tools::Tools;
+use crate::upstream::usage::usage_in;
+
+/// Names of actions that a failure lists.
+const MOST_NAMES: usize = 5;
+
+/// The answer as far as it came.
+pub(super) struct Progress {
+    answer: Answer,
+    tools: Tools,
+    /// Calls of tools without a result, oldest first.
+    open_calls: VecDeque<String>,
+    usage: Option<LlmTokenUsage>,
+    /// The chat, while it can be cancelled.
+    pub(super) chat_id: Option<String>,
+    /// Messages whose text was streamed.
+    streamed: BTreeSet<String>,
+    pub(super) is_done: bool,
+}
+
+impl Progress {
+    pub(super) fn new(turn: &Turn) -> Self {
+        Self {
+            answer: Answer::new(turn),
+            tools: Tools::default(),
+            open_calls: VecDeque::new(),
+            usage: None,
+            chat_id: None,
+            streamed: BTreeSet::new(),
+            is_done: false,
+        }
+    }
+
+    /// True once results of the run exist.
+    pub(super) fn has_begun(&self) -> bool {
+        self.answer.has_begun() || self.tools.has_told()
+    }
+
+    pub(super) fn event(
+        &mut self,
+        name: &str,
+        told: &Value,
+        out: &mut Outbox,
+    ) -> Result<(), Failure> {
+        match name {
+            "conversation.chat.created" | "conversation.chat.in_progress" => {
+                self.chat_id = filled(&told["id"]).map(str::to_owned);
+            }
+            "conversation.message.delta" => self.delta(told, out),
+            "conversation.message.completed" => self.message(told, out),
+            "conversation.chat.completed" => {
+                self.usage = usage_in(told).or(self.usage.take());
+                self.is_done = true;
+            }
+            "conversation.chat.failed" => return Err(self.over(error_of(&told["last_error"]))),
+            "conversation.chat.requires_action" => return Err(self.over(wanted(told))),
+            "conversation.chat.canceled" => {
+                let failure = Failure::new(FailureKind::ApiError, "the chat was cancelled on Coze");
+                return Err(self.over(failure));
+            }
+            "error" => return Err(self.over(error_of(told))),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The failure of a chat that is over, and needs no stop.
+    fn over(&mut self, failure: Failure) -> Failure {
+        self.chat_id = None;
+        failure
+    }
+
+    /// Completes the message and the run.
+    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        self.chat_id = None;
+        if !self.answer.complete(out) {
+            return Err(Failure::empty());
+        }
+        out.finish("stop", self.usage.take());
+        Ok(())
+    }
+
+    fn delta(&mut self, told: &Value, out: &mut Outbox) {
+        if !is_answer(told) {
+            return;
+        }
+        let thought = told["reasoning_content"].as_str();
+        self.answer.think(thought.unwrap_or_default(), out);
+        self.say(told, out);
+    }
+
+    /// A piece of a message. Agents with workflows send several: each is a paragraph.
+    fn say(&mut self, told: &Value, out: &mut Outbox) {
+        let piece = told["content"].as_str().unwrap_or_default();
+        if piece.is_empty() {
+            return;
+        }
+        let is_new = self.streamed.insert(message_id(told).to_owned());
+        if is_new && !self.answer.is_empty() {
+            self.answer.append("\n\n", out);
+        }
+        self.answer.append(piece, out);
+    }
+
+    fn message(&mut self, told: &Value, out: &mut Outbox) {
+        match told["type"].as_str().unwrap_or_default() {
+            "function_call" => self.call(told, out),
+            "tool_output" | "tool_response" => {
+                if let Some(id) = self.open_calls.pop_front() {
+                    let result = result_of(&told["content"]);
+                    self.tools.complete(&id, result, None, out);
+                }
+            }
+            _ if !is_answer(told) || self.streamed.contains(message_id(told)) => {}
+            _ if told["content_type"] == "card" => {
+                out.log("warning", "Coze sent a card, which is not shown");
+            }
+            _ => self.say(told, out),
+        }
+    }
+
+    /// A call of a plugin or a workflow that Coze runs.
+    fn call(&mut self, told: &Value, out: &mut Outbox) {
+        let call = result_of(&told["content"]);
+        let name = filled(&call["name"]).unwrap_or("tool");
+        let parameters = match &call["arguments"] {
+            Value::String(text) => json::parse(text).unwrap_or_else(|| text.as_str().into()),
+            arguments => arguments.clone(),
+        };
+        let id = message_id(told);
+        self.tools.start(id, name, parameters, out);
+        self.open_calls.push_back(id.to_owned());
+    }
+}
+
+fn message_id(told: &Value) -> &str {
+    told["id"].as_str().unwrap_or_default()
+}
+
+/// Follow-up questions, knowledge and verbose messages are no answers.
+fn is_answer(told: &Value) -> bool {
+    matches!(told["type"].as_str(), None | Some("" | "answer"))
+}
+
+/// A text of JSON as its value.
+fn result_of(content: &Value) -> Value {
+    let parsed = content.as_str().and_then(json::parse);
+    parsed.unwrap_or_else(|| content.clone())
+}
+
+/// The failure of a chat that waits for its client, with the names of what it wants.
+fn wanted(told: &Value) -> Failure {
+    let calls = told["required_action"]["submit_tool_outputs"]["tool_calls"].as_array();
+    let names = calls
+        .into_iter()
+        .flatten()
+        .filter_map(|call| filled(&call["function"]["name"]).or_else(|| filled(&call["type"])));
+    let names: Vec<_> = names.take(MOST_NAMES).collect();
+    let names = match names.as_slice() {
+        [] => filled(&told["required_action"]["type"])
+            .unwrap_or("an action")
+            .to_owned(),
+        names => names.join(", "),
+    };
+    let message = format!(
+        "the agent wants its client to run {names}, which connectors do not do: use plugins that Coze runs"
+    );
+    Failure::new(FailureKind::ApiError, message)
+}
+
+/// The failure in a document or an event, where its code is not 0.
+pub(super) fn failure_of(told: &Value) -> Option<Failure> {
+    let code = told["code"].as_i64()?;
+    (code != 0).then(|| error_of(told))
+}
+
+fn error_of(error: &Value) -> Failure {
+    let code = text_of(&error["code"]);
+    let message = message_of(error).unwrap_or_default();
+    let status = code.as_deref().and_then(|code| code.parse().ok());
+    Failure::reported(status.and_then(status_of), code.as_deref(), message)
+}
+
+/// The HTTP status that says what a code says.
+fn status_of(code: i64) -> Option<u16> {
+    match code {
+        // The token is wrong, without a permission, or out of date.
+        4100 | 4101 | 700_012_006 => Some(401),
+        // A bound of requests, or a chat that still runs in the conversation.
+        4008 | 4009 | 4016 | 4020 => Some(429),
+        4013 | 5000 => Some(503),
+        _ => None,
+    }
+}
+
+/// True for failures about the conversation's id. Code 4000 is for wrong parameters of any kind.
+pub(super) fn is_lost(failure: &Failure) -> bool {
+    let is = |key: &str, value: &str| {
+        let detail = failure.details.get(key).and_then(text_of);
+        detail.as_deref() == Some(value)
+    };
+    let is_named = failure
+        .message
+        .to_ascii_lowercase()
+        .contains("conversation");
+    is("code", "4002")
+        || is("code", "4200")
+        || is("code", "4000") && is_named
+        || is("status", "404")
+}

@@ -1,0 +1,159 @@
+//! Applications on Alibaba Cloud Model Studio (Bailian): agents and workflows.
+
+mod config;
+mod events;
+mod references;
+mod request;
+
+use crate::catalogue::Platform;
+use crate::dashscope_agent::config::Config;
+use crate::dashscope_agent::events::{Progress, failure_of, is_lost};
+use crate::machine::{HistoryMessage, Input, Machine, Outbox, Output};
+use crate::turn::Turn;
+use crate::upstream::config::ConfigReader;
+use crate::upstream::conversation::Conversation;
+use crate::upstream::failure::{Failure, Refusal, TransportError};
+use crate::upstream::json::filled;
+use crate::upstream::reader::UpstreamEvent;
+
+pub(crate) const PLATFORM: Platform = Platform {
+    name: "dashscope-agent",
+    prefix: "dashscope",
+    label: "DashScope",
+    description: "An application on Alibaba Cloud Model Studio (Bailian): agent or workflow",
+    legacy: &[
+        "plugin:langbot/dashscope-agent/default",
+        "plugin:langbot-team/DashScopeAgent/default",
+    ],
+    takes_files: false,
+    asks: false,
+    form: include_str!("dashscope_agent/form.json"),
+    start,
+};
+
+const CONVERSATION: &str = "external.conversation_id";
+
+fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure> {
+    let config = Config::read(reader)?;
+    turn.refuse_files("DashScope")?;
+    Ok(Box::new(DashScope {
+        session: Conversation::of(&turn, CONVERSATION, |_| true),
+        progress: Progress::new(&turn, &config),
+        history: Vec::new(),
+        turn,
+        config,
+    }))
+}
+
+struct DashScope {
+    config: Config,
+    turn: Turn,
+    /// The session, which Model Studio forgets after an hour.
+    session: Conversation,
+    progress: Progress,
+    history: Vec<HistoryMessage>,
+}
+
+impl Machine for DashScope {
+    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+        match input {
+            Input::Begin => {
+                self.call(out);
+                Ok(())
+            }
+            Input::History(messages) => {
+                self.history = messages;
+                self.call(out);
+                Ok(())
+            }
+            Input::Event(event) => self.event(&event, out),
+            Input::Ended => Err(Failure::ended_early()),
+            Input::Refused(refusal) => self.refused(refusal, out),
+            Input::Failed(TransportError::Idle) => {
+                let reason = "DashScope was silent about a stored session";
+                self.start_over(TransportError::Idle.into(), reason, out)
+            }
+            Input::Failed(error) => Err(error.into()),
+            Input::Opened(_) | Input::Answered(_) => Ok(()),
+        }
+    }
+}
+
+impl DashScope {
+    fn call(&mut self, out: &mut Outbox) {
+        let session = self.session.id();
+        out.call(request::call(
+            &self.config,
+            &self.turn,
+            &self.history,
+            session,
+        ));
+    }
+
+    fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+        let told = event.json()?;
+        if let Some(failure) = failure_of(event.name.as_deref(), &told) {
+            return self.lost(failure, out);
+        }
+        let output = &told["output"];
+        if event.is_document && !output.is_object() {
+            return Err(Failure::unreadable(&event.text));
+        }
+        if let Some(id) = filled(&output["session_id"]) {
+            if self.is_forgotten(id) {
+                let reason = "DashScope began a new session in the place of the stored one";
+                return self.start_over(Failure::ended_early(), reason, out);
+            }
+            self.session.learn(id, out);
+        }
+        self.progress.event(&told, out);
+        if event.is_document || self.progress.is_done() {
+            return self.progress.complete(out);
+        }
+        Ok(())
+    }
+
+    /// True where another session answers than the one that was sent: it has no history.
+    fn is_forgotten(&self, id: &str) -> bool {
+        let is_other = self.session.id().is_some_and(|sent| sent != id);
+        let can_start_over = self.session.is_unconfirmed() && !self.progress.has_begun();
+        is_other && can_start_over && self.config.resend_history > 0
+    }
+
+    fn refused(&mut self, refusal: Refusal, out: &mut Outbox) -> Result<(), Failure> {
+        let code = filled(&refusal.json()["code"]).map(str::to_owned);
+        let failure = Failure::from(refusal);
+        let failure = match code {
+            Some(code) => failure.detail("code", code),
+            None => failure,
+        };
+        self.lost(failure, out)
+    }
+
+    /// A failure, unless it is about a stored session that Model Studio lost.
+    fn lost(&mut self, failure: Failure, out: &mut Outbox) -> Result<(), Failure> {
+        if is_lost(&failure) {
+            let reason = "DashScope does not know the stored session";
+            return self.start_over(failure, reason, out);
+        }
+        Err(failure)
+    }
+
+    fn start_over(
+        &mut self,
+        failure: Failure,
+        reason: &str,
+        out: &mut Outbox,
+    ) -> Result<(), Failure> {
+        let has_begun = self.progress.has_begun();
+        if !self.session.start_over(has_begun, reason, out) {
+            return Err(failure);
+        }
+        self.progress = Progress::new(&self.turn, &self.config);
+        match self.config.resend_history {
+            0 => self.call(out),
+            messages => out.push(Output::History(messages)),
+        }
+        Ok(())
+    }
+}

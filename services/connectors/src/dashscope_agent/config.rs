@@ -1,0 +1,48 @@
+//! The configuration of an application on Model Studio.
+
+use secrecy::SecretString;
+use url::Url;
+
+use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
+use crate::upstream::failure::Failure;
+
+const BASE_URL: &str = "https://dashscope.aliyuncs.com/api/v1";
+const REFERENCES: &str = "参考资料来自:";
+const RESENT: u64 = 10;
+
+/// The kind of an application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AppType {
+    Agent,
+    Workflow,
+}
+
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) base: Url,
+    pub(super) key: SecretString,
+    pub(super) app_id: String,
+    pub(super) app: AppType,
+    /// The line above the citations.
+    pub(super) references: String,
+    pub(super) resend_history: u32,
+    /// The parameter for the run token.
+    pub(super) host_tools: Option<String>,
+}
+
+impl Config {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+        reader.ignore(LEGACY_KEYS);
+        let apps = [("agent", AppType::Agent), ("workflow", AppType::Workflow)];
+        let resend_history = reader.integer("resend-history", RESENT, 0..=100)?;
+        Ok(Self {
+            base: reader.base_url("base-url", BASE_URL)?,
+            key: reader.required_secret("api-key")?,
+            app_id: reader.required("app-id")?,
+            app: reader.choice("app-type", &apps)?,
+            references: reader.text_or("references_quote", REFERENCES)?,
+            resend_history: u32::try_from(resend_history).unwrap_or(u32::MAX),
+            host_tools: reader.host_tools()?,
+        })
+    }
+}

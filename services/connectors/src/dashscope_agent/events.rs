@@ -1,0 +1,160 @@
+//! The stream of Model Studio: one event in, results out.
+
+use protocol::message::LlmTokenUsage;
+use serde_json::{Value, json};
+
+use crate::dashscope_agent::config::Config;
+use crate::dashscope_agent::references::References;
+use crate::machine::Outbox;
+use crate::turn::Turn;
+use crate::upstream::answer::Answer;
+use crate::upstream::failure::{Failure, message_of};
+use crate::upstream::json::{self, filled, text_of};
+use crate::upstream::tools::Tools;
+use crate::upstream::usage::{usage_in, usage_of};
+
+/// The answer as far as it came.
+pub(super) struct Progress {
+    answer: Answer,
+    tools: Tools,
+    references: References,
+    /// The line above the citations.
+    line: String,
+    usage: Option<LlmTokenUsage>,
+    /// A node of a workflow streamed its text; the last event repeats it.
+    has_messages: bool,
+    reason: Option<String>,
+}
+
+impl Progress {
+    pub(super) fn new(turn: &Turn, config: &Config) -> Self {
+        Self {
+            answer: Answer::new(turn),
+            tools: Tools::default(),
+            references: References::default(),
+            line: config.references.clone(),
+            usage: None,
+            has_messages: false,
+            reason: None,
+        }
+    }
+
+    /// True once results of the run exist.
+    pub(super) fn has_begun(&self) -> bool {
+        self.answer.has_begun() || self.tools.has_told()
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.reason.is_some()
+    }
+
+    pub(super) fn event(&mut self, told: &Value, out: &mut Outbox) {
+        let output = &told["output"];
+        self.usage = usage(told).or(self.usage.take());
+        for (number, thought) in list(&output["thoughts"]).iter().enumerate() {
+            self.thought(number, thought, out);
+        }
+        self.references.learn(&output["doc_references"]);
+        let message = &output["workflow_message"]["message"]["content"];
+        if let Some(piece) = message.as_str().filter(|piece| !piece.is_empty()) {
+            self.has_messages = true;
+            self.say(piece, out);
+        } else if !self.has_messages {
+            self.say(output["text"].as_str().unwrap_or_default(), out);
+        }
+        let reason = output["finish_reason"].as_str();
+        let reason = reason.filter(|reason| !matches!(*reason, "" | "null"));
+        self.reason = reason.map(str::to_owned).or(self.reason.take());
+    }
+
+    fn say(&mut self, piece: &str, out: &mut Outbox) {
+        let piece = self.references.push(piece);
+        self.answer.append(&piece, out);
+    }
+
+    /// A thought of the model, or a call that the application runs, such as a search in its knowledge.
+    fn thought(&mut self, number: usize, told: &Value, out: &mut Outbox) {
+        let thought = told["thought"].as_str();
+        self.answer.think(thought.unwrap_or_default(), out);
+        let kind = told["action_type"].as_str().unwrap_or_default();
+        if matches!(kind, "" | "reasoning" | "response") {
+            return;
+        }
+        let id = format!("action_{number}");
+        let name = ["action_name", "action"]
+            .iter()
+            .find_map(|key| filled(&told[*key]));
+        let parameters = told["action_input"].clone();
+        self.tools.start(&id, name.unwrap_or(kind), parameters, out);
+        if let Some(observation) = filled(&told["observation"]) {
+            let result = json::parse(observation).unwrap_or_else(|| observation.into());
+            self.tools.complete(&id, result, None, out);
+        }
+    }
+
+    /// Completes the message and the run.
+    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        let has_text = !self.answer.is_empty();
+        let rest = self.references.finish(&self.line);
+        if has_text || !rest.starts_with("\n\n") {
+            self.answer.append(&rest, out);
+        }
+        if !self.answer.complete(out) {
+            return Err(Failure::empty());
+        }
+        out.finish(self.reason.as_deref().unwrap_or("stop"), self.usage.take());
+        Ok(())
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The usage, which stands under each model that the application asked.
+fn usage(told: &Value) -> Option<LlmTokenUsage> {
+    let models = list(&told["usage"]["models"]);
+    if models.is_empty() {
+        return usage_in(told);
+    }
+    let sum = |key: &str| {
+        let counts = models.iter().filter_map(|model| model[key].as_i64());
+        counts.fold(0, i64::saturating_add)
+    };
+    usage_of(&json!({"input_tokens": sum("input_tokens"), "output_tokens": sum("output_tokens")}))
+}
+
+/// The failure that an event or a document states.
+pub(super) fn failure_of(name: Option<&str>, told: &Value) -> Option<Failure> {
+    let code = text_of(&told["code"]).filter(|code| !code.is_empty());
+    let status = told["status_code"].as_u64();
+    let status = status.and_then(|status| u16::try_from(status).ok());
+    let is_failed = status.is_some_and(|status| status != 200);
+    if name != Some("error") && !is_failed && (code.is_none() || told["output"].is_object()) {
+        return None;
+    }
+    let status = status.or_else(|| status_of(code.as_deref()?));
+    let message = message_of(told).unwrap_or_default();
+    Some(Failure::reported(status, code.as_deref(), message))
+}
+
+/// The HTTP status that says what a code says.
+fn status_of(code: &str) -> Option<u16> {
+    match code {
+        "InvalidApiKey" => Some(401),
+        code if code.starts_with("AccessDenied") => Some(403),
+        code if code.starts_with("Throttling") => Some(429),
+        "RequestTimeOut" => Some(504),
+        "ServiceUnavailable" | "ModelServingError" | "ModelUnavailable" => Some(503),
+        _ => None,
+    }
+}
+
+/// True for failures about the session's id.
+pub(super) fn is_lost(failure: &Failure) -> bool {
+    let details = &failure.details;
+    let code = details.get("code").and_then(Value::as_str);
+    let texts = [code.unwrap_or_default(), failure.message.as_str()];
+    let is_named = |text: &&str| text.to_ascii_lowercase().contains("session");
+    texts.iter().any(is_named) || details.get("status") == Some(&json!(404))
+}

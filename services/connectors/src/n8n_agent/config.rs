@@ -1,0 +1,182 @@
+//! The configuration of an n8n workflow.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jsonwebtoken::Algorithm;
+use secrecy::{ExposeSecret as _, SecretString};
+use url::Url;
+
+use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
+use crate::upstream::failure::Failure;
+
+/// Headers that the driver sets.
+const DRIVERS: [&str; 6] = [
+    "accept",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "transfer-encoding",
+];
+
+/// The use of the workflow's response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Handling {
+    Reply,
+    /// The workflow answers by itself: the run has no message.
+    Ignore,
+}
+
+/// The authentication at the webhook.
+#[derive(Debug)]
+pub(super) enum Auth {
+    None,
+    Header {
+        name: String,
+        value: SecretString,
+    },
+    Jwt {
+        secret: SecretString,
+        algorithm: Algorithm,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) url: Url,
+    pub(super) auth: Auth,
+    /// The member of a JSON response that is the answer.
+    pub(super) output_key: String,
+    pub(super) handling: Handling,
+    /// The body field for the run token.
+    pub(super) host_tools: Option<String>,
+}
+
+impl Config {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+        reader.ignore(LEGACY_KEYS);
+        let handlings = [("reply", Handling::Reply), ("ignore", Handling::Ignore)];
+        Ok(Self {
+            url: reader.url("webhook-url", "")?,
+            auth: auth(reader)?,
+            output_key: reader.text_or("output-key", "response")?,
+            handling: reader.choice("response-handling", &handlings)?,
+            host_tools: reader.host_tools()?,
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    None,
+    Basic,
+    Jwt,
+    Header,
+}
+
+#[derive(Clone, Copy)]
+enum Encoding {
+    Utf8,
+    Latin1,
+}
+
+/// Reads the keys of all kinds: a form keeps those of the kinds that are not chosen.
+fn auth(reader: &mut ConfigReader<'_>) -> Result<Auth, Failure> {
+    let kinds = [
+        ("none", Kind::None),
+        ("basic", Kind::Basic),
+        ("jwt", Kind::Jwt),
+        ("header", Kind::Header),
+    ];
+    let encodings = [("utf-8", Encoding::Utf8), ("latin1", Encoding::Latin1)];
+    let algorithms = [
+        ("HS256", Algorithm::HS256),
+        ("HS384", Algorithm::HS384),
+        ("HS512", Algorithm::HS512),
+    ];
+    let kind = reader.choice("auth-type", &kinds)?;
+    let user = reader.text("basic-username")?;
+    let password = reader.secret("basic-password")?;
+    let encoding = reader.choice("basic-encoding", &encodings)?;
+    let secret = reader.secret("jwt-secret")?;
+    let algorithm = reader.choice("jwt-algorithm", &algorithms)?;
+    let name = reader.text("header-name")?.to_ascii_lowercase();
+    let value = reader.secret("header-value")?;
+    let needed = |key| move || Failure::config(key, "is required by this `auth-type`");
+    Ok(match kind {
+        Kind::None => Auth::None,
+        Kind::Basic => basic(
+            &user,
+            &password.ok_or_else(needed("basic-password"))?,
+            encoding,
+        )?,
+        Kind::Jwt => Auth::Jwt {
+            secret: secret.ok_or_else(needed("jwt-secret"))?,
+            algorithm,
+        },
+        Kind::Header if !is_free_header(&name) => {
+            let fault = "must be the name of a header that connectors do not set themselves";
+            return Err(Failure::config("header-name", fault));
+        }
+        Kind::Header => Auth::Header {
+            name,
+            value: value.ok_or_else(needed("header-value"))?,
+        },
+    })
+}
+
+fn basic(user: &str, password: &SecretString, encoding: Encoding) -> Result<Auth, Failure> {
+    let text = format!("{user}:{}", password.expose_secret());
+    let bytes = match encoding {
+        Encoding::Utf8 => Some(text.into_bytes()),
+        Encoding::Latin1 => text
+            .chars()
+            .map(|letter| u8::try_from(u32::from(letter)).ok())
+            .collect(),
+    };
+    let bytes = bytes.ok_or_else(|| {
+        Failure::config("basic-encoding", "must be utf-8 for this name and password")
+    })?;
+    Ok(Auth::Header {
+        name: "authorization".to_owned(),
+        value: format!("Basic {}", STANDARD.encode(bytes)).into(),
+    })
+}
+
+fn is_free_header(name: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_token) && !DRIVERS.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(user: &str, encoding: Encoding) -> Option<String> {
+        match basic(user, &"pä".into(), encoding) {
+            Ok(Auth::Header { value, .. }) => Some(value.expose_secret().to_owned()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn basic_credentials_keep_their_encoding() {
+        assert_eq!(
+            header("u", Encoding::Utf8).as_deref(),
+            Some("Basic dTpww6Q=")
+        );
+        assert_eq!(
+            header("u", Encoding::Latin1).as_deref(),
+            Some("Basic dTpw5A==")
+        );
+        assert_eq!(header("名", Encoding::Latin1), None);
+    }
+
+    #[test]
+    fn framing_headers_cannot_be_configured() {
+        for name in ["", "host", "a b", "a\r\nb", "content-length"] {
+            assert!(!is_free_header(name), "{name:?}");
+        }
+        assert!(is_free_header("x-api-key"));
+    }
+}

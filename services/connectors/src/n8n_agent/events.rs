@@ -1,0 +1,119 @@
+//! The response of an n8n workflow: chunks of its nodes, one JSON document, or plain text.
+
+use serde_json::{Value, json};
+
+use crate::machine::Outbox;
+use crate::turn::Turn;
+use crate::upstream::answer::Answer;
+use crate::upstream::failure::{Failure, FailureKind, TransportError, message_of};
+use crate::upstream::json::{self, filled};
+use crate::upstream::reader::{DOCUMENT_BYTES, UpstreamEvent};
+
+/// The response of a webhook that does not wait for its workflow.
+const STARTED: &str = "Workflow was started";
+
+/// The reply as far as it came.
+pub(super) struct Reply {
+    answer: Answer,
+    output_key: String,
+    streams: bool,
+    /// Blocks that have begun and not ended. Several nodes stream in one response.
+    open_blocks: usize,
+    has_items: bool,
+    /// The node, and its run, that the last text came from.
+    source: Value,
+    /// All that is no chunk.
+    rest: String,
+    /// The body ended within an object.
+    is_cut: bool,
+}
+
+impl Reply {
+    pub(super) fn new(turn: &Turn, output_key: &str) -> Self {
+        Self {
+            answer: Answer::new(turn),
+            output_key: output_key.to_owned(),
+            streams: turn.streams,
+            open_blocks: 0,
+            has_items: false,
+            source: Value::Null,
+            rest: String::new(),
+            is_cut: false,
+        }
+    }
+
+    pub(super) fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+        let told = json::parse(&event.text).unwrap_or_default();
+        match told["type"].as_str() {
+            Some("begin") => self.open_blocks += 1,
+            Some("item") => self.item(&told, out),
+            Some("end") => self.open_blocks = self.open_blocks.saturating_sub(1),
+            Some("error") => {
+                let message = filled(&told["content"]).or_else(|| message_of(&told));
+                return Err(Failure::reported(None, None, message.unwrap_or_default()));
+            }
+            _ if self.rest.len() + event.text.len() > DOCUMENT_BYTES => {
+                return Err(TransportError::TooLarge.into());
+            }
+            _ => {
+                self.is_cut |= event.is_document && event.text.starts_with(['{', '[']);
+                self.rest.push_str(&event.text);
+            }
+        }
+        Ok(())
+    }
+
+    /// A piece of a node's text. The text of each run of a node is a paragraph.
+    fn item(&mut self, told: &Value, out: &mut Outbox) {
+        let piece = json::text_of(&told["content"]).unwrap_or_default();
+        if piece.is_empty() {
+            return;
+        }
+        let of = |key: &str| told["metadata"][key].clone();
+        let source = json!([of("nodeId"), of("runIndex"), of("itemIndex")]);
+        if self.has_items && self.source != source {
+            self.answer.append("\n\n", out);
+        }
+        self.has_items = true;
+        self.source = source;
+        self.answer.append(&piece, out);
+    }
+
+    /// The end of the body is the end of the answer.
+    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        if self.open_blocks > 0 || self.is_cut {
+            return Err(Failure::ended_early());
+        }
+        if !self.has_items {
+            let text = self.document()?;
+            if self.streams && !text.trim().is_empty() {
+                out.log("info", "n8n answered as a whole: for streaming, set the trigger's response mode to streaming, and turn streaming on in the agent's node");
+            }
+            self.answer.append(&text, out);
+        }
+        if !self.answer.complete(out) {
+            return Err(Failure::empty());
+        }
+        out.finish("stop", None);
+        Ok(())
+    }
+
+    /// The text of a body without chunks: the configured member, or the body as it is.
+    fn document(&mut self) -> Result<String, Failure> {
+        let body = std::mem::take(&mut self.rest);
+        let told = json::parse(&body).unwrap_or_default();
+        if told["message"] == STARTED {
+            let message = "the workflow does not answer: let its webhook respond when the last node finishes, or by a response node";
+            return Err(Failure::new(FailureKind::EmptyResponse, message));
+        }
+        let item = match &told {
+            Value::Array(items) if items.len() == 1 => &items[0],
+            told => told,
+        };
+        Ok(match (item.get(&self.output_key), &told) {
+            (Some(value), _) => json::text_of(value).unwrap_or_default(),
+            (None, Value::String(text)) => text.clone(),
+            (None, _) => body,
+        })
+    }
+}

@@ -1,0 +1,30 @@
+//! The configuration of an application on Tbox.
+
+use secrecy::SecretString;
+use url::Url;
+
+use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
+use crate::upstream::failure::Failure;
+
+const BASE_URL: &str = "https://api.tbox.cn";
+
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) base: Url,
+    pub(super) key: SecretString,
+    pub(super) app_id: String,
+    pub(super) resend_history: u32,
+}
+
+impl Config {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+        reader.ignore(LEGACY_KEYS);
+        let resend_history = reader.integer("resend-history", 0, 0..=100)?;
+        Ok(Self {
+            base: reader.base_url("base-url", BASE_URL)?,
+            key: reader.required_secret("api-key")?,
+            app_id: reader.required("app-id")?,
+            resend_history: u32::try_from(resend_history).unwrap_or(u32::MAX),
+        })
+    }
+}

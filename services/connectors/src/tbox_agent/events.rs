@@ -1,0 +1,206 @@
+//! Tbox's stream: one event in, results out. The payload of an event is JSON in a text.
+
+use std::collections::BTreeSet;
+
+use protocol::message::LlmTokenUsage;
+use serde_json::{Value, json};
+use url::Url;
+
+use crate::machine::{Outbox, Output, SavedFile};
+use crate::turn::{FileContent, Turn};
+use crate::upstream::answer::Answer;
+use crate::upstream::failure::{Failure, FailureKind, message_of};
+use crate::upstream::json::{self, filled, text_of};
+use crate::upstream::usage::usage_in;
+
+/// Files of one answer; further ones are not kept.
+const MOST_FILES: usize = 50;
+
+/// The answer as far as it came.
+pub(super) struct Progress {
+    answer: Answer,
+    usage: Option<LlmTokenUsage>,
+    /// The conversation's id, where the last event named it.
+    pub(super) conversation: Option<String>,
+    files: BTreeSet<String>,
+    is_revoked: bool,
+    has_end: bool,
+}
+
+impl Progress {
+    pub(super) fn new(turn: &Turn) -> Self {
+        Self {
+            answer: Answer::new(turn),
+            usage: None,
+            conversation: None,
+            files: BTreeSet::new(),
+            is_revoked: false,
+            has_end: false,
+        }
+    }
+
+    /// True once results of the run exist.
+    pub(super) fn has_begun(&self) -> bool {
+        self.answer.has_begun() || !self.files.is_empty()
+    }
+
+    /// True once nothing but further lanes can follow.
+    pub(super) fn is_done(&self) -> bool {
+        self.has_end
+    }
+
+    pub(super) fn event(
+        &mut self,
+        name: &str,
+        told: &Value,
+        out: &mut Outbox,
+    ) -> Result<(), Failure> {
+        let payload = payload(&told["payload"]);
+        self.learn([&payload, told]);
+        let kind = told["type"].as_str().or_else(|| told["event"].as_str());
+        let is_error = name == "error" || kind == Some("error");
+        if is_error {
+            let place = if payload.is_object() { &payload } else { told };
+            return Err(error_of(place));
+        }
+        match kind.unwrap_or(name) {
+            "chunk" => self.chunk(&payload, out),
+            "thinking" => {
+                let texts = [&payload["ext_data"]["text"], &payload["text"]];
+                let thought = texts.into_iter().find_map(Value::as_str);
+                self.answer.think(thought.unwrap_or_default(), out);
+            }
+            "revoke" => {
+                self.is_revoked = true;
+                let text = payload["text"].as_str().unwrap_or_default();
+                self.answer.replace(text, out);
+            }
+            "end" => self.has_end = true,
+            // Envelopes of gateways: an error under 200.
+            _ => return failure_of(told).map_or(Ok(()), Err),
+        }
+        Ok(())
+    }
+
+    /// The document of an application that does not stream.
+    pub(super) fn document(&mut self, told: &Value, out: &mut Outbox) -> Result<(), Failure> {
+        if let Some(failure) = failure_of(told) {
+            return Err(failure);
+        }
+        let data = &told["data"];
+        let parts = data["result"].as_array();
+        let parts = parts.ok_or_else(|| Failure::unreadable(&told.to_string()))?;
+        self.learn([data, told]);
+        for thought in data["reasoningContent"].as_array().into_iter().flatten() {
+            let thought = thought["text"].as_str();
+            self.answer.think(thought.unwrap_or_default(), out);
+        }
+        for part in parts {
+            match &part["chunk"] {
+                Value::String(text) if is_text(part) => self.answer.append(text, out),
+                chunk => self.chunk(&payload(chunk), out),
+            }
+        }
+        Ok(())
+    }
+
+    fn learn(&mut self, places: [&Value; 2]) {
+        let id = places
+            .iter()
+            .find_map(|place| filled(&place["conversationId"]));
+        self.conversation = id.map(str::to_owned);
+        let usage = places.into_iter().find_map(usage_in);
+        self.usage = usage.or(self.usage.take());
+    }
+
+    fn chunk(&mut self, payload: &Value, out: &mut Outbox) {
+        let text = payload["text"].as_str().or_else(|| payload.as_str());
+        self.answer.append(text.unwrap_or_default(), out);
+        let urls = match &payload["url"] {
+            Value::Array(urls) => urls.as_slice(),
+            url => std::slice::from_ref(url),
+        };
+        for url in urls.iter().filter_map(Value::as_str) {
+            self.file(url, out);
+        }
+    }
+
+    /// An image of the answer.
+    fn file(&mut self, url: &str, out: &mut Outbox) {
+        let is_public = |url: &Url| matches!(url.scheme(), "http" | "https");
+        let Some(parsed) = Url::parse(url).ok().filter(is_public) else {
+            return;
+        };
+        if self.files.len() >= MOST_FILES || !self.files.insert(url.to_owned()) {
+            return;
+        }
+        let last = parsed
+            .path_segments()
+            .and_then(|mut segments| segments.next_back());
+        let name = last.filter(|name| !name.is_empty()).unwrap_or("image");
+        out.push(Output::Save(SavedFile {
+            name: name.to_owned(),
+            mime_type: None,
+            content: FileContent::Url(parsed.clone().into()),
+        }));
+    }
+
+    /// The end of the body, which ends an answer also without a mark.
+    pub(super) fn ended(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        if self.has_end || self.has_begun() {
+            return self.complete(out);
+        }
+        Err(Failure::ended_early())
+    }
+
+    /// Completes the message and the run.
+    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        if !self.answer.complete_with_files(!self.files.is_empty(), out) {
+            return Err(if self.is_revoked {
+                let message = "Tbox withdrew its answer: ask in other words";
+                Failure::new(FailureKind::ApiError, message)
+            } else {
+                Failure::empty()
+            });
+        }
+        out.finish("stop", self.usage.take());
+        Ok(())
+    }
+}
+
+fn is_text(part: &Value) -> bool {
+    part["mediaType"].as_str().is_none_or(|kind| kind == "text")
+}
+
+/// A payload: JSON in a text, plain text, or an object.
+fn payload(told: &Value) -> Value {
+    let parsed = told.as_str().and_then(json::parse);
+    let parsed = parsed.filter(|parsed| parsed.is_object() || parsed.is_array());
+    parsed.unwrap_or_else(|| told.clone())
+}
+
+/// The failure in a document, where its code is not 0.
+pub(super) fn failure_of(told: &Value) -> Option<Failure> {
+    let code = text_of(&told["errorCode"])?;
+    (code != "0").then(|| error_of(told))
+}
+
+fn error_of(error: &Value) -> Failure {
+    let codes = ["errorCode", "status_code", "code"];
+    let code = codes.iter().find_map(|key| text_of(&error[*key]));
+    let messages = ["errorMsg", "description"];
+    let message = messages.iter().find_map(|key| filled(&error[*key]));
+    let message = message
+        .or_else(|| message_of(error))
+        .or_else(|| error.as_str());
+    let status = code.as_deref().and_then(|code| code.parse().ok());
+    let status = status.filter(|status| (400..600).contains(status));
+    Failure::reported(status, code.as_deref(), message.unwrap_or_default())
+}
+
+/// True for failures about the conversation's id, whose code Tbox does not document.
+pub(super) fn is_lost(failure: &Failure) -> bool {
+    let text = failure.message.to_ascii_lowercase();
+    let is_named = text.contains("conversation") || text.contains("会话");
+    is_named || failure.details.get("status") == Some(&json!(404))
+}

@@ -1,0 +1,374 @@
+//! Directories that a harness may change while the service works in them. Each is opened once, and every operation is
+//! relative to it and follows no link: a link that the harness plants leads the service nowhere.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{
+    AtFlags, Dir, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, chownat, fchmod, fstat, futimens,
+    mkdirat, open, openat, renameat, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use crate::owner::Owner;
+
+/// A directory, whatever has its path now. Clones share the descriptor.
+#[derive(Clone, Debug)]
+pub(crate) struct Directory {
+    opened: Arc<OwnedFd>,
+    /// The owner of all that is made in it.
+    owner: Owner,
+}
+
+/// How deep a tree is given to another user. Deeper folders stay as they are.
+const MOST_DEPTH: usize = 128;
+
+const FOLDER: OFlags = OFlags::DIRECTORY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+const NEW_FILE: OFlags = OFlags::WRONLY
+    .union(OFlags::CREATE)
+    .union(OFlags::EXCL)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+/// Not blocked by a pipe in the place of a file.
+const READ_FILE: OFlags = OFlags::RDONLY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::CLOEXEC);
+
+impl Directory {
+    /// Opens a directory by its path, whose last part is no link. The parts before it are the operator's.
+    /// `owner`: to whom all belongs that is made in it.
+    pub(crate) fn open(path: &Path, owner: Owner) -> io::Result<Self> {
+        let opened = Arc::new(open(path, FOLDER, Mode::empty())?);
+        Ok(Self { opened, owner })
+    }
+
+    /// The same directory; what is made in it from now on belongs to another user.
+    pub(crate) fn for_user(self, owner: Owner) -> Self {
+        Self { owner, ..self }
+    }
+
+    /// Opens a folder in this directory.
+    pub(crate) fn folder(&self, name: &OsStr) -> io::Result<Self> {
+        let opened = openat(&*self.opened, single(name)?, FOLDER, Mode::empty())?;
+        Ok(Self {
+            opened: Arc::new(opened),
+            owner: self.owner,
+        })
+    }
+
+    /// Opens a folder; makes it with mode 0700 if it is missing.
+    pub(crate) fn make_folder(&self, name: &OsStr) -> io::Result<Self> {
+        match mkdirat(&*self.opened, single(name)?, Mode::RWXU) {
+            Ok(()) => {
+                let folder = self.folder(name)?;
+                self.owner.take(&*folder.opened)?;
+                Ok(folder)
+            }
+            Err(Errno::EXIST) => self.folder(name),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives this directory, and all below it that belongs to others, to its owner. Links are given themselves, and files
+    /// with a second name are left: that may be a file of others. The directory itself is last, so that an interrupted
+    /// change is done again.
+    pub(crate) fn adopt(&self) -> io::Result<()> {
+        self.adopt_below(MOST_DEPTH)
+    }
+
+    fn adopt_below(&self, depth: usize) -> io::Result<()> {
+        if depth == 0 || self.owner.owns(fstat(&*self.opened)?.st_uid) {
+            return Ok(());
+        }
+        for name in self.names(usize::MAX)? {
+            if let Ok(folder) = self.folder(&name) {
+                folder.adopt_below(depth - 1)?;
+                continue;
+            }
+            let stat = statat(&*self.opened, &name, AtFlags::SYMLINK_NOFOLLOW)?;
+            if stat.st_nlink == 1 {
+                let (user, group) = self.owner.ids();
+                chownat(&*self.opened, &name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+        }
+        self.owner.take(&*self.opened)
+    }
+
+    /// Sets the time of the last change to now.
+    pub(crate) fn touch(&self) -> io::Result<()> {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_NOW,
+        };
+        let times = Timestamps {
+            last_access: now,
+            last_modification: now,
+        };
+        Ok(futimens(&*self.opened, &times)?)
+    }
+
+    /// Lets every user enter this directory, not list it: the way to what belongs to its owner below.
+    pub(crate) fn let_through(&self) -> io::Result<()> {
+        let enter = Mode::XUSR | Mode::XGRP | Mode::XOTH;
+        let mode = Mode::from_raw_mode(fstat(&*self.opened)?.st_mode);
+        if mode.contains(enter) {
+            return Ok(());
+        }
+        Ok(fchmod(&*self.opened, mode | enter)?)
+    }
+
+    /// The folder of a relative path, made if it is missing, and the name of the file in it.
+    fn place<'a>(&self, path: &'a Path) -> io::Result<(Self, &'a OsStr)> {
+        let mut folder = self.clone();
+        let mut parts = path.components();
+        let Some(Component::Normal(name)) = parts.next_back() else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        for part in parts {
+            folder = folder.make_folder(part.as_os_str())?;
+        }
+        Ok((folder, name))
+    }
+
+    /// Creates a file with mode 0600. An error of kind `AlreadyExists` where the name is taken, by a link, too.
+    pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = openat(&*self.opened, single(name)?, NEW_FILE, mode)?;
+        self.owner.take(&file)?;
+        Ok(File::from(file))
+    }
+
+    /// Writes a file of mode 0600 at a relative path, in place of what is there; folders are made. Where the file is, for
+    /// [`Place::remove`].
+    pub(crate) fn replace(&self, path: &Path, content: &[u8]) -> io::Result<Place> {
+        let (folder, name) = self.place(path)?;
+        folder.remove(name)?;
+        folder.create(name)?.write_all(content)?;
+        Ok(Place {
+            folder,
+            name: name.to_owned(),
+        })
+    }
+
+    /// Opens a plain file of the owner's to read. An error of kind `InvalidInput` for anything else: a second name of a
+    /// file that the owner cannot read would be read with the rights of the service.
+    pub(crate) fn read(&self, name: &OsStr) -> io::Result<File> {
+        let file = File::from(openat(
+            &*self.opened,
+            single(name)?,
+            READ_FILE,
+            Mode::empty(),
+        )?);
+        let metadata = file.metadata()?;
+        if metadata.is_file() && (self.owner.is_own() || self.owner.owns(metadata.uid())) {
+            Ok(file)
+        } else {
+            Err(io::ErrorKind::InvalidInput.into())
+        }
+    }
+
+    /// Whether there is anything of that name, also a link to nothing.
+    pub(crate) fn contains(&self, name: &OsStr) -> bool {
+        let name = single(name);
+        name.is_ok_and(|name| statat(&*self.opened, name, AtFlags::SYMLINK_NOFOLLOW).is_ok())
+    }
+
+    /// When an entry was last written or renamed. `None` without one; a link counts itself.
+    pub(crate) fn changed_at(&self, name: &OsStr) -> Option<SystemTime> {
+        let stat = statat(&*self.opened, single(name).ok()?, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let at = |seconds: i64, nanoseconds| {
+            let seconds = u64::try_from(seconds).unwrap_or_default();
+            SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
+        };
+        let written = u32::try_from(stat.st_mtime_nsec).unwrap_or_default();
+        let renamed = u32::try_from(stat.st_ctime_nsec).unwrap_or_default();
+        // A file that was moved here keeps the time of its content.
+        Some(at(stat.st_mtime, written).max(at(stat.st_ctime, renamed)))
+    }
+
+    /// Renames an entry within this directory. A link is renamed itself.
+    pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        Ok(renameat(
+            &*self.opened,
+            single(from)?,
+            &*self.opened,
+            single(to)?,
+        )?)
+    }
+
+    /// Removes a file or a link, if it is there.
+    pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
+        match unlinkat(&*self.opened, single(name)?, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The names in this directory, at most so many.
+    pub(crate) fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
+        let entries = Dir::read_from(&*self.opened)?;
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." {
+                names.push(name.to_owned());
+            }
+            if names.len() == most {
+                break;
+            }
+        }
+        Ok(names)
+    }
+}
+
+/// A file in a directory that was opened.
+#[derive(Debug)]
+pub(crate) struct Place {
+    folder: Directory,
+    name: OsString,
+}
+
+impl Place {
+    /// Removes the file, if it is still there.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        self.folder.remove(&self.name)
+    }
+}
+
+/// A name without a path: `openat` would follow links of the parts before the last.
+fn single(name: &OsStr) -> io::Result<&OsStr> {
+    let bytes = name.as_bytes();
+    if bytes.is_empty() || bytes.contains(&b'/') || bytes == b"." || bytes == b".." {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A directory that the harness has filled with links to `outside`.
+    struct Planted {
+        root: std::path::PathBuf,
+        directory: Directory,
+    }
+
+    impl Planted {
+        fn new() -> Self {
+            let name = format!("runnel-directory-{}", uuid::Uuid::new_v4());
+            let root = std::env::temp_dir().join(name);
+            std::fs::create_dir_all(root.join("inside")).unwrap();
+            std::fs::create_dir_all(root.join("outside")).unwrap();
+            std::fs::write(root.join("outside/secret"), "secret").unwrap();
+            symlink("../outside", root.join("inside/folder")).unwrap();
+            symlink("../outside/secret", root.join("inside/file")).unwrap();
+            let directory = Directory::open(&root.join("inside"), Owner::own()).unwrap();
+            Self { root, directory }
+        }
+
+        /// The names outside, and the secret.
+        fn outside(&self) -> (usize, String) {
+            let outside = self.root.join("outside");
+            let secret = std::fs::read_to_string(outside.join("secret")).unwrap();
+            (std::fs::read_dir(outside).unwrap().count(), secret)
+        }
+    }
+
+    impl Drop for Planted {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.root);
+        }
+    }
+
+    #[test]
+    fn planted_links_lead_no_operation_outside() {
+        let planted = Planted::new();
+        let directory = &planted.directory;
+        let name = OsStr::new;
+        assert!(directory.folder(name("folder")).is_err());
+        assert!(directory.make_folder(name("folder")).is_err());
+        assert!(directory.read(name("file")).is_err());
+        assert!(directory.create(name("file")).is_err());
+        assert!(directory.replace(Path::new("folder/new"), b"x").is_err());
+        for path in ["folder/secret", "../outside/secret", "..", ""] {
+            assert!(directory.read(name(path)).is_err(), "{path}");
+            assert!(
+                directory.rename(name(path), name("taken")).is_err(),
+                "{path}"
+            );
+        }
+        // A link in the place of a file is replaced, renamed and removed itself.
+        directory.replace(Path::new("file"), b"new").unwrap();
+        directory.rename(name("folder"), name("renamed")).unwrap();
+        directory.remove(name("renamed")).unwrap();
+        assert_eq!(directory.names(10).unwrap(), ["file"]);
+        assert_eq!(planted.outside(), (1, "secret".to_owned()));
+    }
+
+    #[test]
+    fn a_directory_stays_itself_when_its_path_changes() {
+        let planted = Planted::new();
+        let inside = planted.root.join("inside");
+        std::fs::rename(&inside, planted.root.join("moved")).unwrap();
+        symlink("outside", &inside).unwrap();
+        let place = planted
+            .directory
+            .replace(Path::new("a/b"), b"text")
+            .unwrap();
+        let mut text = String::new();
+        let mut file = std::fs::File::open(planted.root.join("moved/a/b")).unwrap();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text");
+        place.remove().unwrap();
+        assert!(!planted.root.join("moved/a/b").exists());
+        assert_eq!(planted.outside().0, 1);
+        assert!(Directory::open(&inside, Owner::own()).is_err());
+    }
+
+    /// The user of an entry itself.
+    fn user_of(path: &Path) -> u32 {
+        path.symlink_metadata().unwrap().uid()
+    }
+
+    #[test]
+    fn gives_trees_to_the_user_without_following_links() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let planted = Planted::new();
+        let inside = planted.root.join("inside");
+        std::fs::create_dir(inside.join("deep")).unwrap();
+        std::fs::write(inside.join("deep/note"), "x").unwrap();
+        std::fs::hard_link(planted.root.join("outside/secret"), inside.join("second")).unwrap();
+        let user = Owner::testing();
+        let directory = planted.directory.clone().for_user(user);
+        directory.adopt().unwrap();
+        for name in ["", "deep", "deep/note", "file", "folder"] {
+            assert!(user.owns(user_of(&inside.join(name))), "{name}");
+        }
+        for name in ["outside", "outside/secret"] {
+            assert_eq!(user_of(&planted.root.join(name)), 0, "{name}");
+        }
+        assert!(directory.read(OsStr::new("second")).is_err());
+        // New files and folders belong to the user, too.
+        directory.replace(Path::new("new/file"), b"x").unwrap();
+        for name in ["new", "new/file"] {
+            assert!(user.owns(user_of(&inside.join(name))), "{name}");
+        }
+    }
+}

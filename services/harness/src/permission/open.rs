@@ -1,0 +1,152 @@
+//! Permissions that a turn has asked for and that are not decided yet, the same for all protocols.
+
+use futures_util::StreamExt as _;
+use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::stream::FuturesUnordered;
+
+use super::{Decision, Permission, Permissions};
+
+/// Permissions of one turn that may be open at a time.
+const MOST_OPEN: usize = 32;
+
+/// The open permissions of one turn. `Request` is the protocol's own request, to be answered with the decision.
+pub(crate) struct OpenPermissions<Request> {
+    deciding: FuturesUnordered<BoxFuture<'static, (u64, Decision)>>,
+    /// In the order in which they were asked.
+    open: Vec<(u64, Request, String)>,
+    next: u64,
+    is_closed: bool,
+}
+
+/// A decided permission. The adapter answers each exactly once.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Decided<Request> {
+    pub(crate) request: Request,
+    pub(crate) title: String,
+    pub(crate) decision: Decision,
+}
+
+impl<Request> OpenPermissions<Request> {
+    pub(crate) fn new() -> Self {
+        Self {
+            deciding: FuturesUnordered::new(),
+            open: Vec::new(),
+            next: 0,
+            is_closed: false,
+        }
+    }
+
+    /// Asks for a permission. `Some`: it is decided at once, because the turn stops or too many are open.
+    pub(crate) fn ask(
+        &mut self,
+        request: Request,
+        permission: Permission,
+        permissions: &Permissions,
+    ) -> Option<Decided<Request>> {
+        let title = permission.title.clone();
+        self.add(request, title, permissions.clone().decide(permission))
+    }
+
+    fn add(
+        &mut self,
+        request: Request,
+        title: String,
+        deciding: impl Future<Output = Decision> + Send + 'static,
+    ) -> Option<Decided<Request>> {
+        let at_once = if self.is_closed {
+            Some(Decision::Cancelled)
+        } else {
+            (self.open.len() >= MOST_OPEN).then_some(Decision::TooMany)
+        };
+        if let Some(decision) = at_once {
+            return Some(Decided {
+                request,
+                title,
+                decision,
+            });
+        }
+        self.next += 1;
+        let number = self.next;
+        self.deciding
+            .push(deciding.map(move |decision| (number, decision)).boxed());
+        self.open.push((number, request, title));
+        None
+    }
+
+    /// The next decision. Waits for ever while none is open. Cancel-safe.
+    pub(crate) async fn decided(&mut self) -> Decided<Request> {
+        loop {
+            let Some((number, decision)) = self.deciding.next().await else {
+                std::future::pending::<()>().await;
+                continue;
+            };
+            let place = self.open.iter().position(|(open, ..)| *open == number);
+            if let Some(place) = place {
+                let (_, request, title) = self.open.remove(place);
+                return Decided {
+                    request,
+                    title,
+                    decision,
+                };
+            }
+        }
+    }
+
+    /// Cancels the open permissions, and each that is asked from now on.
+    pub(crate) fn close(&mut self) -> Vec<Decided<Request>> {
+        self.is_closed = true;
+        self.deciding.clear();
+        let open = self.open.drain(..);
+        open.map(|(_, request, title)| Decided {
+            request,
+            title,
+            decision: Decision::Cancelled,
+        })
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    fn add(open: &mut OpenPermissions<u32>, request: u32) -> Option<Decision> {
+        let decided = open.add(request, format!("permission {request}"), pending());
+        decided.map(|decided| decided.decision)
+    }
+
+    #[tokio::test]
+    async fn decisions_return_with_their_own_request() {
+        let mut open = OpenPermissions::new();
+        assert_eq!(add(&mut open, 1), None);
+        let allowed = ready(Decision::Allowed);
+        assert_eq!(open.add(2, "second".to_owned(), allowed), None);
+        assert_eq!(add(&mut open, 3), None);
+        let decided = open.decided().await;
+        assert_eq!((decided.request, decided.title.as_str()), (2, "second"));
+        assert_eq!(decided.decision, Decision::Allowed);
+    }
+
+    #[test]
+    fn closing_cancels_open_and_later_permissions() {
+        let mut open = OpenPermissions::new();
+        for request in [1, 2] {
+            assert_eq!(add(&mut open, request), None);
+        }
+        let closed = open.close().into_iter();
+        let closed: Vec<_> = closed.map(|it| (it.request, it.decision)).collect();
+        assert_eq!(closed, [(1, Decision::Cancelled), (2, Decision::Cancelled)]);
+        assert_eq!(add(&mut open, 3), Some(Decision::Cancelled));
+        assert!(open.close().is_empty());
+    }
+
+    #[test]
+    fn refuses_more_open_permissions_than_allowed() {
+        let mut open = OpenPermissions::new();
+        let added = (0..=32).map(|request| add(&mut open, request));
+        let refused: Vec<_> = added.flatten().collect();
+        assert_eq!(refused, [Decision::TooMany]);
+    }
+}

@@ -1,0 +1,1 @@
+"""Serves unmodified LangBot runner plugins as a Runnel runner endpoint."""

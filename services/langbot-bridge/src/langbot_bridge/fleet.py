@@ -1,0 +1,225 @@
+"""Worker processes, one for each plugin directory."""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+import sys
+import typing
+from pathlib import Path
+
+import aiohttp
+
+from .limits import LIMITS
+from .payload import Payload
+
+log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.05
+# A worker that lived this long has its restart pause back.
+_STEADY_SECONDS = 60.0
+
+
+class StartError(Exception):
+    """A plugin did not load. The message names it."""
+
+
+class DownError(Exception):
+    """The worker is being restarted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a worker is started with."""
+
+    directory: Path
+    identities: tuple[str, ...] = ()
+    secret_prefixes: tuple[str, ...] = ()
+    plugin_config: Path | None = None
+    log_level: str = "INFO"
+    # Variables that a plugin must not see.
+    hidden: tuple[str, ...] = ()
+
+    def command(self, socket: Path) -> list[str]:
+        """The arguments of the process."""
+        options = [("--directory", str(self.directory)), ("--socket", str(socket)), ("--log", self.log_level)]
+        options += [("--identity", identity) for identity in self.identities]
+        options += [("--secrets", prefix) for prefix in self.secret_prefixes]
+        if self.plugin_config:
+            options.append(("--plugin-config", str(self.plugin_config.absolute())))
+        # `-P`: a plugin's files never shadow the modules of the worker.
+        command = [sys.executable, "-P", "-m", "langbot_bridge.worker"]
+        return command + [part for option in options for part in option]
+
+    def environment(self) -> dict[str, str]:
+        """Its variables."""
+        kept = {name: value for name, value in os.environ.items() if name not in self.hidden}
+        return {"PYTHONDONTWRITEBYTECODE": "1", **kept}
+
+
+class Worker:
+    """One worker process, started again whenever it ends."""
+
+    def __init__(self, settings: Settings, socket: Path) -> None:
+        self.settings, self._socket = settings, socket
+        self.runners: list[Payload] = []
+        self.tools: list[Payload] = []
+        self._process: asyncio.subprocess.Process | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its directory, for logs."""
+        return self.settings.directory.name
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the process lives and listens."""
+        alive = self._process is not None and self._process.returncode is None
+        return alive and self._socket.exists()
+
+    async def start(self) -> None:
+        """Starts the process and waits until the plugin is loaded. Raises `StartError`."""
+        if self._session is None:
+            connector = aiohttp.UnixConnector(str(self._socket), limit=0)
+            # The front bounds what it reads; a run's stream has no end of its own.
+            timeout = aiohttp.ClientTimeout(total=None)
+            self._session = aiohttp.ClientSession("http://worker", connector=connector, timeout=timeout)
+        self._socket.unlink(missing_ok=True)
+        self._process = await asyncio.create_subprocess_exec(
+            *self.settings.command(self._socket),
+            env=self.settings.environment(),
+            stdin=asyncio.subprocess.PIPE,
+            # Standard output is the front's own; a plugin that prints does so on standard error.
+            stdout=sys.stderr,
+        )
+        try:
+            async with asyncio.timeout(LIMITS.load_seconds):
+                while not self._socket.exists():
+                    if self._process.returncode is not None:
+                        raise StartError(f"the plugin in {self.settings.directory} was not loaded, see above")
+                    await asyncio.sleep(_POLL_SECONDS)
+                async with self._session.get("/offers") as answer:
+                    offers = await answer.json()
+        except (TimeoutError, aiohttp.ClientError) as error:
+            # Else nothing would ever notice that this process hangs.
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            text = f"the plugin in {self.settings.directory} was not loaded within {LIMITS.load_seconds:g} s"
+            raise StartError(text) from error
+        self.runners, self.tools = offers["runners"], offers["tools"]
+
+    def keep(self) -> None:
+        """Restarts the process from now on."""
+        self._keeper = asyncio.create_task(self._restart_forever())
+
+    @contextlib.asynccontextmanager
+    async def post(
+        self, path: str, body: bytes, headers: typing.Mapping[str, str]
+    ) -> typing.AsyncIterator[aiohttp.ClientResponse]:
+        """A request to the worker. Raises `DownError` where it cannot be reached."""
+        if self._session is None or not self.is_up:
+            raise DownError
+        try:
+            answer = await self._session.post(path, data=body, headers={**headers, "content-type": "application/json"})
+        except (aiohttp.ClientConnectionError, aiohttp.ClientOSError) as error:
+            raise DownError from error
+        try:
+            yield answer
+        finally:
+            # Not released: what is left of a stream belongs to a run that is over.
+            answer.close()
+
+    async def stop(self) -> None:
+        """Ends the process: asks, waits for live runs, kills."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(LIMITS.stop_seconds + 3.0):
+                    await process.wait()
+            except TimeoutError:
+                log.warning("worker %s did not end in time, killing it", self.name)
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if self._session is not None:
+            await self._session.close()
+
+    async def _restart_forever(self) -> None:
+        pause = LIMITS.restart_seconds
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            if self._process is not None:
+                status = await self._process.wait()
+                log.error("worker %s ended with status %s, restarting in %g s", self.name, status, pause)
+            self._socket.unlink(missing_ok=True)
+            if loop.time() - began > _STEADY_SECONDS:
+                pause = LIMITS.restart_seconds
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LIMITS.longest_restart_seconds)
+            try:
+                await self.start()
+                log.info("worker %s is back", self.name)
+            except (StartError, OSError, aiohttp.ClientError) as error:
+                log.error("worker %s was not started: %s", self.name, error)
+
+
+class Fleet:
+    """All workers. The first that offers an id or a tool's name serves it."""
+
+    def __init__(self, workers: list[Worker]) -> None:
+        self.workers = workers
+        self._by_runner: dict[str, Worker] = {}
+        self._by_tool: dict[str, Worker] = {}
+
+    async def start(self) -> None:
+        """Starts all workers at once. Raises `StartError` where one plugin does not load."""
+        failed = await asyncio.gather(*(worker.start() for worker in self.workers), return_exceptions=True)
+        for error in failed:
+            if isinstance(error, BaseException):
+                raise error
+        for worker in self.workers:
+            for runner in worker.runners:
+                self._offer(self._by_runner, str(runner["id"]), worker)
+            for tool in worker.tools:
+                self._offer(self._by_tool, str(tool["name"]), worker)
+            worker.keep()
+
+    async def stop(self) -> None:
+        """Stops all workers at once."""
+        await asyncio.gather(*(worker.stop() for worker in self.workers))
+
+    def runners(self) -> list[Payload]:
+        """The manifests, also of workers that are being restarted."""
+        return [
+            runner
+            for worker in self.workers
+            for runner in worker.runners
+            if self._by_runner.get(runner["id"]) is worker
+        ]
+
+    def tools(self) -> list[Payload]:
+        """The tools, as MCP lists them."""
+        return [tool for worker in self.workers for tool in worker.tools if self._by_tool.get(tool["name"]) is worker]
+
+    def worker_of(self, runner_id: str) -> Worker | None:
+        """The worker that serves a runner."""
+        return self._by_runner.get(runner_id)
+
+    def worker_of_tool(self, name: str) -> Worker | None:
+        """The worker that serves a tool."""
+        return self._by_tool.get(name)
+
+    @staticmethod
+    def _offer(known: dict[str, Worker], name: str, worker: Worker) -> None:
+        first = known.setdefault(name, worker)
+        if first is not worker:
+            log.warning("%s of %s is left out: %s has it already", name, worker.name, first.name)

@@ -1,0 +1,169 @@
+"""Results of a plugin as the runner protocol has them. Pure: no I/O."""
+
+import json
+import re
+import typing
+
+from .payload import Payload, compact, mapping
+
+TERMINAL = ("run.completed", "run.failed")
+_EVENT_NAME = re.compile(r"[\w.]{1,64}")
+# Scopes of state that belong to a part of the event.
+_HOMES = ("conversation", "actor", "subject")
+
+
+def failed(run_id: str, error: str, code: str, retryable: bool = False) -> Payload:
+    """`run.failed`."""
+    data = {"error": error, "code": code, "retryable": retryable}
+    return {"run_id": run_id, "type": "run.failed", "data": data}
+
+
+def completed(run_id: str) -> Payload:
+    """`run.completed` of a runner that ended without a word."""
+    return {"run_id": run_id, "type": "run.completed", "data": {"finish_reason": "stop"}}
+
+
+def message(run_id: str, content: typing.Any) -> Payload:
+    """`message.completed` of the assistant."""
+    said = {"role": "assistant", "content": content}
+    return {"run_id": run_id, "type": "message.completed", "data": {"message": said, "file_ids": []}}
+
+
+def note(run_id: str, text: str, level: str = "warning") -> Payload:
+    """`processor.log`: a line for the ledger, never for the user."""
+    return {"run_id": run_id, "type": "processor.log", "data": {"text": text, "level": level}}
+
+
+def has_no_home(result: Payload, context: Payload) -> bool:
+    """True for state of a conversation, actor or subject that the event lacks: the gateway would reject it."""
+    if result.get("type") != "state.updated":
+        return False
+    scope = mapping(result.get("data")).get("scope")
+    return scope in _HOMES and not context.get(scope)
+
+
+class Deltas:
+    """Turns LangBot's snapshots into increments.
+
+    LangBot puts the text so far into `content`, or an increment there and the text so far into `all_content`. The
+    gateway takes increments. `all_content` goes along only where the runner rewrote its text, so that a long answer
+    costs its length once and not once a delta.
+    """
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def rewrite(self, chunk: Payload) -> Payload:
+        """The chunk of one `message.delta`."""
+        chunk = compact(chunk)
+        snapshot = chunk.pop("all_content", None)
+        if snapshot is None:
+            snapshot = chunk.get("content")
+        if isinstance(snapshot, str) and snapshot:
+            if snapshot.startswith(self._text):
+                chunk["content"] = snapshot[len(self._text) :]
+            else:
+                chunk["content"], chunk["all_content"] = "", snapshot
+            self._text = snapshot
+        return chunk
+
+    def end(self) -> None:
+        """A whole message was sent: the next delta begins another."""
+        self._text = ""
+
+
+class Outbox:
+    """What goes over the wire for each result of the runner: increments, and no line above the limit.
+
+    The gateway ends a run whose line is too long, so a long text goes as several deltas, and what has no parts is
+    shortened or left out with a line in the ledger.
+    """
+
+    def __init__(self, run_id: str, line_bytes: int) -> None:
+        self._run_id = run_id
+        # Room for the frame around the data.
+        self._most = max(line_bytes - 1024, 1024)
+        # A character has six bytes of JSON at most.
+        self._piece = max(self._most // 8, 64)
+        self._deltas = Deltas()
+
+    def take(self, result: Payload) -> list[Payload]:
+        """The results to send, without their numbers."""
+        result = compact(result)
+        if isinstance(result.get("usage"), dict):
+            result["usage"] = compact(result["usage"])
+        kind, data = result["type"], mapping(result.get("data"))
+        if kind == "message.delta" and isinstance(data.get("chunk"), dict):
+            return self._delta(result, data, self._deltas.rewrite(data["chunk"]))
+        if not self._is_long(result):
+            if kind == "message.completed":
+                self._deltas.end()
+            return [result]
+        if kind in ("message.completed", "run.completed"):
+            return self._long_message(result, data)
+        return [self._shortened(result, data)]
+
+    def _delta(self, result: Payload, data: Payload, chunk: Payload) -> list[Payload]:
+        if not self._is_long({**result, "data": {**data, "chunk": chunk}}):
+            return [{**result, "data": {**data, "chunk": chunk}}]
+        text = chunk.pop("all_content", None)
+        content = chunk.get("content")
+        if text is not None:
+            # A rewritten text begins anew with its first piece, which stands above all before it.
+            first = text[: self._piece]
+            head = {**chunk, "content": first, "all_content": first, "is_final": False}
+            rest = {**chunk, "content": text[self._piece :]}
+            return [_chunk(result, head), *self._pieces(result, rest)]
+        if isinstance(content, str):
+            return self._pieces(result, chunk)
+        return [self._shortened(result, data)]
+
+    def _pieces(self, result: Payload, chunk: Payload) -> list[Payload]:
+        text = chunk["content"]
+        starts = range(0, len(text), self._piece)
+        pieces = [{"role": chunk["role"], "content": text[at : at + self._piece]} for at in starts]
+        return [_chunk(result, piece) for piece in pieces] + [_chunk(result, {**chunk, "content": ""})]
+
+    def _long_message(self, result: Payload, data: Payload) -> list[Payload]:
+        # Without a `message.completed` the gateway makes the message of the deltas.
+        said = mapping(data.get("message"))
+        content = said.get("content")
+        if isinstance(content, list):
+            content = "".join(part.get("text") or "" for part in content if isinstance(part, dict))
+        chunk = self._deltas.rewrite({"role": said.get("role") or "assistant", "content": content or ""})
+        text = _chunk({"run_id": self._run_id, "type": "message.delta"}, chunk)
+        sent = self._delta(text, text["data"], chunk)
+        if result["type"] == "run.completed":
+            rest = {name: value for name, value in data.items() if name != "message"}
+            sent.append({**result, "data": rest})
+        return sent
+
+    def _shortened(self, result: Payload, data: Payload) -> Payload:
+        if result["type"] == "tool.call.completed":
+            text = json.dumps(data.get("result") or data.get("error"), ensure_ascii=False)
+            kept = {"text": text[: self._piece], "truncated": True}
+            call = {name: data.get(name) for name in ("tool_call_id", "tool_name")}
+            return {**result, "data": {**call, "result": kept}}
+        if result["type"] == "run.failed":
+            error = str(data.get("error") or "")[: self._piece]
+            return failed(self._run_id, error, str(data.get("code"))[:128], bool(data.get("retryable")))
+        text = f"a result {str(result['type'])[:128]} was left out: it is longer than the line limit of a run"
+        return note(self._run_id, text)
+
+    def _is_long(self, result: Payload) -> bool:
+        # Cheap before exact: most results are far below the limit.
+        text = json.dumps(result, ensure_ascii=False, separators=(",", ":"))
+        return len(text) * 4 > self._most and len(text.encode(errors="replace")) > self._most
+
+
+def _chunk(result: Payload, chunk: Payload) -> Payload:
+    return {**result, "data": {"chunk": chunk}}
+
+
+def wire(result: Payload) -> bytes:
+    """One server-sent event."""
+    text = json.dumps(result, ensure_ascii=False, separators=(",", ":"))
+    kind = str(result["type"])
+    name = f"event: {kind}\n" if _EVENT_NAME.fullmatch(kind) else ""
+    # Halves of surrogate pairs have no UTF-8.
+    return f"{name}id: {result['sequence']}\ndata: {text}\n\n".encode(errors="replace")

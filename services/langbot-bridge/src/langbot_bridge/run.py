@@ -1,0 +1,132 @@
+"""One live run: its credentials, its results on their way out, its end."""
+
+import asyncio
+import contextvars
+import time
+import typing
+
+from . import results
+from .limits import LIMITS
+from .payload import Payload, mapping
+
+# A token this near its end is renewed.
+_RENEWAL_SECONDS = 60.0
+# No token outlives the deadline; ends are whole seconds.
+_ROUNDING_SECONDS = 2.0
+# Clocks that differ by less are taken for equal: the timestamp of a signature is a whole second.
+_SKEW_SECONDS = 2.0
+
+
+class Run:
+    """A run of the gateway, from its request to the last byte of its answer."""
+
+    def __init__(self, context: Payload, host: Payload, headers: typing.Mapping[str, str]) -> None:
+        self.id: str = context["run_id"]
+        self.context = context
+        self.base_url = str(host["base_url"]).rstrip("/")
+        self.traceparent = headers.get("traceparent")
+        runtime = mapping(context.get("runtime"))
+        self.version = str(runtime.get("langbot_version") or "runnel")
+        self.skew = _skew(headers.get("x-bridge-signed-at"))
+        self.deadline = _number(runtime.get("deadline_at"))
+        if self.deadline is not None:
+            self.deadline -= self.skew
+        self.token = str(host["token"])
+        self.token_expires_at = self._here(host.get("token_expires_at"))
+        limits = mapping(mapping(runtime.get("metadata")).get("limits"))
+        self._outbox = results.Outbox(self.id, int(limits.get("line_bytes") or LIMITS.line_bytes))
+        self.queue: asyncio.Queue[Payload | None] = asyncio.Queue(LIMITS.queued_results)
+        self._order = asyncio.Lock()
+        self._sequence = 0
+        self.is_over = False
+        # Set once the answer's stream has ended.
+        self.closed = asyncio.Event()
+        # Variables of the SDK's query API.
+        self.variables: Payload = dict(mapping(context.get("variables")))
+        # A runner for events speaks by the SDK's reply API.
+        self.replies = False
+        self.end: Payload | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    async def put(self, result: Payload) -> Payload:
+        """Numbers a result and hands it to the stream, which waits where the gateway does not read.
+
+        Returns the last event that was sent for it. After the run's end nothing is sent.
+        """
+        async with self._order:
+            sent: Payload = dict(result)
+            if self.is_over:
+                return sent
+            for one in self._outbox.take(result):
+                self._sequence += 1
+                sent = {**one, "run_id": self.id, "sequence": self._sequence}
+                await self.queue.put(sent)
+            self.is_over = result["type"] in results.TERMINAL
+            return sent
+
+    async def finish(self) -> None:
+        """Ends the stream."""
+        await self.queue.put(None)
+
+    def headers(self) -> dict[str, str]:
+        """Headers of a call back to the gateway."""
+        trace = {"traceparent": self.traceparent} if self.traceparent else {}
+        return {"authorization": f"Bearer {self.token}", **trace}
+
+    def replace_token(self, token: str, expires_at: typing.Any) -> None:
+        """Takes a renewed token."""
+        self.token, self.token_expires_at = token, self._here(expires_at)
+
+    def renewal_in(self) -> float | None:
+        """Seconds until the token is to be renewed, or `None` when it lives as long as the run."""
+        if self.token_expires_at is None:
+            return None
+        if self.deadline is not None and self.token_expires_at >= self.deadline - _ROUNDING_SECONDS:
+            return None
+        left = self.token_expires_at - time.time()
+        return max(left - _RENEWAL_SECONDS, left / 2, 1.0)
+
+    def cancel(self, grace: float) -> None:
+        """Ends the run as `cancelled`, after a grace in which the runner may end by itself."""
+        self._stop(results.failed(self.id, "the run was cancelled", "cancelled"), grace)
+
+    def shut_down(self) -> None:
+        """Ends the run because the bridge stops."""
+        text = "the runner was stopped while the run was going on: post the event again"
+        self._stop(results.failed(self.id, text, "runner.shutdown", retryable=True), 0.0)
+
+    def abandon(self) -> None:
+        """Ends the run without a word: the gateway is gone."""
+        self.is_over = True
+        self._cancel_task(LIMITS.cancel_attempts)
+
+    def _stop(self, end: Payload, grace: float) -> None:
+        if self.end is None:
+            self.end = end
+            asyncio.get_running_loop().call_later(grace, self._cancel_task, LIMITS.cancel_attempts)
+
+    def _cancel_task(self, attempts: int) -> None:
+        if self.task is None or self.task.done() or attempts == 0:
+            return
+        self.task.cancel()
+        # `wait_for` of some Python versions can swallow a cancel.
+        again = LIMITS.cancel_again_seconds
+        asyncio.get_running_loop().call_later(again, self._cancel_task, attempts - 1)
+
+    def _here(self, gateway_time: typing.Any) -> float | None:
+        time_there = _number(gateway_time)
+        return None if time_there is None else time_there - self.skew
+
+
+def _number(value: typing.Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _skew(signed_at: str | None) -> float:
+    """How far the gateway's clock is ahead of ours, in seconds."""
+    ahead = float(signed_at) - time.time() if signed_at else 0.0
+    return ahead if abs(ahead) > _SKEW_SECONDS else 0.0
+
+
+# The run that the calling task belongs to: for calls of the SDK that name none.
+current_run: contextvars.ContextVar[Run | None] = contextvars.ContextVar("current_run", default=None)

@@ -1,0 +1,185 @@
+"""The process of one plugin: serves its runs and tools to the front, over a Unix socket."""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from aiohttp import web
+
+from .execution import execute
+from .host_api import HostApi
+from .limits import LIMITS
+from .payload import Payload
+from .plugin import LoadError, Plugin, load
+from .refusal import Refusal, refusals
+from .results import wire
+from .run import Run
+from .secrets import SecretError, Secrets
+from .tool_calls import ToolCalls
+
+log = logging.getLogger(__name__)
+
+_GREETING, _HEARTBEAT = b": hi\n\n", b": heartbeat\n\n"
+# The front shows it, so that a failed start needs no look into a trace.
+LOAD_FAILED = 3
+
+
+class Worker:
+    """The HTTP face of a loaded plugin. The front has verified and bounded every request."""
+
+    def __init__(self, plugin: Plugin, host: HostApi, secrets: Secrets) -> None:
+        self._plugin, self._host, self._secrets = plugin, host, secrets
+        self._tools = ToolCalls()
+
+    def app(self) -> web.Application:
+        """The routes."""
+        app = web.Application(middlewares=[refusals], client_max_size=LIMITS.body_bytes)
+        app.router.add_get("/offers", self.list_offers)
+        app.router.add_post("/runs", self.start_run)
+        app.router.add_post("/runs/{run_id}/cancel", self.cancel_run)
+        app.router.add_post("/tools/{name}", self.call_tool)
+        return app
+
+    async def list_offers(self, _request: web.Request) -> web.Response:
+        """What the plugin has: manifests of runners, and tools as MCP lists them."""
+        tools = [
+            {"name": tool.name, "description": tool.description, "inputSchema": tool.parameters}
+            for tool in self._plugin.tools.values()
+        ]
+        runners = [runner.manifest for runner in self._plugin.runners.values()]
+        return web.json_response({"runners": runners, "tools": tools})
+
+    async def start_run(self, request: web.Request) -> web.StreamResponse:
+        """Executes a run and streams its results."""
+        message = await request.json()
+        runner = self._plugin.runners.get(message["runner_id"])
+        if runner is None:
+            raise Refusal(404, "not_found", f"there is no runner {message['runner_id']} here")
+        run = Run(message["context"], message["host"], request.headers)
+        run.replies = runner.replies
+        if run.id in self._host.runs:
+            raise Refusal(409, "conflict", f"run {run.id} is being executed already")
+        self._host.runs[run.id] = run
+        run.task = asyncio.create_task(execute(runner, run, self._host, self._secrets))
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        try:
+            await response.prepare(request)
+            await self._send(run, response)
+            await response.write_eof()
+        finally:
+            # Also where the gateway has closed the stream.
+            run.abandon()
+            self._host.runs.pop(run.id, None)
+            run.closed.set()
+        return response
+
+    async def _send(self, run: Run, response: web.StreamResponse) -> None:
+        await response.write(_GREETING)
+        while True:
+            try:
+                async with asyncio.timeout(LIMITS.heartbeat_seconds):
+                    result = await run.queue.get()
+            except TimeoutError:
+                if run.task is not None and run.task.done() and run.queue.empty():
+                    return
+                await response.write(_HEARTBEAT)
+                continue
+            if result is None:
+                return
+            await response.write(wire(result))
+
+    async def cancel_run(self, request: web.Request) -> web.Response:
+        """Ends a run as cancelled."""
+        run = self._host.runs.get(request.match_info["run_id"])
+        if run is None:
+            raise Refusal(404, "not_found", f"there is no run {request.match_info['run_id']} here")
+        runner = self._plugin.runners.get((await request.json())["runner_id"])
+        run.cancel(LIMITS.cancel_grace_seconds if runner and runner.interrupts else 0.0)
+        return web.json_response({"status": "cancelling"}, status=202)
+
+    async def call_tool(self, request: web.Request) -> web.Response:
+        """Calls a tool."""
+        tool = self._plugin.tools.get(request.match_info["name"])
+        if tool is None:
+            raise Refusal(404, "not_found", f"there is no tool {request.match_info['name']} here")
+        return web.json_response(await self._tools.call(tool, await request.json()))
+
+    async def stop(self) -> None:
+        """Ends the live runs and waits for their streams."""
+        runs = list(self._host.runs.values())
+        for run in runs:
+            run.shut_down()
+        async with asyncio.timeout(LIMITS.stop_seconds):
+            await asyncio.gather(*(run.closed.wait() for run in runs))
+
+
+async def serve(options: argparse.Namespace, parent: int) -> None:
+    """Loads the plugin and serves it until the parent says or is gone."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+    def end_with_parent() -> None:
+        # An end of file stays readable: without this the loop would spin.
+        loop.remove_reader(parent)
+        stop.set()
+
+    loop.add_reader(parent, end_with_parent)
+    secrets = Secrets(options.secrets, os.environ)
+    host = HostApi()
+    plugin = await load(Path(options.directory), options.identity, host, _config(options, secrets))
+    worker = Worker(plugin, host, secrets)
+    runner = web.AppRunner(worker.app(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+    await runner.setup()
+    # The name appears once the socket listens: the front waits for it.
+    unfinished = options.socket + ".new"
+    await web.UnixSite(runner, unfinished).start()
+    os.rename(unfinished, options.socket)
+    await stop.wait()
+    try:
+        await worker.stop()
+    except TimeoutError:
+        log.warning("live runs did not end in time, their streams are closed")
+    await runner.cleanup()
+    await host.client.close()
+
+
+def _config(options: argparse.Namespace, secrets: Secrets) -> Payload:
+    text = Path(options.plugin_config).read_text(encoding="utf-8") if options.plugin_config else "{}"
+    resolved: Payload = secrets.resolve(json.loads(text))
+    return resolved
+
+
+def main() -> None:
+    """The entry of the process; the front writes its arguments."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--directory", required=True)
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--identity", action="append", default=[])
+    parser.add_argument("--secrets", action="append", default=[])
+    parser.add_argument("--plugin-config", default="")
+    parser.add_argument("--log", default="INFO")
+    options = parser.parse_args()
+    form = f"%(asctime)s %(levelname)s {Path(options.directory).name} %(name)s: %(message)s"
+    logging.basicConfig(level=options.log, format=form, stream=sys.stderr)
+    # A plugin must not read from the parent's pipe, nor its children hold it.
+    parent = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    try:
+        asyncio.run(serve(options, parent))
+    except (LoadError, SecretError, OSError, ValueError) as error:
+        log.error("the plugin in %s cannot be served: %s", options.directory, error)
+        sys.exit(LOAD_FAILED)
+    # A plugin's threads must not keep the process.
+    logging.shutdown()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
