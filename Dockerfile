@@ -1,7 +1,8 @@
 # syntax=docker/dockerfile:1
-# Three images from one build stage: the gateway (the default target), the Local Agent (`--target local-agent`) and the
-# harness service with a coding agent (`--target harness`). A fourth has the bridge for LangBot's plugins (`--target
-# langbot-bridge`). Each runs as a user without rights on a read-only root.
+# Four images from one build stage: the gateway (the default target), the Local Agent (`--target local-agent`), the
+# connectors to other platforms (`--target connectors`) and the harness service with a coding agent (`--target harness`).
+# A fifth has the bridge for LangBot's plugins (`--target langbot-bridge`). Each runs as a user without rights on a
+# read-only root.
 
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
@@ -12,10 +13,11 @@ RUN --mount=type=cache,id=runnel-registry,target=/usr/local/cargo/registry,shari
     --mount=type=cache,id=runnel-target,target=/src/target,sharing=locked \
     find . -path ./target -prune -o -type f -exec touch {} + \
     && cargo build --release --locked --package gateway --bin runnel --package local-agent --bin local-agent \
-        --package harness --bin runnel-harness \
+        --package harness --bin runnel-harness --package connectors --bin runnel-connectors \
     && install -D -m 0755 target/release/runnel /out/runnel \
     && install -D -m 0755 target/release/local-agent /out/local-agent \
     && install -D -m 0755 target/release/runnel-harness /out/runnel-harness \
+    && install -D -m 0755 target/release/runnel-connectors /out/runnel-connectors \
     && install -d -m 0750 /out/lib/runnel
 
 FROM debian:bookworm-slim AS local-agent
@@ -29,6 +31,19 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
     CMD ["/usr/local/bin/local-agent", "--health"]
 ENTRYPOINT ["/usr/local/bin/local-agent"]
+
+FROM debian:bookworm-slim AS connectors
+# The certificate authorities for platforms with public certificates.
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build /out/runnel-connectors /usr/local/bin/runnel-connectors
+USER 65532:65532
+ENV RUNNEL_CONNECTORS_LISTEN=0.0.0.0:9120
+EXPOSE 9120
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
+    CMD ["/usr/local/bin/runnel-connectors", "health", "--port", "9120"]
+ENTRYPOINT ["/usr/local/bin/runnel-connectors"]
+CMD ["serve"]
 
 FROM node:22-bookworm-slim AS harness
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt

@@ -3,6 +3,7 @@
 pub mod bent;
 pub mod client;
 pub mod collector;
+pub mod connectors;
 pub mod database;
 pub mod deferred;
 pub mod forger;

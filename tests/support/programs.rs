@@ -12,7 +12,13 @@ use super::repository::repository;
 
 /// The test of the gateway's package: a build that includes it has the failpoints of its dev-dependencies.
 const WITH_FAILPOINTS: &str = "openapi";
-const NAMES: [&str; 4] = ["runnel", "local-agent", "echo-runner", "runnel-harness"];
+const NAMES: [&str; 5] = [
+    "runnel",
+    "local-agent",
+    "echo-runner",
+    "runnel-connectors",
+    "runnel-harness",
+];
 
 static PROGRAMS: OnceLock<BTreeMap<String, PathBuf>> = OnceLock::new();
 
@@ -29,6 +35,11 @@ pub fn local_agent() -> &'static Path {
 /// The runner of `examples/rust`.
 pub fn echo_runner() -> &'static Path {
     program("echo-runner")
+}
+
+/// The connectors to other platforms.
+pub fn runnel_connectors() -> &'static Path {
+    program("runnel-connectors")
 }
 
 /// The harness runner.

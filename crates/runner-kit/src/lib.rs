@@ -72,6 +72,7 @@ pub mod stream;
 
 pub mod host;
 
+pub mod process;
 pub mod server;
 pub mod signature;
 

@@ -18,6 +18,7 @@ pub static PLATFORMS: &[Platform] = &[
     crate::coze_agent::PLATFORM,
     crate::dashscope_agent::PLATFORM,
     crate::dify_agent::PLATFORM,
+    crate::http_agent::PLATFORM,
     crate::langflow_agent::PLATFORM,
     crate::langgraph_agent::DEERFLOW,
     crate::langgraph_agent::PLATFORM,

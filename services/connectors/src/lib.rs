@@ -1,8 +1,8 @@
 //! Connectors: agents on other platforms as runners.
 //!
-//! Everything in this library is pure. A [`machine::Machine`] is one run on one platform: inputs in, outputs out. A
-//! [`session::Session`] frames response bytes for it and guards its end. The driver of the binary does the I/O: it
-//! handles all outputs in their order, and the last call, question or request for history decides the next input.
+//! A [`machine::Machine`] is one run on one platform: inputs in, outputs out. A [`session::Session`] frames response
+//! bytes for it and guards its end. Both are pure. The [`driver`] does the I/O: it handles all outputs in their order,
+//! and the last call, question or request for history decides the next input. The [`service`] makes runners of them.
 //!
 //! # Add a platform
 //!
@@ -40,11 +40,17 @@ pub mod turn;
 pub mod catalogue;
 pub mod upstream;
 
+pub mod driver;
+pub mod service;
+
+mod clock;
+
 mod a2a_agent;
 mod ag_ui_agent;
 mod coze_agent;
 mod dashscope_agent;
 mod dify_agent;
+mod http_agent;
 mod langflow_agent;
 mod langgraph_agent;
 mod n8n_agent;

@@ -1,15 +1,43 @@
 //! The binary `runnel-connectors`.
 
-use std::io::{self, Write as _};
+mod options;
+mod serve;
+mod try_out;
 
-use connectors::catalogue::PLATFORMS;
+use std::process::ExitCode;
 
-/// Prints the manifests of all platforms, one a line.
-fn main() -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    for platform in PLATFORMS {
-        let manifest = platform.manifest(platform.id());
-        writeln!(out, "{}", serde_json::json!(manifest))?;
-    }
-    Ok(())
+use clap::{Parser, Subcommand};
+
+/// Serves agents on other platforms as runners of Runnel.
+#[derive(Parser)]
+#[command(name = "runnel-connectors", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serves all platforms on one port.
+    Serve(serve::ServeArgs),
+    /// Asks whether the service listens: 0 when it does. For health checks of containers.
+    Health(serve::HealthArgs),
+    /// Runs one agent against its platform without a gateway and prints the results.
+    Try(try_out::TryArgs),
+    /// Prints the manifests of all platforms, one a line.
+    Manifests,
+}
+
+#[expect(clippy::print_stderr, reason = "a command that fails says so")]
+fn main() -> ExitCode {
+    let ended = match Cli::parse().command {
+        Command::Serve(args) => serve::execute(&args).map(|()| ExitCode::SUCCESS),
+        Command::Health(args) => Ok(serve::health(&args)),
+        Command::Try(args) => try_out::execute(&args),
+        Command::Manifests => serve::print_manifests().map(|()| ExitCode::SUCCESS),
+    };
+    ended.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }

@@ -26,6 +26,8 @@ pub struct Request {
 pub enum Method {
     Get,
     Post,
+    Put,
+    Patch,
     Delete,
 }
 

@@ -16,7 +16,7 @@ use crate::upstream::reader::{Reader, UpstreamEvent};
 use crate::upstream::redact::Redactor;
 
 /// Bytes of a refusal's body.
-const REFUSAL_BYTES: usize = 64 * 1024;
+pub(crate) const REFUSAL_BYTES: usize = 64 * 1024;
 
 /// A run. Each method takes one input and gives the outputs that the driver handles in order.
 pub struct Session {

@@ -10,7 +10,7 @@ use protocol::context::{AgentRunContext, InputAttachment};
 use protocol::interaction::InteractionSubmission;
 use protocol::message::ContentElement;
 use secrecy::SecretString;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::upstream::failure::Failure;
 
@@ -33,6 +33,9 @@ pub struct Turn {
     pub submission: Option<InteractionSubmission>,
     /// The conversation's state.
     pub state: JsonObject,
+    /// The event's actor and conversation, as in the context; `null` where it has none.
+    pub actor: Value,
+    pub conversation: Value,
     /// Business parameters of the entry: `adapter.extra.params`.
     pub params: JsonObject,
     /// The token of the run, for the option `host-tools`.
@@ -84,6 +87,8 @@ impl Default for Turn {
             files: Vec::new(),
             submission: None,
             state: JsonObject::new(),
+            actor: Value::Null,
+            conversation: Value::Null,
             params: JsonObject::new(),
             run_token: None,
             deadline: None,
@@ -121,6 +126,8 @@ impl Turn {
             files: files_of(&input.attachments, &input.contents)?,
             submission: input.interaction.clone(),
             state: context.state.conversation.clone(),
+            actor: json!(context.actor),
+            conversation: json!(context.conversation),
             params: params
                 .and_then(Value::as_object)
                 .cloned()
@@ -293,8 +300,6 @@ impl TurnFile {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn files(attachments: &Value, contents: &Value) -> Result<Vec<TurnFile>, Failure> {

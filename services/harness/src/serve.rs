@@ -1,6 +1,6 @@
 //! `runnel-harness serve`.
 
-use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use harness::sandbox;
 use harness::service::Service;
 use harness::settings::{Keep, SandboxMode, Settings};
 use harness::workspace::Workspaces;
+use runner_kit::process::{asked_to_stop, is_healthy};
 use runner_kit::{CancellationToken, Options, router_with, serve};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 /// How often old workspaces are removed.
@@ -40,21 +40,9 @@ pub(crate) struct HealthArgs {
     port: u16,
 }
 
-/// How long a healthy service takes to answer, at most.
-const HEALTH_TIME: Duration = Duration::from_secs(3);
-
 /// Asks the service on that port.
 pub(crate) fn health(args: &HealthArgs) -> ExitCode {
-    let asked = || -> std::io::Result<bool> {
-        let address = std::net::SocketAddr::from(([127, 0, 0, 1], args.port));
-        let mut socket = std::net::TcpStream::connect_timeout(&address, HEALTH_TIME)?;
-        socket.set_read_timeout(Some(HEALTH_TIME))?;
-        socket.write_all(b"GET /healthz HTTP/1.0\r\n\r\n")?;
-        let mut head = [0; 12];
-        socket.read_exact(&mut head)?;
-        Ok(head.ends_with(b" 200"))
-    };
-    if asked().unwrap_or(false) {
+    if is_healthy(SocketAddr::from(([127, 0, 0, 1], args.port))) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -174,14 +162,5 @@ async fn sweep(workspaces: Workspaces, keep: Keep) {
             tracing::warn!(%error, "old workspaces cannot be removed, trying again in an hour");
         }
         tokio::time::sleep(SWEEP).await;
-    }
-}
-
-/// Returns on Ctrl-C, and on the signal that ends a service.
-async fn asked_to_stop() -> std::io::Result<()> {
-    let mut terminated = signal(SignalKind::terminate())?;
-    tokio::select! {
-        interrupted = tokio::signal::ctrl_c() => interrupted,
-        _ = terminated.recv() => Ok(()),
     }
 }

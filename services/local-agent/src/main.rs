@@ -1,22 +1,17 @@
 //! Serves the Local Agent by itself: a plain HTTP service, to be registered as a runner endpoint.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
 use local_agent::LocalAgent;
 use local_agent::manifest::RUNNER_ID;
 use protocol::id::RunnerId;
+use runner_kit::process::{asked_to_stop, is_healthy};
 use runner_kit::{CancellationToken, SigningSecret, router, serve};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
-
-/// How long a healthy agent takes to say so, at most.
-const HEALTH_TIME: Duration = Duration::from_secs(3);
 
 /// The Local Agent: an agent loop behind the runner API of Runnel.
 #[derive(Parser)]
@@ -43,7 +38,9 @@ struct Cli {
 async fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     if cli.health {
-        return is_well(cli.listen).await;
+        let listen = cli.listen;
+        anyhow::ensure!(is_healthy(listen), "nothing answers well at {listen}");
+        return Ok(());
     }
     let log = EnvFilter::try_new(&cli.log).context("--log cannot be understood")?;
     tracing_subscriber::fmt()
@@ -67,26 +64,6 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fails unless an agent answers at that address.
-async fn is_well(mut address: SocketAddr) -> anyhow::Result<()> {
-    if address.ip().is_unspecified() {
-        address.set_ip(Ipv4Addr::LOCALHOST.into());
-    }
-    let asking = async {
-        let mut socket = TcpStream::connect(address).await?;
-        socket.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await?;
-        let mut head = [0; 12];
-        socket.read_exact(&mut head).await?;
-        anyhow::ensure!(head.ends_with(b" 200"), "what listens there is no agent");
-        anyhow::Ok(())
-    };
-    let asked = tokio::time::timeout(HEALTH_TIME, asking).await;
-    asked
-        .context("no answer in time")
-        .flatten()
-        .with_context(|| format!("nothing answers well at {address}"))
-}
-
 /// The one line on standard output: where the agent is, for people and for scripts.
 #[expect(clippy::print_stdout, reason = "the first line says where we listen")]
 fn say(listener: &TcpListener, id: &RunnerId) -> anyhow::Result<()> {
@@ -108,13 +85,4 @@ fn secret(cli: &Cli) -> anyhow::Result<SigningSecret> {
     text.trim()
         .parse()
         .context("the signing secret cannot be used")
-}
-
-/// Returns on Ctrl-C, and on the signal that ends a service.
-async fn asked_to_stop() -> std::io::Result<()> {
-    let mut terminated = signal(SignalKind::terminate())?;
-    tokio::select! {
-        interrupted = tokio::signal::ctrl_c() => interrupted,
-        _ = terminated.recv() => Ok(()),
-    }
 }

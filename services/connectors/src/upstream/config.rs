@@ -253,6 +253,11 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
+    /// Takes a value out of messages and logs as well.
+    pub fn hide(&mut self, value: &str) {
+        self.secrets.push(SecretString::from(value.to_owned()));
+    }
+
     /// A list of texts; empty where it is absent.
     pub fn texts(&mut self, key: &'static str) -> Result<Vec<String>, Failure> {
         let Some(value) = self.value(key) else {

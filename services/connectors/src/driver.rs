@@ -1,0 +1,292 @@
+//! Runs a [`Session`]: sends its requests, hands over the responses, and watches the time.
+
+mod exchange;
+mod gateway;
+mod host;
+mod multipart;
+mod opening;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use egress::Egress;
+use protocol::interaction::InteractionRequest;
+use protocol::resources::StateScope;
+use protocol::result::{AgentRunResult, ResultType};
+use runner_kit::{CancellationToken, results as kit};
+use serde_json::json;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+use crate::clock;
+use crate::driver::exchange::Exchange;
+use crate::machine::{Finished, Output, SavedFile};
+use crate::request::Request;
+use crate::session::Session;
+use crate::turn::FileContent;
+use crate::upstream::failure::{Failure, TransportError};
+use crate::upstream::json::object;
+use crate::upstream::results;
+
+pub use gateway::Gateway;
+pub use host::{NewFile, RunHost};
+pub use opening::open;
+
+/// The time of a request whose response does not matter.
+const NOTIFY_TIME: Duration = Duration::from_secs(3);
+/// The time in which a file of the platform must come.
+const FILE_TIME: Duration = Duration::from_mins(1);
+/// Files of one message.
+const MOST_SAVED: usize = 20;
+/// The longest time that a question stays open: a day without a minute, for clocks that differ.
+const QUESTION_SECONDS: i64 = 86_400 - 60;
+/// A time that no run reaches.
+const NEVER: Duration = Duration::from_hours(365 * 24);
+
+/// The reasons for which a run stops before its end.
+#[derive(Debug)]
+pub struct Stop {
+    pub cancel: CancellationToken,
+    /// The gateway's deadline.
+    pub deadline: Option<Instant>,
+}
+
+/// Drives a session to its end. The last result that `host` gets is the run's terminal.
+pub async fn drive<H: RunHost>(
+    session: Session,
+    prefix: &'static str,
+    host: &mut H,
+    egress: &Egress,
+    stop: &Stop,
+) {
+    let total = session.limits().total.unwrap_or(NEVER);
+    let total = Instant::now() + total;
+    let end = stop.deadline.map_or(total, |deadline| deadline.min(total));
+    let mut driver = Driver {
+        idle: session.limits().idle,
+        idle_until: Instant::now(),
+        session,
+        prefix,
+        host,
+        egress,
+        queue: VecDeque::new(),
+        next: Next::Read,
+        exchange: None,
+        saved: Vec::new(),
+    };
+    let stopped: fn(&mut Session) -> Vec<Output> = tokio::select! { biased;
+        () = stop.cancel.cancelled() => Session::cancelled,
+        () = sleep_until(end) => Session::deadline,
+        () = driver.work() => return,
+    };
+    driver.stop(stopped).await;
+}
+
+/// The input that the session gets next.
+enum Next {
+    /// More of the open response.
+    Read,
+    Send(Box<Request>),
+    History(u32),
+    Ask(Box<InteractionRequest>),
+    Nothing,
+}
+
+struct Driver<'a, H> {
+    session: Session,
+    prefix: &'static str,
+    host: &'a mut H,
+    egress: &'a Egress,
+    /// Outputs that are not handled yet.
+    queue: VecDeque<Output>,
+    next: Next,
+    exchange: Option<Exchange>,
+    /// Ids of files for the next message.
+    saved: Vec<String>,
+    idle: Duration,
+    idle_until: Instant,
+}
+
+impl<H: RunHost> Driver<'_, H> {
+    async fn work(&mut self) {
+        let outputs = self.session.begin();
+        self.queue.extend(outputs);
+        loop {
+            let began = Instant::now();
+            while let Some(output) = self.queue.pop_front() {
+                self.handle(output).await;
+            }
+            // A slow gateway is no silence of the platform.
+            self.idle_until += began.elapsed();
+            let outputs = match std::mem::replace(&mut self.next, Next::Read) {
+                Next::Read => self.read().await,
+                Next::Send(request) => self.send(*request).await,
+                Next::History(messages) => {
+                    let messages = self.host.history(messages).await;
+                    self.session.history(messages)
+                }
+                Next::Ask(question) => self.ask(*question).await,
+                Next::Nothing => return,
+            };
+            if self.session.take_progress() {
+                self.idle_until = Instant::now() + self.idle;
+            }
+            self.queue.extend(outputs);
+        }
+    }
+
+    /// Ends the run early. What is told or remembered already goes first.
+    async fn stop(&mut self, end: fn(&mut Session) -> Vec<Output>) {
+        self.exchange = None;
+        self.queue.retain(|output| {
+            matches!(
+                output,
+                Output::Tell(_) | Output::Remember { .. } | Output::Finish(_) | Output::Fail(_)
+            )
+        });
+        let outputs = end(&mut self.session);
+        self.queue.extend(outputs);
+        while let Some(output) = self.queue.pop_front() {
+            self.handle(output).await;
+        }
+    }
+
+    async fn handle(&mut self, output: Output) {
+        match output {
+            Output::Call(request) => self.go_on(Next::Send(Box::new(request))),
+            Output::History(messages) => self.go_on(Next::History(messages)),
+            Output::Ask(question) => self.go_on(Next::Ask(question)),
+            Output::Notify(request) => {
+                let sent = timeout(NOTIFY_TIME, Exchange::open(self.egress, request)).await;
+                if !matches!(sent, Ok(Ok(_))) {
+                    tracing::debug!("a request that ends work on the platform brought no response");
+                }
+            }
+            Output::Tell(result) => self.tell(*result).await,
+            Output::Remember { key, value } => {
+                let result = kit::state_updated(StateScope::Conversation, key, value);
+                self.host.tell(result).await;
+            }
+            Output::Save(file) => self.save(file).await,
+            Output::Finish(Finished { reason, usage }) => {
+                self.go_on(Next::Nothing);
+                let completed = kit::run_completed_because(reason);
+                self.host.tell(AgentRunResult { usage, ..completed }).await;
+            }
+            Output::Fail(failure) => {
+                self.go_on(Next::Nothing);
+                self.host.tell(failure.into_result(self.prefix)).await;
+            }
+        }
+    }
+
+    /// Closes an open response.
+    fn go_on(&mut self, next: Next) {
+        self.exchange = None;
+        self.next = next;
+    }
+
+    async fn tell(&mut self, mut result: AgentRunResult) {
+        if result.kind == ResultType::MessageCompleted.as_str() && !self.saved.is_empty() {
+            let saved = std::mem::take(&mut self.saved);
+            result.data.insert("file_ids".to_owned(), json!(saved));
+        }
+        self.host.tell(result).await;
+    }
+
+    async fn send(&mut self, request: Request) -> Vec<Output> {
+        self.idle_until = Instant::now() + self.idle;
+        let opening = Exchange::open(self.egress, request);
+        match timeout_at(self.idle_until, opening).await {
+            Err(_) => self.session.failed(TransportError::Idle),
+            Ok(Err(error)) => self.session.failed(error),
+            Ok(Ok(exchange)) => {
+                let head = exchange.head();
+                self.exchange = Some(exchange);
+                self.session.head(head)
+            }
+        }
+    }
+
+    async fn read(&mut self) -> Vec<Output> {
+        let Some(exchange) = &mut self.exchange else {
+            return self.session.fail(Failure::ended_early());
+        };
+        // A response that never pauses is checked as well.
+        let is_idle = Instant::now() >= self.idle_until;
+        match timeout_at(self.idle_until, exchange.next()).await {
+            Err(_) => self.lose(TransportError::Idle),
+            Ok(_) if is_idle => self.lose(TransportError::Idle),
+            Ok(Err(error)) => self.lose(error),
+            Ok(Ok(Some(bytes))) => self.session.bytes(&bytes),
+            Ok(Ok(None)) => {
+                self.exchange = None;
+                self.session.end()
+            }
+        }
+    }
+
+    fn lose(&mut self, error: TransportError) -> Vec<Output> {
+        self.exchange = None;
+        self.session.failed(error)
+    }
+
+    async fn ask(&mut self, mut question: InteractionRequest) -> Vec<Output> {
+        let now = i64::try_from(clock::now().as_secs()).unwrap_or(i64::MAX);
+        let latest = now.saturating_add(QUESTION_SECONDS);
+        question.expires_at = question.expires_at.map(|at| at.min(latest));
+        question.awaits = true;
+        self.host.tell(results::ask(&question)).await;
+        match self.host.answer(&question).await {
+            Ok(answer) => self.session.answered(answer),
+            Err(failure) => self.session.fail(failure),
+        }
+    }
+
+    /// Makes an artifact of a file. A file that cannot be had is no reason to fail the run.
+    async fn save(&mut self, file: SavedFile) {
+        let name = file.name.clone();
+        let saved = if self.saved.len() < MOST_SAVED {
+            self.try_save(file).await
+        } else {
+            Err(format!("a message has {MOST_SAVED} files at most"))
+        };
+        match saved {
+            Ok(id) => {
+                let created = object(json!({"artifact_id": id}));
+                let created = kit::custom(ResultType::ArtifactCreated.as_str(), created);
+                self.host.tell(created).await;
+                self.saved.push(id);
+            }
+            Err(reason) => {
+                let text = format!("the file {name} of the platform was not saved: {reason}");
+                self.host.tell(results::log("warning", &text)).await;
+            }
+        }
+    }
+
+    async fn try_save(&mut self, file: SavedFile) -> Result<String, String> {
+        let (bytes, declared) = match file.content {
+            FileContent::Bytes(bytes) => (bytes.to_vec(), None),
+            FileContent::Url(url) => {
+                let fetching = timeout(FILE_TIME, exchange::fetch(self.egress, &url)).await;
+                fetching.map_err(|_| "it did not come in time".to_owned())??
+            }
+            FileContent::Artifact(_) => return Err("it is an artifact already".to_owned()),
+        };
+        let mime_type = file.mime_type.or(declared);
+        let file = NewFile {
+            name: file.name,
+            mime_type: mime_type.unwrap_or_else(|| "application/octet-stream".to_owned()),
+            bytes,
+        };
+        self.host.save(file).await
+    }
+}
+
+/// The instant of a deadline in epoch seconds, early enough to tell the failure before it.
+pub fn deadline_of(epoch_seconds: f64) -> Instant {
+    let left = epoch_seconds - clock::now().as_secs_f64();
+    let left = left - (left / 10.0).clamp(0.0, 2.0);
+    let left = Duration::try_from_secs_f64(left.max(0.0)).unwrap_or(NEVER);
+    Instant::now() + left.min(NEVER)
+}

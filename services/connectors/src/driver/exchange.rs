@@ -1,0 +1,133 @@
+//! One request and its response.
+
+use egress::{Egress, EgressError, Response};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue};
+use url::Url;
+
+use crate::driver::multipart;
+use crate::machine::Head;
+use crate::request::{Body, Method, Request};
+use crate::session::REFUSAL_BYTES;
+use crate::turn::FILE_BYTES;
+use crate::upstream::failure::TransportError;
+
+/// Bytes of the headers that are looked at.
+const HEADER_BYTES: usize = 8 * 1024;
+
+/// A response whose body is being read. Dropping it closes its connection unless the body was read.
+pub(super) struct Exchange {
+    response: Response,
+    /// Bytes that the body of a refusal may still have.
+    refusal_left: Option<usize>,
+}
+
+impl Exchange {
+    /// Sends a request and waits for the head of its response.
+    pub(super) async fn open(egress: &Egress, request: Request) -> Result<Self, TransportError> {
+        let response = send(egress, request).await?;
+        let refusal_left = (!response.status().is_success()).then_some(REFUSAL_BYTES);
+        Ok(Self {
+            response,
+            refusal_left,
+        })
+    }
+
+    pub(super) fn head(&self) -> Head {
+        let mut left = HEADER_BYTES;
+        let headers = self.response.headers().iter();
+        let headers = headers.filter_map(|(name, value)| {
+            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            left = left.checked_sub(name.as_str().len() + value.len())?;
+            Some((name.as_str().to_owned(), value))
+        });
+        Head {
+            status: self.response.status().as_u16(),
+            headers: headers.collect(),
+        }
+    }
+
+    /// The next bytes of the body; `None` at its proper end. Of a refusal no more is read than is used.
+    pub(super) async fn next(&mut self) -> Result<Option<bytes::Bytes>, TransportError> {
+        if self.refusal_left == Some(0) {
+            return Ok(None);
+        }
+        let chunk = self.response.chunk().await;
+        let chunk = chunk.map_err(|_| TransportError::Broken)?;
+        if let (Some(left), Some(chunk)) = (&mut self.refusal_left, &chunk) {
+            *left = left.saturating_sub(chunk.len());
+        }
+        Ok(chunk)
+    }
+}
+
+async fn send(egress: &Egress, request: Request) -> Result<Response, TransportError> {
+    let method = match request.method {
+        Method::Get => http::Method::GET,
+        Method::Post => http::Method::POST,
+        Method::Put => http::Method::PUT,
+        Method::Patch => http::Method::PATCH,
+        Method::Delete => http::Method::DELETE,
+    };
+    let builder = egress.request(method, &request.url);
+    let mut builder = builder.map_err(transport)?;
+    let has = |name: &HeaderName| request.headers.iter().any(|(other, _)| *name == **other);
+    if !has(&ACCEPT) {
+        builder = builder.header(ACCEPT, request.framing.accept());
+    }
+    for (name, value) in &request.headers {
+        // Configurations with such values are refused before.
+        let value = HeaderValue::from_bytes(value.as_bytes());
+        let mut value = value.map_err(|_| TransportError::Broken)?;
+        value.set_sensitive(*name == AUTHORIZATION.as_str());
+        builder = builder.header(&**name, value);
+    }
+    builder = match request.body {
+        Body::Empty => builder,
+        Body::Json(body) => {
+            if !has(&CONTENT_TYPE) {
+                builder = builder.header(CONTENT_TYPE, "application/json");
+            }
+            builder.body(body.to_string())
+        }
+        Body::Multipart { fields, file } => {
+            let (content_type, body) = multipart::encode(&fields, &file);
+            builder.header(CONTENT_TYPE, content_type).body(body)
+        }
+    };
+    egress.send(builder).await.map_err(transport)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn transport(error: EgressError) -> TransportError {
+    match error {
+        EgressError::Blocked { .. } => TransportError::NotAllowed,
+        EgressError::Connect(_) => TransportError::Connect,
+        EgressError::Timeout => TransportError::Timeout,
+        EgressError::Io(_) => TransportError::Broken,
+    }
+}
+
+/// The bytes and the type of a file at a public address; else the reason why there are none.
+pub(super) async fn fetch(egress: &Egress, url: &str) -> Result<(Vec<u8>, Option<String>), String> {
+    let url = Url::parse(url).map_err(|_| "its address is no URL".to_owned())?;
+    let request = egress.request(http::Method::GET, &url);
+    let response = match request {
+        Ok(request) => egress.send(request).await,
+        Err(error) => Err(error),
+    };
+    let mut response = response.map_err(|error| error.to_string())?;
+    if !response.status().is_success() {
+        return Err(format!("its address answers {}", response.status()));
+    }
+    let declared = response.headers().get(CONTENT_TYPE);
+    let declared = declared.and_then(|value| Some(value.to_str().ok()?.to_owned()));
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|_| "the connection broke")? {
+        if bytes.len() + chunk.len() > FILE_BYTES {
+            return Err(format!("it is larger than {FILE_BYTES} bytes"));
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok((bytes, declared))
+}

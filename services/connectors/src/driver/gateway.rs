@@ -1,0 +1,116 @@
+//! A gateway as the host of a run.
+
+use protocol::context::AgentRunContext;
+use protocol::history::TranscriptItem;
+use protocol::interaction::{AwaitedInteraction, InteractionRequest};
+use protocol::result::AgentRunResult;
+use runner_kit::host::{Blob, HistoryQuery};
+use runner_kit::{Host, HostError, Results};
+
+use crate::driver::host::{NewFile, RunHost};
+use crate::machine::HistoryMessage;
+use crate::upstream::failure::{Failure, FailureKind};
+use crate::upstream::results;
+
+/// Messages of one page of the history.
+const PAGE: u32 = 100;
+
+/// The gateway that sent a run.
+pub struct Gateway {
+    pub host: Host,
+    pub out: Results,
+    /// The run may read the history.
+    pub has_history: bool,
+    /// The current event, which is left out of the history.
+    pub event_id: String,
+}
+
+impl Gateway {
+    /// The gateway of a run.
+    pub fn of(context: &AgentRunContext, host: Host, out: Results) -> Self {
+        Self {
+            host,
+            out,
+            has_history: context.context.available_apis.history_page,
+            event_id: context.event.event_id.clone(),
+        }
+    }
+
+    fn message(&self, item: TranscriptItem) -> Option<HistoryMessage> {
+        let is_told =
+            item.event_id != self.event_id && matches!(item.role.as_str(), "user" | "assistant");
+        let text = item.content.filter(|text| is_told && !text.is_empty())?;
+        let role = item.role;
+        Some(HistoryMessage { role, text })
+    }
+}
+
+impl RunHost for Gateway {
+    async fn tell(&mut self, result: AgentRunResult) {
+        self.out.send(result).await;
+    }
+
+    async fn history(&mut self, messages: u32) -> Vec<HistoryMessage> {
+        if !self.has_history || messages == 0 {
+            return Vec::new();
+        }
+        let query = HistoryQuery {
+            // The current message may be among them.
+            limit: Some((messages + 2).min(PAGE)),
+            ..HistoryQuery::default()
+        };
+        match self.host.history(&query).await {
+            Ok(page) => {
+                // The newest come first.
+                let items = page.items.into_iter();
+                let found = items.filter_map(|item| self.message(item));
+                let most = usize::try_from(messages).unwrap_or(usize::MAX);
+                let mut found: Vec<_> = found.take(most).collect();
+                found.reverse();
+                found
+            }
+            Err(error) => {
+                let text = format!("the conversation's history cannot be read: {}", error.code);
+                self.tell(results::log("warning", &text)).await;
+                Vec::new()
+            }
+        }
+    }
+
+    async fn answer(
+        &mut self,
+        question: &InteractionRequest,
+    ) -> Result<AwaitedInteraction, Failure> {
+        let id = question.interaction_id.as_str();
+        self.host
+            .wait_for_interaction(id)
+            .await
+            .or_else(|error| unanswered(&error))
+    }
+
+    async fn save(&mut self, file: NewFile) -> Result<String, String> {
+        let blob = Blob {
+            content_type: file.mime_type,
+            bytes: file.bytes,
+        };
+        let created = self.host.create_artifact(&file.name, blob).await;
+        let created = created.map_err(|error| error.to_string())?;
+        Ok(created.artifact_id)
+    }
+}
+
+fn unanswered(error: &HostError) -> Result<AwaitedInteraction, Failure> {
+    if error.is_cancelled() {
+        return Ok(AwaitedInteraction::Cancelled);
+    }
+    let kind = if error.is_deadline_exceeded() {
+        FailureKind::Timeout
+    } else {
+        FailureKind::ApiError
+    };
+    let message = format!(
+        "the platform's question cannot be asked: {} ({})",
+        error.message, error.code
+    );
+    Err(Failure::new(kind, message))
+}

@@ -1,0 +1,168 @@
+//! The mapping as it is configured.
+
+use protocol::JsonObject;
+use serde_json::Value;
+use url::Url;
+
+use crate::http_agent::filter::Filter;
+use crate::request::{Framing, Method};
+use crate::upstream::config::ConfigReader;
+use crate::upstream::failure::{Failure, FailureKind};
+
+/// Sent where the configuration has no `body`.
+const BODY: &str = "{text: .input.text, user: .user, session: .session}";
+/// Headers of one request.
+const MOST_HEADERS: usize = 32;
+/// Headers that belong to the connection.
+const FORBIDDEN: [&str; 8] = [
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// The filters on one event, by their keys below `events`.
+pub(super) struct Events {
+    pub(super) delta: Option<Filter>,
+    pub(super) snapshot: Option<Filter>,
+    pub(super) thought: Option<Filter>,
+    pub(super) end: Option<Filter>,
+    pub(super) done: Option<Filter>,
+    pub(super) error: Option<Filter>,
+    pub(super) session: Option<Filter>,
+    pub(super) usage: Option<Filter>,
+}
+
+pub(super) struct Config {
+    pub(super) url: Url,
+    pub(super) method: Method,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body: Filter,
+    pub(super) framing: Framing,
+    pub(super) events: Events,
+    pub(super) takes_files: bool,
+    /// Earlier messages that the body may use.
+    pub(super) history: u32,
+    /// The name under which the body finds the run token.
+    pub(super) host_tools: Option<String>,
+}
+
+impl Config {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+        let url = reader.url("url", "")?;
+        let method = reader.choice(
+            "method",
+            &[
+                ("POST", Method::Post),
+                ("GET", Method::Get),
+                ("PUT", Method::Put),
+                ("PATCH", Method::Patch),
+                ("DELETE", Method::Delete),
+            ],
+        )?;
+        let headers = read_headers(reader)?;
+        let framing = reader.choice(
+            "format",
+            &[
+                ("sse", Framing::Sse),
+                ("lines", Framing::Lines),
+                ("json-stream", Framing::JsonStream),
+                ("json", Framing::Document),
+            ],
+        )?;
+        let body = compile("/body", &reader.text_or("body", BODY)?)?;
+        let mut members = reader.object("events")?;
+        let events = Events {
+            delta: take(&mut members, "delta")?,
+            snapshot: take(&mut members, "snapshot")?,
+            thought: take(&mut members, "thought")?,
+            end: take(&mut members, "final")?,
+            done: take(&mut members, "done")?,
+            error: take(&mut members, "error")?,
+            session: take(&mut members, "session")?,
+            usage: take(&mut members, "usage")?,
+        };
+        if let Some(key) = members.keys().next() {
+            let known = "delta, snapshot, thought, final, done, error, session, usage";
+            return Err(wrong(
+                &format!("/events/{key}"),
+                &format!("is no event; events are: {known}"),
+            ));
+        }
+        if events.delta.is_none() && events.snapshot.is_none() && events.end.is_none() {
+            return Err(wrong("/events", "needs delta, snapshot or final"));
+        }
+        let history = reader.integer("history", 0, 0..=100)?;
+        Ok(Self {
+            url,
+            method,
+            headers,
+            body,
+            framing,
+            events,
+            takes_files: reader.flag("files", false)?,
+            history: u32::try_from(history).unwrap_or(u32::MAX),
+            host_tools: reader.host_tools()?,
+        })
+    }
+
+    /// The agent keeps the session.
+    pub(super) fn keeps_session(&self) -> bool {
+        self.events.session.is_some()
+    }
+
+    /// No event marks the end of an answer.
+    pub(super) fn ends_with_body(&self) -> bool {
+        self.events.end.is_none() && self.events.done.is_none()
+    }
+}
+
+fn read_headers(reader: &mut ConfigReader<'_>) -> Result<Vec<(String, String)>, Failure> {
+    let members = reader.object_with_secrets("headers")?;
+    if members.len() > MOST_HEADERS {
+        let fault = format!("has more than {MOST_HEADERS} headers");
+        return Err(wrong("/headers", &fault));
+    }
+    let mut headers = Vec::new();
+    for (name, value) in members {
+        let pointer = format!("/headers/{name}");
+        let name = name.to_ascii_lowercase();
+        let is_name = http::HeaderName::from_bytes(name.as_bytes()).is_ok();
+        if !is_name || FORBIDDEN.contains(&name.as_str()) {
+            return Err(wrong(&pointer, "cannot be set"));
+        }
+        let Value::String(value) = value else {
+            return Err(wrong(&pointer, "must be a text"));
+        };
+        if http::HeaderValue::from_bytes(value.as_bytes()).is_err() {
+            return Err(wrong(&pointer, "holds control characters"));
+        }
+        if !matches!(name.as_str(), "accept" | "content-type" | "user-agent") {
+            reader.hide(&value);
+        }
+        headers.push((name, value));
+    }
+    Ok(headers)
+}
+
+fn take(members: &mut JsonObject, key: &str) -> Result<Option<Filter>, Failure> {
+    let pointer = format!("/events/{key}");
+    match members.remove(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => compile(&pointer, &text).map(Some),
+        Some(_) => Err(wrong(&pointer, "must be a text: a jq filter")),
+    }
+}
+
+fn compile(pointer: &str, text: &str) -> Result<Filter, Failure> {
+    Filter::compile(text).map_err(|fault| wrong(pointer, &format!("is no filter: {fault}")))
+}
+
+fn wrong(pointer: &str, fault: &str) -> Failure {
+    Failure::new(FailureKind::ConfigInvalid, format!("{pointer} {fault}"))
+        .detail("pointer", pointer)
+}

@@ -1,0 +1,155 @@
+//! The meaning of one event, and the reply that events make.
+
+use protocol::message::LlmTokenUsage;
+use serde_json::Value;
+
+use crate::http_agent::config::Config;
+use crate::http_agent::filter::Filter;
+use crate::machine::Outbox;
+use crate::turn::Turn;
+use crate::upstream::answer::Answer;
+use crate::upstream::failure::{Failure, FailureKind, message_of};
+use crate::upstream::json::{self, filled, text_of};
+use crate::upstream::reader::UpstreamEvent;
+use crate::upstream::usage::usage_of;
+
+/// The end of many streams, which is no JSON.
+const DONE: &str = "[DONE]";
+
+/// The meaning of one event.
+#[derive(Default)]
+pub(super) struct Told {
+    pub(super) pieces: Vec<String>,
+    pub(super) snapshot: Option<String>,
+    pub(super) thoughts: Vec<String>,
+    /// The whole text.
+    pub(super) end: Option<String>,
+    pub(super) is_done: bool,
+    pub(super) error: Option<Failure>,
+    pub(super) session: Option<String>,
+    pub(super) usage: Option<LlmTokenUsage>,
+}
+
+impl Told {
+    pub(super) fn is_nothing(&self) -> bool {
+        self.pieces.is_empty()
+            && self.thoughts.is_empty()
+            && self.snapshot.is_none()
+            && self.end.is_none()
+            && self.error.is_none()
+            && self.session.is_none()
+            && self.usage.is_none()
+            && !self.is_done
+    }
+}
+
+/// Runs the filters on one event. A text that is no JSON is a text to them.
+pub(super) fn map(config: &Config, event: &UpstreamEvent) -> Result<Told, Failure> {
+    let text = event.text.trim();
+    if text == DONE {
+        let is_done = true;
+        return Ok(Told {
+            is_done,
+            ..Told::default()
+        });
+    }
+    let input = match json::parse(text) {
+        Some(value) => value,
+        None if event.is_document => return Err(Failure::unreadable(text)),
+        None => Value::from(text),
+    };
+    let run = |key: &str, filter: &Option<Filter>| {
+        let Some(filter) = filter else {
+            return Ok(Vec::new());
+        };
+        let values = filter.run(&input, event.name.as_deref());
+        let values = values.map_err(|error| unmapped(key, &error))?;
+        let has_meaning = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
+        Ok::<_, Failure>(values.into_iter().filter(has_meaning).collect())
+    };
+    let texts = |values: Vec<Value>| values.iter().filter_map(text_of).collect::<Vec<_>>();
+    let events = &config.events;
+    Ok(Told {
+        error: run("error", &events.error)?.first().map(failure),
+        pieces: texts(run("delta", &events.delta)?),
+        snapshot: texts(run("snapshot", &events.snapshot)?).pop(),
+        thoughts: texts(run("thought", &events.thought)?),
+        end: texts(run("final", &events.end)?).pop(),
+        is_done: !run("done", &events.done)?.is_empty(),
+        session: texts(run("session", &events.session)?).pop(),
+        usage: run("usage", &events.usage)?.iter().find_map(usage_of),
+    })
+}
+
+fn unmapped(key: &str, error: &str) -> Failure {
+    let message = format!("the filter /events/{key} fails on an event: {error}");
+    Failure::new(FailureKind::ResponseInvalid, message).detail("pointer", format!("/events/{key}"))
+}
+
+/// An error as a text, or as an object with `message`, `code` and `status`.
+fn failure(error: &Value) -> Failure {
+    let message = error.as_str().or_else(|| message_of(error));
+    let status = error["status"].as_u64().or_else(|| error["code"].as_u64());
+    let status = status.and_then(|status| u16::try_from(status).ok());
+    let code = filled(&error["code"]);
+    Failure::reported(status, code, message.unwrap_or_default())
+}
+
+/// A reply as far as it came.
+pub(super) struct Reply {
+    answer: Answer,
+    usage: Option<LlmTokenUsage>,
+    /// The whole text came.
+    pub(super) is_final: bool,
+}
+
+impl Reply {
+    pub(super) fn new(turn: &Turn) -> Self {
+        Self {
+            answer: Answer::new(turn),
+            usage: None,
+            is_final: false,
+        }
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.answer.has_begun()
+    }
+
+    /// Tells the text of an event. Completes the run behind the last one.
+    pub(super) fn tell(&mut self, told: Told, out: &mut Outbox) -> Result<(), Failure> {
+        for thought in &told.thoughts {
+            self.answer.think(thought, out);
+        }
+        for piece in &told.pieces {
+            self.answer.append(piece, out);
+        }
+        if let Some(whole) = &told.snapshot {
+            self.answer.snapshot(whole, out);
+        }
+        if told.usage.is_some() {
+            self.usage = told.usage;
+        }
+        if let Some(whole) = &told.end {
+            self.is_final = true;
+            if self.answer.is_empty() {
+                self.answer.append(whole, out);
+            } else {
+                self.answer.replace(whole, out);
+            }
+        }
+        if told.is_done {
+            return self.complete(out);
+        }
+        Ok(())
+    }
+
+    /// Completes the message and the run.
+    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+        if !self.answer.complete(out) {
+            return Err(Failure::empty());
+        }
+        out.finish("stop", self.usage.take());
+        Ok(())
+    }
+}

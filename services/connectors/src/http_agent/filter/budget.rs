@@ -1,0 +1,78 @@
+//! The budget of one run of a filter.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use jaq_core::Lut;
+use jaq_core::data::HasLut;
+use jaq_json::{Num, Val};
+use serde_json::Value;
+
+use crate::http_agent::filter::{Jq, value};
+
+/// The units of a run beside those for its input.
+const UNITS: usize = if cfg!(test) { 400_000 } else { 4_000_000 };
+/// Units of one step beside those for its value.
+const STEP: usize = 8;
+/// Bytes of a text for one unit.
+const BYTES: usize = 16;
+/// The time of a run. Its units end sooner on most machines.
+const TIME: Duration = Duration::from_secs(2);
+/// Levels of a value.
+const MOST_LEVELS: usize = 200;
+/// The steps that an input's whole value may go through.
+const INPUT_STEPS: usize = 8;
+
+/// The units that are left. Once none are, every further step fails.
+pub(in crate::http_agent) struct Budget<'a> {
+    lut: &'a Lut<Jq>,
+    left: Cell<usize>,
+    until: Instant,
+}
+
+impl<'a> Budget<'a> {
+    pub(super) fn new(lut: &'a Lut<Jq>, input: &Value) -> Self {
+        let left = UNITS + INPUT_STEPS * value::units(input, BYTES);
+        Self {
+            lut,
+            left: Cell::new(left),
+            until: Instant::now() + TIME,
+        }
+    }
+
+    /// Pays for one step with that value. False: the budget is used up.
+    pub(super) fn spend(&self, value: &Val) -> bool {
+        let left = self.left.get().checked_sub(STEP);
+        let left = left.and_then(|left| after(value, MOST_LEVELS, left));
+        let left = left.filter(|_| Instant::now() < self.until);
+        self.left.set(left.unwrap_or(0));
+        left.is_some()
+    }
+}
+
+impl<'a> HasLut<'a, Jq> for &'a Budget<'a> {
+    fn lut(&self) -> &'a Lut<Jq> {
+        self.lut
+    }
+}
+
+/// The units left after a value of at most so many levels.
+fn after(value: &Val, levels: usize, left: usize) -> Option<usize> {
+    let left = left.checked_sub(1)?;
+    match value {
+        Val::Null | Val::Bool(_) | Val::Num(Num::Int(_) | Num::Float(_)) => Some(left),
+        Val::Num(number) => left.checked_sub(number.to_string().len() / BYTES),
+        Val::BStr(text) | Val::TStr(text) => left.checked_sub(text.len() / BYTES),
+        Val::Arr(items) => {
+            let levels = levels.checked_sub(1)?;
+            let mut items = items.iter();
+            items.try_fold(left, |left, item| after(item, levels, left))
+        }
+        Val::Obj(members) => {
+            let levels = levels.checked_sub(1)?;
+            members.iter().try_fold(left, |left, (key, member)| {
+                after(member, levels, after(key, levels, left)?)
+            })
+        }
+    }
+}

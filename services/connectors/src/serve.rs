@@ -1,0 +1,145 @@
+//! `runnel-connectors serve`.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use connectors::catalogue::PLATFORMS;
+use connectors::service::{Ids, Service};
+use runner_kit::process::{asked_to_stop, is_healthy};
+use runner_kit::{CancellationToken, Options, SigningSecret, router_with, serve};
+use tokio::net::TcpListener;
+
+use crate::options::{PlatformArgs, SECRET};
+
+/// Arguments of `runnel-connectors serve`.
+#[derive(clap::Args)]
+pub(crate) struct ServeArgs {
+    /// The address of the service; port 0 takes a free one.
+    #[arg(
+        long,
+        env = "RUNNEL_CONNECTORS_LISTEN",
+        default_value = "127.0.0.1:9120"
+    )]
+    listen: SocketAddr,
+    /// A file with the endpoint's signing secret (`whsec_…`). Without it, the variable `RUNNEL_CONNECTORS_SECRET` holds it.
+    #[arg(long, env = "RUNNEL_CONNECTORS_SECRET_FILE")]
+    secret_file: Option<PathBuf>,
+    /// The runner ids: `runnel` alone, or those of LangBot's runners as well.
+    #[arg(long, env = "RUNNEL_CONNECTORS_IDS", default_value = "runnel")]
+    ids: OfferedIds,
+    /// Runs at one time. The gateway tries a further one later.
+    #[arg(long, env = "RUNNEL_CONNECTORS_LIVE_RUNS", default_value_t = 1024)]
+    live_runs: usize,
+    #[command(flatten)]
+    platforms: PlatformArgs,
+}
+
+/// The values of `--ids`.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum OfferedIds {
+    Runnel,
+    Langbot,
+}
+
+/// Arguments of `runnel-connectors health`.
+#[derive(clap::Args)]
+pub(crate) struct HealthArgs {
+    /// The loopback port of the service.
+    #[arg(long, default_value_t = 9120)]
+    port: u16,
+}
+
+/// Asks the service on that port.
+pub(crate) fn health(args: &HealthArgs) -> ExitCode {
+    if is_healthy(SocketAddr::from(([127, 0, 0, 1], args.port))) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Prints the manifests of all platforms, one a line.
+pub(crate) fn print_manifests() -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for platform in PLATFORMS {
+        let manifest = platform.manifest(platform.id());
+        writeln!(out, "{}", serde_json::json!(manifest))?;
+    }
+    Ok(())
+}
+
+/// Serves until a signal.
+pub(crate) fn execute(args: &ServeArgs) -> anyhow::Result<()> {
+    args.platforms.start_log()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(run(args))
+}
+
+async fn run(args: &ServeArgs) -> anyhow::Result<()> {
+    let secret = secret(args)?;
+    let secrets = args.platforms.source()?;
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .with_context(|| format!("--listen: cannot listen on {}", args.listen))?;
+    let listen = listener.local_addr()?;
+    let egress = args.platforms.egress()?.refusing_own(listen);
+    let ids = match args.ids {
+        OfferedIds::Runnel => Ids::Own,
+        OfferedIds::Langbot => Ids::LangBot,
+    };
+    let runners = Service { egress, secrets }.runners(ids);
+    say(listen, &runners)?;
+    let options = Options {
+        live_runs: args.live_runs,
+        ..Options::default()
+    };
+    let stop = CancellationToken::new();
+    let serving = serve(
+        listener,
+        router_with(runners, secret, options),
+        stop.clone(),
+    );
+    let stopping = async {
+        let _stop = stop.drop_guard_ref();
+        asked_to_stop().await
+    };
+    tokio::try_join!(serving, stopping)?;
+    Ok(())
+}
+
+/// The lines on standard output: the address of the service, and the runners that it offers.
+fn say(
+    listen: SocketAddr,
+    runners: &[std::sync::Arc<dyn runner_kit::Runner>],
+) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "runnel-connectors listening on http://{listen}")?;
+    for runner in runners {
+        writeln!(out, "{}", runner.manifest().id)?;
+    }
+    Ok(())
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a secret is no argument: arguments are seen by other processes"
+)]
+fn secret(args: &ServeArgs) -> anyhow::Result<SigningSecret> {
+    let text = match &args.secret_file {
+        Some(path) => std::fs::read_to_string(path)
+            .with_context(|| format!("--secret-file: cannot read {}", path.display()))?,
+        None => std::env::var(SECRET).with_context(|| {
+            format!(
+                "no signing secret: set {SECRET} or --secret-file to that of the runner endpoint"
+            )
+        })?,
+    };
+    text.trim()
+        .parse()
+        .context("the signing secret cannot be used")
+}

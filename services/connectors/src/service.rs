@@ -1,0 +1,102 @@
+//! The platforms as runners.
+
+use std::sync::Arc;
+
+use egress::Egress;
+use protocol::id::RunnerId;
+use protocol::manifest::AgentRunnerManifest;
+use runner_kit::{ResultStream, Results, Run, RunError, Runner, stream};
+
+use crate::catalogue::{PLATFORMS, Platform};
+use crate::driver::{Gateway, Stop, deadline_of, drive, open};
+use crate::upstream::config::SecretSource;
+
+/// The parts that all runners of a process share.
+#[derive(Clone)]
+pub struct Service {
+    pub egress: Egress,
+    pub secrets: SecretSource,
+}
+
+/// The runner ids that are offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ids {
+    /// `plugin:runnel/{name}/default` alone.
+    Own,
+    /// The ids of LangBot's runners as well.
+    LangBot,
+}
+
+struct Connector {
+    service: Arc<Service>,
+    platform: &'static Platform,
+    id: RunnerId,
+}
+
+impl Service {
+    /// One runner for each id of each platform.
+    pub fn runners(self, ids: Ids) -> Vec<Arc<dyn Runner>> {
+        let service = Arc::new(self);
+        let offered = PLATFORMS.iter().flat_map(|platform| {
+            let legacy = match ids {
+                Ids::Own => &[],
+                Ids::LangBot => platform.legacy,
+            };
+            let legacy = legacy
+                .iter()
+                .map(|id| id.parse().expect("the catalogue has runner ids"));
+            let ids = std::iter::once(platform.id()).chain(legacy);
+            ids.map(move |id| (platform, id))
+        });
+        let runner = |(platform, id)| -> Arc<dyn Runner> {
+            let service = Arc::clone(&service);
+            Arc::new(Connector {
+                service,
+                platform,
+                id,
+            })
+        };
+        offered.map(runner).collect()
+    }
+}
+
+impl Runner for Connector {
+    fn manifest(&self) -> AgentRunnerManifest {
+        self.platform.manifest(self.id.clone())
+    }
+
+    fn run(&self, run: Run) -> ResultStream {
+        let (service, platform) = (Arc::clone(&self.service), self.platform);
+        stream(move |out| execute(service, platform, run, out))
+    }
+}
+
+async fn execute(
+    service: Arc<Service>,
+    platform: &'static Platform,
+    run: Run,
+    out: Results,
+) -> Result<(), RunError> {
+    let opened = run.until_cancelled(open(platform, &run, &service.secrets));
+    let session = match opened.await? {
+        Ok(session) => session,
+        Err(failure) => {
+            out.send(failure.into_result(platform.prefix)).await;
+            return Ok(());
+        }
+    };
+    let stop = Stop {
+        cancel: run.cancel.clone(),
+        deadline: run.context.runtime.deadline_at.map(deadline_of),
+    };
+    let mut gateway = Gateway::of(&run.context, run.host, out);
+    drive(
+        session,
+        platform.prefix,
+        &mut gateway,
+        &service.egress,
+        &stop,
+    )
+    .await;
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! `runnel-connectors try`: one agent against its platform, without a gateway.
+
+mod terminal;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail, ensure};
+use connectors::catalogue::{PLATFORMS, Platform};
+use connectors::driver::{Stop, drive};
+use connectors::session::Session;
+use connectors::turn::{FILE_BYTES, FileContent, Turn, TurnFile};
+use protocol::JsonObject;
+use runner_kit::CancellationToken;
+use runner_kit::process::asked_to_stop;
+use serde::Deserialize;
+
+use crate::options::PlatformArgs;
+use crate::try_out::terminal::Terminal;
+
+/// Arguments of `runnel-connectors try`.
+#[derive(clap::Args)]
+pub(crate) struct TryArgs {
+    /// A file with `runner_id` and `[config]`, or a gateway's configuration with `[[agents]]`.
+    config: PathBuf,
+    /// The message.
+    #[arg(long)]
+    text: String,
+    /// The agent's name, where the file has several.
+    #[arg(long)]
+    agent: Option<String>,
+    /// Files of the message. Repeat it.
+    #[arg(long = "file", value_name = "PATH")]
+    files: Vec<PathBuf>,
+    /// The state of the conversation as JSON, as a run before has printed it.
+    #[arg(long, default_value = "{}")]
+    state: String,
+    #[command(flatten)]
+    platforms: PlatformArgs,
+}
+
+/// A configuration file, or one of its agents. Further members are for the gateway.
+#[derive(Deserialize)]
+struct AgentTable {
+    #[serde(default)]
+    name: String,
+    runner_id: Option<String>,
+    #[serde(default)]
+    config: JsonObject,
+    #[serde(default)]
+    agents: Vec<AgentTable>,
+}
+
+/// Runs the agent once. Fails where its run fails.
+pub(crate) fn execute(args: &TryArgs) -> anyhow::Result<ExitCode> {
+    args.platforms.start_log()?;
+    let table = read(args)?;
+    let platform = platform(&table)?;
+    let mut terminal = Terminal::default();
+    let source = args.platforms.source()?;
+    let session = match Session::new(platform, turn(args)?, &table.config, &source) {
+        Ok(session) => session,
+        Err(failure) => {
+            terminal.show(&failure.into_result(platform.prefix))?;
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let egress = args.platforms.egress()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let stop = Stop {
+            cancel: CancellationToken::new(),
+            deadline: None,
+        };
+        let mut driving = Box::pin(drive(
+            session,
+            platform.prefix,
+            &mut terminal,
+            &egress,
+            &stop,
+        ));
+        tokio::select! {
+            () = &mut driving => return anyhow::Ok(()),
+            asked = asked_to_stop() => asked?,
+        }
+        stop.cancel.cancel();
+        driving.await;
+        Ok(())
+    })?;
+    terminal.end()
+}
+
+fn read(args: &TryArgs) -> anyhow::Result<AgentTable> {
+    let path = args.config.display();
+    let text =
+        std::fs::read_to_string(&args.config).with_context(|| format!("cannot read {path}"))?;
+    let mut table: AgentTable =
+        toml::from_str(&text).with_context(|| format!("{path} is no configuration"))?;
+    if table.runner_id.is_some() {
+        return Ok(table);
+    }
+    let is_meant = |agent: &AgentTable| args.agent.as_ref().is_none_or(|name| *name == agent.name);
+    table.agents.retain(is_meant);
+    let found = table.agents.pop();
+    ensure!(
+        table.agents.is_empty(),
+        "{path} has several agents: name one with --agent"
+    );
+    found.with_context(|| format!("{path} has neither a runner_id nor such an agent"))
+}
+
+fn platform(table: &AgentTable) -> anyhow::Result<&'static Platform> {
+    let id = table.runner_id.as_deref().unwrap_or_default();
+    let is_it = |platform: &&Platform| {
+        platform.name == id || platform.id().to_string() == id || platform.legacy.contains(&id)
+    };
+    if let Some(platform) = PLATFORMS.iter().find(is_it) {
+        return Ok(platform);
+    }
+    let ids: Vec<_> = PLATFORMS
+        .iter()
+        .map(|platform| platform.id().to_string())
+        .collect();
+    bail!("runner_id: {id} is none of these: {}", ids.join(", "))
+}
+
+fn turn(args: &TryArgs) -> anyhow::Result<Turn> {
+    let files = args.files.iter().map(|path| {
+        let bytes =
+            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        ensure!(
+            bytes.len() < FILE_BYTES,
+            "{} is larger than {FILE_BYTES} bytes",
+            path.display()
+        );
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        Ok(TurnFile {
+            mime_type: mime_type(path).to_owned(),
+            name: name.unwrap_or_else(|| "file".to_owned()),
+            content: FileContent::Bytes(bytes.into()),
+        })
+    });
+    Ok(Turn {
+        run_id: "try".to_owned(),
+        user: "user_try".to_owned(),
+        text: args.text.clone(),
+        files: files.collect::<anyhow::Result<_>>()?,
+        state: serde_json::from_str(&args.state).context("--state is no JSON object")?,
+        ..Turn::default()
+    })
+}
+
+fn mime_type(path: &std::path::Path) -> &'static str {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    match extension.map(str::to_ascii_lowercase).as_deref() {
+        Some("png") => "image/png",
+        Some("jpg" | "jpeg") => "image/jpeg",
+        Some("gif") => "image/gif",
+        Some("webp") => "image/webp",
+        Some("pdf") => "application/pdf",
+        Some("txt" | "md") => "text/plain",
+        Some("json") => "application/json",
+        Some("mp3") => "audio/mpeg",
+        Some("wav") => "audio/wav",
+        _ => "application/octet-stream",
+    }
+}

@@ -1,0 +1,140 @@
+//! The connectors as a runner endpoint, with Dify played by the test.
+
+use serde_json::{Value, json};
+
+use crate::support::connectors::{ConnectorHouse, PLATFORM_KEY, connectors};
+use crate::support::until;
+use crate::support::upstream::Reply;
+
+const CONVERSATION: &str = "11111111-2222-3333-4444-555555555555";
+const KEY: &str = "api-key = \"env:CONNECTOR_DIFY\"";
+
+fn event(kind: &str, members: &Value) -> String {
+    let mut event = json!({"event": kind, "task_id": "t-1", "conversation_id": CONVERSATION});
+    let members = members.as_object().unwrap().clone();
+    event.as_object_mut().unwrap().extend(members);
+    format!("data: {event}")
+}
+
+fn answer(text: &str) -> Reply {
+    let usage = json!({"usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}});
+    Reply::Events(vec![
+        event("message", &json!({"answer": text})),
+        event("message_end", &json!({"metadata": usage})),
+    ])
+}
+
+#[tokio::test]
+async fn two_turns_share_the_conversation_of_the_platform() {
+    let house = ConnectorHouse::open(KEY).await;
+    house.platform.reply(answer("Hello"));
+    house.platform.reply(answer("Again"));
+    for (text, told) in [("hi", "Hello"), ("more", "Again")] {
+        let run = house.post(text).await;
+        let ended = house.client.finished(&run).await;
+        assert_eq!(ended["status"], "completed", "{ended}");
+        assert_eq!(ended["usage"]["total_tokens"], 5, "{ended}");
+        let messages = house.results(&run, "message.completed").await;
+        assert_eq!(messages[0]["data"]["message"]["content"], told);
+    }
+    let asked = house.platform.asked();
+    let sent = |at: usize, member: &str| asked[at].body[member].clone();
+    assert_eq!([sent(0, "query"), sent(1, "query")], ["hi", "more"]);
+    assert_eq!(
+        [sent(0, "conversation_id"), sent(1, "conversation_id")],
+        ["", CONVERSATION]
+    );
+    assert_eq!([sent(0, "user"), sent(1, "user")], ["user_u-1", "user_u-1"]);
+    let key = asked[0].headers["authorization"].to_str().unwrap();
+    assert_eq!(key, format!("Bearer {}", PLATFORM_KEY.1));
+}
+
+#[tokio::test]
+async fn cancellation_reaches_the_platform() {
+    let house = ConnectorHouse::open(KEY).await;
+    house.platform.reply(Reply::Hold(vec![event(
+        "message",
+        &json!({"answer": "Hel"}),
+    )]));
+    house
+        .platform
+        .reply(Reply::Json(200, json!({"result": "success"})));
+    let run = house.post("hi").await;
+    until("a piece of the answer", async || {
+        !house.results(&run, "message.delta").await.is_empty()
+    })
+    .await;
+    assert_eq!(house.client.cancel(&run).await.status, 202);
+    let ended = house.client.finished(&run).await;
+    assert_eq!(ended["status"], "cancelled", "{ended}");
+    house.platform.left(1).await;
+    until("the stop of the task", async || {
+        house.platform.asked().len() == 2
+    })
+    .await;
+    let stop = &house.platform.asked()[1];
+    assert_eq!(stop.path, "/v1/chat-messages/t-1/stop");
+    assert_eq!(stop.body["user"], "user_u-1");
+}
+
+#[tokio::test]
+async fn failures_of_the_platform_hide_the_key() {
+    let house = ConnectorHouse::open(KEY).await;
+    let told =
+        json!({"code": "unauthorized", "message": format!("no such key: {}", PLATFORM_KEY.1)});
+    house.platform.reply(Reply::Json(401, told));
+    let run = house.post("hi").await;
+    let ended = house.client.finished(&run).await;
+    assert_eq!(ended["error"]["code"], "dify.auth_error", "{ended}");
+    let ledger = house.client.ledger(&run).await.0.join("\n");
+    assert!(!ledger.contains(PLATFORM_KEY.1), "{ledger}");
+}
+
+#[tokio::test]
+async fn invalid_configurations_fail_before_the_network() {
+    for (config, pointer) in [
+        ("api-key = \"env:RUNNEL_CONNECTORS_SECRET\"", "/api-key"),
+        ("api-key = \"env:CONNECTOR_NOT_SET\"", "/api-key"),
+        ("api-key = \"k\"\nidle-timeout = 0", "/idle-timeout"),
+    ] {
+        let house = ConnectorHouse::open(config).await;
+        let run = house.post("hi").await;
+        let ended = house.client.finished(&run).await;
+        assert_eq!(ended["error"]["code"], "dify.config_invalid", "{ended}");
+        let failed = house.results(&run, "run.failed").await;
+        assert_eq!(
+            failed[0]["data"]["details"]["pointer"], pointer,
+            "{failed:?}"
+        );
+        assert!(house.platform.asked().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn legacy_ids_are_offered_on_demand() {
+    let house = ConnectorHouse::open(KEY).await;
+    let legacy = connectors(&["--ids", "langbot"]).await;
+    let offered = async |url: &str, name: &str| {
+        let endpoint =
+            json!({"name": name, "base_url": url, "secret": crate::support::runner::SECRET});
+        let made = house
+            .gateway
+            .admin()
+            .create("/v1/runner-endpoints", &endpoint)
+            .await;
+        assert!(made.status < 300, "{}", made.body);
+        made.body.to_string()
+    };
+    offered(&legacy.url, "legacy").await;
+    until("the ids of LangBot", async || {
+        let runners = house
+            .gateway
+            .admin()
+            .get("/v1/runners")
+            .await
+            .body
+            .to_string();
+        runners.contains("plugin:langbot/dify-agent/default")
+    })
+    .await;
+}

@@ -1,0 +1,77 @@
+//! A gateway, the connectors beside it, and an agent on a platform of the test.
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::Sqlite;
+use super::client::Client;
+use super::gateway::{Config, Gateway};
+use super::listening::Listening;
+use super::programs::runnel_connectors;
+use super::runner::SECRET;
+use super::upstream::Upstream;
+
+/// The key of the platform, a variable of the connectors alone.
+pub const PLATFORM_KEY: (&str, &str) = ("CONNECTOR_DIFY", "app-key-of-the-platform");
+
+/// The three of them. The service is killed on drop.
+pub struct ConnectorHouse {
+    pub client: Client,
+    pub gateway: Gateway,
+    pub platform: Upstream,
+    _service: Listening,
+}
+
+impl ConnectorHouse {
+    /// With one agent on Dify, whose configuration has these members as well.
+    pub async fn open(config: &str) -> Self {
+        let platform = Upstream::start().await;
+        let service = connectors(&[]).await;
+        let mut gateway = Config::for_runner_at(&service.url);
+        gateway.agents.clear();
+        gateway.rest = format!(
+            "[[agents]]\nname = \"dify\"\nevent_types = [\"message.received\"]\nscope = {{ kind = \"global\" }}\n\
+             runner_id = \"plugin:runnel/dify-agent/default\"\nconcurrency = \"enqueue\"\n\
+             state_policy = {{ enabled = true, scopes = [\"conversation\"] }}\n\
+             [agents.config]\nbase-url = \"{}/v1\"\napp-type = \"chat\"\n{config}\n",
+            platform.url
+        );
+        let gateway = Gateway::start(Sqlite, gateway).await;
+        let gateway = gateway.expect("SQLite is always at hand");
+        Self {
+            client: gateway.client(),
+            gateway,
+            platform,
+            _service: service,
+        }
+    }
+
+    /// Posts a message of the conversation `c`. Its run.
+    pub async fn post(&self, text: &str) -> String {
+        let event = json!({
+            "event_type": "message.received", "input": {"text": text},
+            "conversation": {"conversation_id": "c"}, "actor": {"actor_type": "user", "actor_id": "u-1"},
+        });
+        self.client.post(&event).await.run_id()
+    }
+
+    /// The results of a run of that type.
+    pub async fn results(&self, run: &str, kind: &str) -> Vec<Value> {
+        let lines = self.client.ledger(run).await.0;
+        let results = lines
+            .iter()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        results.filter(|result| result["type"] == kind).collect()
+    }
+}
+
+/// The service of the connectors, with loopback open and these arguments as well.
+pub async fn connectors(arguments: &[&str]) -> Listening {
+    let mut command = Command::new(runnel_connectors());
+    command
+        .args(["serve", "--listen", "127.0.0.1:0", "--allow", "127.0.0.0/8"])
+        .args(arguments)
+        .env("RUNNEL_CONNECTORS_SECRET", SECRET)
+        .env(PLATFORM_KEY.0, PLATFORM_KEY.1);
+    Listening::spawn(&mut command).await.unwrap()
+}
