@@ -101,7 +101,7 @@ pub(super) fn cancel(config: &Config, to: &Interface, id: &str) -> Request {
 pub(super) fn authorized(config: &Config, request: Request) -> Request {
     let request = request.header("a2a-version", "1.0");
     match &config.credential {
-        Some((name, value)) => request.header(name, value.expose_secret()),
+        Some((name, value)) => request.header(*name, value.expose_secret()),
         None => request,
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn run(config: &Config, turn: &Turn, run: Run<'_>) -> Result<Request,
     }
     let request = Request::post(config.url.clone(), object(body)).framed(Framing::Sse);
     Ok(match &config.credential {
-        Some((name, value)) => request.header(name, value.expose_secret()),
+        Some((name, value)) => request.header(*name, value.expose_secret()),
         None => request,
     })
 }

@@ -133,7 +133,7 @@ fn get(config: &Config, path: &[&str]) -> Request {
 
 fn authorized(config: &Config, request: Request) -> Request {
     match &config.credential {
-        Some((name, value)) => request.header(name, value.expose_secret()),
+        Some((name, value)) => request.header(*name, value.expose_secret()),
         None => request,
     }
 }
