@@ -40,6 +40,7 @@ pub mod turn;
 pub mod catalogue;
 pub mod upstream;
 
+pub mod agent_file;
 pub mod driver;
 pub mod service;
 

@@ -5,15 +5,13 @@ mod terminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail, ensure};
-use connectors::catalogue::{PLATFORMS, Platform};
+use anyhow::{Context as _, ensure};
+use connectors::agent_file::AgentFile;
 use connectors::driver::{Stop, drive};
 use connectors::session::Session;
 use connectors::turn::{FILE_BYTES, FileContent, Turn, TurnFile};
-use protocol::JsonObject;
 use runner_kit::CancellationToken;
 use runner_kit::process::asked_to_stop;
-use serde::Deserialize;
 
 use crate::options::PlatformArgs;
 use crate::try_out::terminal::Terminal;
@@ -39,26 +37,13 @@ pub(crate) struct TryArgs {
     platforms: PlatformArgs,
 }
 
-/// A configuration file, or one of its agents. Further members are for the gateway.
-#[derive(Deserialize)]
-struct AgentTable {
-    #[serde(default)]
-    name: String,
-    runner_id: Option<String>,
-    #[serde(default)]
-    config: JsonObject,
-    #[serde(default)]
-    agents: Vec<AgentTable>,
-}
-
 /// Runs the agent once. Fails where its run fails.
 pub(crate) fn execute(args: &TryArgs) -> anyhow::Result<ExitCode> {
     args.platforms.start_log()?;
-    let table = read(args)?;
-    let platform = platform(&table)?;
+    let AgentFile { platform, config } = AgentFile::read(&args.config, args.agent.as_deref())?;
     let mut terminal = Terminal::default();
     let source = args.platforms.source()?;
-    let session = match Session::new(platform, turn(args)?, &table.config, &source) {
+    let session = match Session::new(platform, turn(args)?, &config, &source) {
         Ok(session) => session,
         Err(failure) => {
             terminal.show(&failure.into_result(platform.prefix))?;
@@ -90,40 +75,6 @@ pub(crate) fn execute(args: &TryArgs) -> anyhow::Result<ExitCode> {
         Ok(())
     })?;
     terminal.end()
-}
-
-fn read(args: &TryArgs) -> anyhow::Result<AgentTable> {
-    let path = args.config.display();
-    let text =
-        std::fs::read_to_string(&args.config).with_context(|| format!("cannot read {path}"))?;
-    let mut table: AgentTable =
-        toml::from_str(&text).with_context(|| format!("{path} is no configuration"))?;
-    if table.runner_id.is_some() {
-        return Ok(table);
-    }
-    let is_meant = |agent: &AgentTable| args.agent.as_ref().is_none_or(|name| *name == agent.name);
-    table.agents.retain(is_meant);
-    let found = table.agents.pop();
-    ensure!(
-        table.agents.is_empty(),
-        "{path} has several agents: name one with --agent"
-    );
-    found.with_context(|| format!("{path} has neither a runner_id nor such an agent"))
-}
-
-fn platform(table: &AgentTable) -> anyhow::Result<&'static Platform> {
-    let id = table.runner_id.as_deref().unwrap_or_default();
-    let is_it = |platform: &&Platform| {
-        platform.name == id || platform.id().to_string() == id || platform.legacy.contains(&id)
-    };
-    if let Some(platform) = PLATFORMS.iter().find(is_it) {
-        return Ok(platform);
-    }
-    let ids: Vec<_> = PLATFORMS
-        .iter()
-        .map(|platform| platform.id().to_string())
-        .collect();
-    bail!("runner_id: {id} is none of these: {}", ids.join(", "))
 }
 
 fn turn(args: &TryArgs) -> anyhow::Result<Turn> {

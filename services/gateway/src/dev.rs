@@ -5,6 +5,7 @@
 
 mod beside; // the runners and the server of a tool
 mod clock_server;
+mod connectors;
 mod files;
 mod harness;
 mod knowledge;
@@ -27,6 +28,7 @@ use crate::http_server::bind;
 use crate::shutdown::Signals;
 use beside::Beside;
 
+pub(crate) use connectors::ConnectorArgs;
 pub(crate) use files::{DEV_FILE, DevFile, write_private};
 pub(crate) use model::{Origin, Wanted};
 
@@ -42,6 +44,8 @@ pub(crate) struct Playground {
     pub(crate) knowledge_base: String,
     /// Names of the coding agents, which are also those of their conversations.
     pub(crate) harnesses: Vec<String>,
+    /// Names of the agents on other platforms, which are also those of their conversations.
+    pub(crate) connectors: Vec<String>,
     /// Passages of the knowledge base.
     pub(crate) passages: u64,
     /// The configuration.
@@ -58,7 +62,9 @@ pub(crate) async fn build(
     listen: SocketAddr,
     wanted: Wanted,
     harnesses: &[String],
+    connectors: &ConnectorArgs,
 ) -> anyhow::Result<Playground> {
+    let connectors = connectors.read()?;
     files::make_private_dir(data_dir)?;
     let signals = Signals::listen()?;
     let listener = bind(listen).with_context(|| {
@@ -69,8 +75,9 @@ pub(crate) async fn build(
     let master_key = files::master_key(data_dir)?;
     let chosen = model::choose(data_dir, wanted).await?;
     let beside = Beside::default();
-    let addresses = beside.start(data_dir, harnesses).await?;
-    let (config, declared) = settings::settle(data_dir, address, &addresses, &chosen, harnesses)?;
+    let addresses = beside.start(data_dir, harnesses, &connectors).await?;
+    let agents = (harnesses, &connectors);
+    let (config, declared) = settings::settle(data_dir, address, &addresses, &chosen, agents)?;
     let agent = declared.agents.first();
     let agent = agent.map(|agent| (agent.name.clone(), agent.runner_id.to_string()));
     let (agent, runner) = agent.context("the playground has no agent")?;
@@ -92,6 +99,7 @@ pub(crate) async fn build(
             .collect(),
         knowledge_base: knowledge::BASE.to_owned(),
         harnesses: harnesses.to_vec(),
+        connectors: connectors.names(),
         passages,
         settings: data_dir.join(settings::SETTINGS_FILE),
         app,

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use crate::cli::{output, own_memory};
-use crate::dev::{self, Origin, Playground, Wanted};
+use crate::dev::{self, ConnectorArgs, Origin, Playground, Wanted};
 use crate::telemetry;
 
 #[derive(clap::Args)]
@@ -29,6 +29,8 @@ pub(super) struct DevArguments {
     /// kimi-code, opencode or qwen-code. May be repeated.
     #[arg(long, value_name = "NAME")]
     harness: Vec<String>,
+    #[command(flatten)]
+    connectors: ConnectorArgs,
 }
 
 /// Starts the playground and serves it until it is told to stop.
@@ -44,9 +46,11 @@ pub(super) async fn dev(arguments: DevArguments, json: bool) -> anyhow::Result<E
         data_dir,
         listen,
         harness,
+        connectors,
         ..
     } = &arguments;
-    let playground = Box::pin(dev::build(data_dir, *listen, wanted, harness)).await?;
+    let building = dev::build(data_dir, *listen, wanted, harness, connectors);
+    let playground = Box::pin(building).await?;
     if json {
         let Playground {
             url,
@@ -88,7 +92,10 @@ fn greeting(playground: &Playground, data_dir: &Path) -> String {
             "coder    {name}: runnel send --conversation {name} \"Write a haiku into poem.txt\"\n"
         )
     });
-    let harnesses: String = harnesses.collect();
+    let connectors = playground.connectors.iter();
+    let connectors = connectors
+        .map(|name| format!("agent    {name}: runnel send --conversation {name} \"Hello\"\n"));
+    let others: String = harnesses.chain(connectors).collect();
     let body = r#"{"event_type":"message.received","input":{"text":"What is Runnel?"},"conversation":{"conversation_id":"dev"}}"#;
     format!(
         "runnel {version}  {url}\n\
@@ -98,7 +105,7 @@ fn greeting(playground: &Playground, data_dir: &Path) -> String {
          model    {model}\n\
          tool     {tools}, by MCP\n\
          knows    {base}, a knowledge base of {passages} passages\n\
-         {harnesses}key      {key}\n\
+         {others}key      {key}\n\
          send     runnel send \"What is Runnel?\"\n\
          try      curl -N {url}/v1/events -H 'Authorization: Bearer {key}' \\\n           \
          -H 'Content-Type: application/json' -H 'Accept: text/event-stream' \\\n           \

@@ -1,5 +1,6 @@
 //! What the playground serves beside the gateway, each on a loopback port of its own and reached over HTTP like
-//! any other: the Local Agent, the echo runner, the coding agents that were asked for, and a server with one tool.
+//! any other: the Local Agent, the echo runner, the coding agents and connectors of the command line, and a server with
+//! one tool.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::clock_server;
+use super::connectors::Connectors;
 use super::files::write_private;
 use super::harness;
 use crate::clock::Clock;
@@ -23,6 +25,8 @@ pub(super) struct Addresses {
     pub(super) clock: SocketAddr,
     /// Absent without harnesses.
     pub(super) harness: Option<SocketAddr>,
+    /// Absent without connectors.
+    pub(super) connectors: Option<SocketAddr>,
 }
 
 /// The servers. They live until they are told to stop.
@@ -38,6 +42,7 @@ impl Beside {
         &self,
         data_dir: &Path,
         harnesses: &[String],
+        connectors: &Connectors,
     ) -> anyhow::Result<Addresses> {
         let agent = local_agent::LocalAgent::runner(local_agent::manifest::RUNNER_ID.parse()?);
         let agent = self.serve_runner("local-agent", agent, data_dir).await?;
@@ -51,11 +56,17 @@ impl Beside {
                 harness::runners(harnesses, data_dir, (&self.tasks, self.stop.clone())).await?;
             served = Some(self.serve_runners("harness", runners, data_dir).await?);
         }
+        let runners = connectors.runners()?;
+        let mut connectors = None;
+        if !runners.is_empty() {
+            connectors = Some(self.serve_runners("connectors", runners, data_dir).await?);
+        }
         Ok(Addresses {
             agent,
             echo,
             clock,
             harness: served,
+            connectors,
         })
     }
 

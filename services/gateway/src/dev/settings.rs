@@ -8,6 +8,7 @@ use domain::migrate::toml_text;
 use serde_json::json;
 
 use super::beside::Addresses;
+use super::connectors::Connectors;
 use super::files::write_private;
 use super::harness;
 use super::model::{ChosenModel, Origin};
@@ -24,10 +25,11 @@ pub(super) fn settle(
     listen: SocketAddr,
     beside: &Addresses,
     model: &ChosenModel,
-    harnesses: &[String],
+    (harnesses, connectors): (&[String], &Connectors),
 ) -> anyhow::Result<(Config, Declared)> {
     let file = data_dir.join(SETTINGS_FILE);
-    write_private(&file, &text(data_dir, listen, beside, model, harnesses))?;
+    let agents = (harnesses, connectors);
+    write_private(&file, &text(data_dir, listen, beside, model, agents))?;
     let read = || {
         let config = Config::load_file(&file)?;
         let declared = declared(&config)?;
@@ -44,17 +46,19 @@ fn text(
     listen: SocketAddr,
     beside: &Addresses,
     model: &ChosenModel,
-    harnesses: &[String],
+    (harnesses, connectors): (&[String], &Connectors),
 ) -> String {
     let Addresses {
         agent,
         echo,
         clock,
         harness,
+        connectors: service,
     } = beside;
     let own: Vec<_> = [agent, echo, clock]
         .into_iter()
         .chain(harness)
+        .chain(service)
         .map(ToString::to_string)
         .collect();
     let allow: Vec<_> = own
@@ -78,7 +82,13 @@ fn text(
     if let Some(address) = harness {
         text.push_str(&harness::tables(harnesses, *address));
     }
-    values.into_iter().fold(text, fill)
+    let mut text = values.into_iter().fold(text, fill);
+    if let Some(address) = service {
+        // Behind the rest: a configuration may hold what looks like a place to fill in.
+        let data = within(&data_dir.to_string_lossy());
+        text.push_str(&connectors.tables(*address, &data));
+    }
+    text
 }
 
 /// A text as it stands between the quotes of TOML.

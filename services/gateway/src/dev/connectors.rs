@@ -1,0 +1,144 @@
+//! Agents on other platforms in the playground: each is described by a file.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use connectors::agent_file::AgentFile;
+use connectors::service::{Ids, Service};
+use connectors::upstream::config::SecretSource;
+use domain::migrate::toml_text;
+use egress::{AllowRule, Egress};
+use runner_kit::Runner;
+use serde_json::{Value, json};
+
+use crate::config::inherited_variable;
+
+/// The time for the name, the connection and TLS of a platform.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// Variables of this process that agents may use as `env:NAME`.
+const SECRETS: &str = "CONNECTOR_";
+
+const ENDPOINT: &str = r#"
+# Agents on other platforms. Their service calls the platforms; docs/connectors.md describes each.
+[[runner_endpoints]]
+name = "connectors"
+base_url = "http://{address}"
+secret = "file:{data}/connectors.secret"
+"#;
+
+const AGENT: &str = r#"
+[[agents]]
+name = "{name}"
+event_types = ["message.received"]
+# Messages of the conversation `{name}`; those of others go to the agent above.
+scope = { kind = "conversation", conversation_id = "{name}" }
+runner_id = "{runner_id}"
+concurrency = "enqueue"
+
+[agents.resource_policy]
+history = ["page"]
+artifacts = ["metadata", "read", "create"]
+
+[agents.state_policy]
+enabled = true
+scopes = ["conversation"]
+
+[agents.delivery_policy]
+interactions = true
+
+[agents.config]
+"#;
+
+/// The files of the agents, and the places that their service may reach beside public HTTPS.
+#[derive(clap::Args, Default)]
+pub(crate) struct ConnectorArgs {
+    /// Serve the agent of this file, too: `runner_id` (such as dify-agent) and `[config]`, as for `runnel-connectors
+    /// try`. The agent gets the file's name. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    connectors: Vec<PathBuf>,
+    /// Where these agents may connect although it is not public HTTPS: `host:port`, `ip:port` or a network. May be
+    /// repeated.
+    #[arg(long, value_name = "HOST:PORT", requires = "connectors")]
+    allow: Vec<AllowRule>,
+}
+
+/// The agents of all files.
+pub(crate) struct Connectors {
+    agents: Vec<(String, AgentFile)>,
+    allow: Vec<AllowRule>,
+}
+
+impl ConnectorArgs {
+    /// Reads the files. Fails for a file without an agent, and for two of the same name.
+    pub(super) fn read(&self) -> anyhow::Result<Connectors> {
+        let mut agents: Vec<(String, AgentFile)> = Vec::new();
+        for path in &self.connectors {
+            let name = name_of(path)?;
+            ensure!(
+                agents.iter().all(|(other, _)| *other != name),
+                "--connectors: two files are named {name}"
+            );
+            agents.push((name, AgentFile::read(path, None).context("--connectors")?));
+        }
+        Ok(Connectors {
+            agents,
+            allow: self.allow.clone(),
+        })
+    }
+}
+
+impl Connectors {
+    /// Names of the agents, which are also those of their conversations.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.agents.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The runners of all platforms; none without an agent.
+    pub(super) fn runners(&self) -> anyhow::Result<Vec<Arc<dyn Runner>>> {
+        if self.agents.is_empty() {
+            return Ok(Vec::new());
+        }
+        let egress = Egress::new(self.allow.clone(), CONNECT_TIME)?;
+        let secrets = SecretSource {
+            prefix: SECRETS.to_owned(),
+            lookup: Arc::new(inherited_variable),
+        };
+        Ok(Service { egress, secrets }.runners(Ids::Own))
+    }
+
+    /// The tables of their endpoint and agents. `data`: the data directory, as it stands between quotes of TOML.
+    pub(super) fn tables(&self, address: SocketAddr, data: &str) -> String {
+        let endpoint = ENDPOINT.replace("{address}", &address.to_string());
+        let endpoint = endpoint.replace("{data}", data);
+        let agents = self.agents.iter().map(|(name, file)| {
+            let id = file.platform.id().to_string();
+            let head = AGENT.replace("{name}", name).replace("{runner_id}", &id);
+            let config = file.config.iter().map(|(key, value)| line(key, value));
+            std::iter::once(head).chain(config).collect()
+        });
+        std::iter::once(endpoint).chain(agents).collect()
+    }
+}
+
+fn line(key: &str, value: &Value) -> String {
+    let [key, value] = [&json!(key), value].map(toml_text::value);
+    format!("{key} = {value}\n")
+}
+
+fn name_of(path: &Path) -> anyhow::Result<String> {
+    let stem = path.file_stem().and_then(|stem| stem.to_str());
+    let is_plain = |name: &&str| {
+        let mut bytes = name.bytes();
+        !name.is_empty() && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    let name = stem.filter(is_plain).with_context(|| {
+        format!(
+            "--connectors: name {} with letters, digits, `-` and `_`: the agent gets that name",
+            path.display()
+        )
+    })?;
+    Ok(name.to_owned())
+}
