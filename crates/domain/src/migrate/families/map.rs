@@ -92,6 +92,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: true,
         snapshots: true,
+        takes_files: true,
     },
     Family {
         legacy: "dify-service-api",
@@ -134,6 +135,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[("app-type", "chatflow", "chat")],
         uses_host: false,
         snapshots: false,
+        takes_files: true,
     },
     Family {
         legacy: "coze-api",
@@ -157,6 +159,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: false,
+        takes_files: true,
     },
     Family {
         legacy: "dashscope-app-api",
@@ -185,6 +188,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
+        takes_files: false,
     },
     Family {
         legacy: "n8n-service-api",
@@ -230,6 +234,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
+        takes_files: false,
     },
     Family {
         legacy: "langflow-api",
@@ -250,6 +255,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
+        takes_files: false,
     },
     Family {
         legacy: "deerflow-api",
@@ -275,6 +281,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
+        takes_files: true,
     },
     Family {
         legacy: "tbox-app-api",
@@ -296,6 +303,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
+        takes_files: true,
     },
     Family {
         legacy: "weknora-api",
@@ -329,5 +337,6 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
+        takes_files: false,
     },
 ];
