@@ -8,6 +8,9 @@ use super::report::{Action, FieldNote};
 
 /// LangBot's setting for the seconds that it waits for the service.
 pub(super) const TIMEOUT: &str = "timeout";
+/// LangBot's setting for the names of users at the service.
+pub(super) const USERS: &str = "user-id-source";
+pub(super) const NEW_USERS: &str = "the service sees new users: the connector names them by actor type and id, the built-in runner named sessions";
 /// LangBot's switch for calls back to the host.
 pub(super) const ASSETS: &str = "langbot-assets-enabled";
 const ASSETS_INPUT: &str = "langbot-assets-input-name";
@@ -20,9 +23,7 @@ pub(super) const IDLE_SECONDS: f64 = 120.0;
 /// Settings of LangBot's runners that no connector has.
 pub(super) const UNKNOWN: &[&str] = &[
     "remove-think",
-    "user-id-source",
-    "response-handling",
-    "basic-encoding",
+    USERS,
     "streaming",
     "advanced-settings",
     ASSETS,
@@ -39,8 +40,7 @@ pub(super) fn why_not(name: &str) -> &'static str {
         "remove-think" => {
             "an answer holds no thoughts: show-thoughts adds them to the events beside it"
         }
-        "response-handling" => "the connector sends the reply",
-        "user-id-source" => "the connector names users by actor type and id",
+        USERS => "the connector names users by actor type and id",
         ASSETS_INPUT => "stands in config.host-tools where calls back are on",
         _ if name.starts_with("langbot-assets-") => {
             "the gateway itself takes the calls: see `[host_api] shared_mcp`"

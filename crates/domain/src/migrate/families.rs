@@ -33,8 +33,8 @@ pub(super) struct Family {
     pub(super) uses_host: bool,
     /// Its deltas hold the whole text so far.
     pub(super) snapshots: bool,
-    /// It reads files of messages.
-    pub(super) takes_files: bool,
+    /// Its operations on the files of messages and answers.
+    pub(super) files: &'static [&'static str],
 }
 
 /// A field of the old section.

@@ -3,7 +3,7 @@
 use protocol::JsonObject;
 use serde_json::Value;
 
-use super::connectors::{IDLE_SECONDS, IDLE_TIMEOUT, TIMEOUT};
+use super::connectors::{IDLE_SECONDS, IDLE_TIMEOUT, NEW_USERS, TIMEOUT, USERS};
 use super::convert::{Converted, convert};
 use super::families::{Family, Field, Kind, Need};
 use super::pipeline::Draft;
@@ -33,6 +33,10 @@ impl Draft<'_, '_> {
             .filter(|add| !self.unknown.contains(&add.to))
         {
             self.default(add.to, add.value, add.why);
+        }
+        if self.server == Server::Connectors && family.adds.iter().any(|add| add.to == USERS) {
+            let note = FieldNote::new(Action::Warning, None).to("runner_id");
+            self.notes.push(note.because(NEW_USERS));
         }
         for (choice, value, needed) in family.needs {
             let says = |name: &str| self.config.iter().find(|(key, _)| key == name);

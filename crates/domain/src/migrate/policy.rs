@@ -18,21 +18,22 @@ pub(super) const HOST_OWNED: [&str; 5] = [
     "mcp-resource-agent-read-enabled",
 ];
 
-/// Operations on the files of messages.
-const FILES: [&str; 2] = ["metadata", "read"];
+/// Operations on files for a runner that is not known.
+const FILES: &[&str] = &["metadata", "read"];
 
 /// The grants of a runner that calls another service: files of messages, and the history that it sends again.
 fn service_grants(family: &Family, draft: &mut Draft<'_, '_>, policy: &mut JsonObject) {
     let resends = draft.config.iter().any(|(name, value)| {
         name == "resend-history" && value.as_f64().is_some_and(|messages| messages > 0.0)
     });
-    if family.takes_files {
-        policy.insert("artifacts".to_owned(), json!(FILES));
+    let takes_files = !family.files.is_empty();
+    if takes_files {
+        policy.insert("artifacts".to_owned(), json!(family.files));
     }
     if resends {
         policy.insert("history".to_owned(), json!(["page"]));
     }
-    let why = match (family.takes_files, resends) {
+    let why = match (takes_files, resends) {
         (true, true) => "the files of messages, and the history that is sent again",
         (true, false) => "the files of messages; the service that it calls brings the rest",
         (false, true) => {
@@ -114,9 +115,10 @@ pub(super) fn resource_policy(
     } else if assets {
         grant("events", json!(["get"]));
     }
-    if family.is_none_or(|family| family.takes_files) {
-        grant("artifacts", json!(FILES));
-    }
+    grant(
+        "artifacts",
+        json!(family.map_or(FILES, |family| family.files)),
+    );
     let note = FieldNote::new(Action::Defaulted, None).to("resource_policy");
     let why = "what the pipeline let it use; the runner's manifest bounds it further";
     draft.notes.push(note.because(why));

@@ -791,7 +791,8 @@ fn connectors_get_settings_that_they_know() {
     assert_eq!(
         config_of("n8n-service-api"),
         json!({"webhook-url": "https://n8n.test/hook", "auth-type": "basic", "basic-username": "bot",
-            "basic-password": "env:CONNECTOR_BOT_BASIC_PASSWORD", "jwt-algorithm": "HS256", "output-key": "answer"})
+            "basic-password": "env:CONNECTOR_BOT_BASIC_PASSWORD", "jwt-algorithm": "HS256", "output-key": "answer",
+            "response-handling": "reply", "basic-encoding": "latin1"})
     );
     let deerflow = config_of("deerflow-api");
     assert_eq!(deerflow["idle-timeout"], 300);
@@ -814,7 +815,7 @@ fn connectors_get_the_grants_that_they_need() {
             member_of(&migration, TableKind::Agent, "config"),
         )
     };
-    let files = json!(["metadata", "read"]);
+    let files = json!(["metadata", "read", "create"]);
     assert_eq!(policy_of(json!({})).0, json!({"artifacts": files}));
     assert_eq!(
         policy_of(json!({"resend-history": 10})).0,

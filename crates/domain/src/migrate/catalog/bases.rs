@@ -63,7 +63,7 @@ pub(super) fn plan(
         entry.warn(
             "uuid",
             format!(
-                "{documents} documents stay behind: add their files again, by runnel kb add {id} FILE"
+                "its documents, {documents} in number, stay behind: add their files again by runnel kb add {id} FILE"
             ),
         );
     }

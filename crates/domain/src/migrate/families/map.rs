@@ -33,6 +33,10 @@ const BY_SESSION: Add = Add {
     value: r#""legacy-session""#,
     why: "keeps the users that the service knows",
 };
+/// Files of messages are read.
+const FILES: &[&str] = &["metadata", "read"];
+/// Files of answers are kept as well.
+const ANSWERED_FILES: &[&str] = &["metadata", "read", "create"];
 const MCP: Kind = Nowhere("the gateway attaches no MCP resources");
 
 pub(super) const FAMILIES: [Family; 9] = [
@@ -92,7 +96,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: true,
         snapshots: true,
-        takes_files: true,
+        files: FILES,
     },
     Family {
         legacy: "dify-service-api",
@@ -135,7 +139,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[("app-type", "chatflow", "chat")],
         uses_host: false,
         snapshots: false,
-        takes_files: true,
+        files: ANSWERED_FILES,
     },
     Family {
         legacy: "coze-api",
@@ -159,7 +163,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: false,
-        takes_files: true,
+        files: FILES,
     },
     Family {
         legacy: "dashscope-app-api",
@@ -188,7 +192,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
-        takes_files: false,
+        files: &[],
     },
     Family {
         legacy: "n8n-service-api",
@@ -234,7 +238,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
-        takes_files: false,
+        files: &[],
     },
     Family {
         legacy: "langflow-api",
@@ -255,7 +259,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
-        takes_files: false,
+        files: &[],
     },
     Family {
         legacy: "deerflow-api",
@@ -281,7 +285,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
-        takes_files: true,
+        files: FILES,
     },
     Family {
         legacy: "tbox-app-api",
@@ -303,7 +307,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
-        takes_files: true,
+        files: FILES,
     },
     Family {
         legacy: "weknora-api",
@@ -337,6 +341,6 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
-        takes_files: false,
+        files: &[],
     },
 ];
