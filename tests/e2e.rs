@@ -144,6 +144,8 @@ mod retention;
 mod rights;
 #[path = "e2e/same_ledger.rs"]
 mod same_ledger;
+#[path = "e2e/shared_mcp.rs"]
+mod shared_mcp;
 #[path = "e2e/signing_keys.rs"]
 mod signing_keys;
 #[path = "e2e/skills.rs"]

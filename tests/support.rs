@@ -12,6 +12,7 @@ pub mod half_sent;
 pub mod harness;
 pub mod harness_packages;
 pub mod held;
+pub mod langbot_database;
 pub mod ledger;
 pub mod listening;
 pub mod nats;

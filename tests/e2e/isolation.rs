@@ -151,6 +151,7 @@ const ROWS: &[(&str, About, u16)] = &[
     ("get_tool", About::Entry, 403),
     ("call_tool", About::Entry, 403),
     ("speak_mcp", About::Own, 200),
+    ("speak_shared_mcp", About::Own, 404),
     ("list_granted_knowledge_bases", About::Own, 403),
     ("retrieve_knowledge", About::Own, 403),
     ("append_results", About::Own, 400),
@@ -604,6 +605,8 @@ async fn a_credential_opens_no_operation_of_another_face(
             let answer = ask(nobody).await;
             if operation.face == Face::Open {
                 assert_eq!(answer.status, 200, "{id}");
+            } else if operation.face == Face::Shared {
+                assert_eq!(answer.status, 404, "{id}");
             } else {
                 assert_eq!(answer.status, 401, "{id}: {}", answer.body);
                 refusals.insert((form(&operation), format!("{answer:?}")));
@@ -621,9 +624,11 @@ async fn a_credential_opens_no_operation_of_another_face(
             Face::Client | Face::Admin => assert_eq!(owners, 403, "{id}"),
             Face::Host | Face::Link => assert_eq!(owners, 401, "{id}"),
             Face::Open => assert_eq!(owners, 200, "{id}"),
+            Face::Shared => assert_eq!(owners, 404, "{id}"),
         }
         match operation.face {
             Face::Open => assert_eq!(statuses, [200; 3], "{id}"),
+            Face::Shared => assert_eq!(statuses, [404; 3], "{id}"),
             Face::Link => assert_eq!(statuses, [401; 3], "{id}"),
             Face::Client => {
                 assert!(

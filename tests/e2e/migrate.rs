@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 
 use reqwest::Method;
+use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::support::client::{Client, send};
+use crate::support::langbot_database::LangbotDatabase;
 use crate::support::repository::repository_file;
 use crate::support::runner::{Request, SECRET, StubRunner, manifest};
 use crate::support::script::sse;
 use crate::support::terminal::Terminal;
-use crate::support::{Directory, Printed, Stage, programs, run};
+use crate::support::{Directory, Engine, Postgres, Printed, Sqlite, Stage, programs, run};
 
 const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
@@ -524,7 +526,7 @@ async fn names_encodings_that_it_does_not_read() {
         (
             "d.json",
             b"SQLite format 3\0".to_vec(),
-            "is an SQLite database",
+            "cannot be read as an SQLite database",
         ),
         ("e.json", vec![b'"', 0xe9, b'"'], "is not in UTF-8"),
     ] {
@@ -553,4 +555,134 @@ async fn names_in_exports_do_not_steer_a_terminal() {
         !screen.contains(['\u{1b}', '\u{7}', '\u{9b}', '\u{8}']),
         "{screen:?}"
     );
+}
+
+/// Variables of the gateway, each with a value that it takes.
+fn gateway_variables(told: &Value) -> Vec<(String, String)> {
+    let named = told["variables"].as_array().unwrap().iter();
+    let of_gateway = named.filter(|one| one["read_by"].as_str().unwrap().contains("the gateway"));
+    of_gateway
+        .map(|one| {
+            let name = one["name"].as_str().unwrap().to_owned();
+            let value = match name.as_str() {
+                "RUNNEL_MASTER_KEY" => MASTER_KEY,
+                name if name.ends_with("_RUNNER_SECRET") => SECRET,
+                _ => "a-key",
+            };
+            (name, value.to_owned())
+        })
+        .collect()
+}
+
+#[rstest]
+#[tokio::test]
+async fn databases_become_valid_configurations(#[values(Sqlite, Postgres)] engine: Engine) {
+    let directory = Directory::new();
+    let Some(database) = LangbotDatabase::create(engine, &directory).await else {
+        return;
+    };
+    let before = std::fs::read(directory.file("langbot.db")).ok();
+    let source = database.source.as_str();
+    let arguments = [
+        source,
+        "--connectors",
+        "http://127.0.0.1:9120",
+        "--local-agent",
+        "runnel",
+        "--write",
+        "runnel.toml",
+        "--json",
+    ];
+    let printed = migrate(&directory, &arguments).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    assert_eq!(std::fs::read(directory.file("langbot.db")).ok(), before);
+    let told: Value = serde_json::from_str(&printed.stdout).unwrap();
+    assert_eq!(migrated(&told).len(), 9, "{told}");
+
+    let written = std::fs::read_to_string(directory.file("runnel.toml")).unwrap();
+    assert!(
+        !written.contains("hidden") && !written.contains(".invalid"),
+        "{written}"
+    );
+    for table in [
+        "[egress]\nallow = [\"127.0.0.1:11434\", \"127.0.0.1:9101\", \"127.0.0.1:9120\"]\n",
+        "[[models]]\nmodel_id = \"gpt-large\"\nprovider = \"OpenAI\"\nupstream_model = \"gpt-large-upstream\"\n",
+        "[[mcp_servers]]\nname = \"Web-search\"\nurl = \"https://mcp.example/mcp\"\n",
+        "[[knowledge_bases]]\nkb_id = \"handbook\"\nkb_name = \"Handbook\"\nembedding_model = \"e-1\"\n",
+        "[[runner_endpoints]]\nname = \"connectors\"\nbase_url = \"http://127.0.0.1:9120\"\n",
+        "api-key = \"env:CONNECTOR_DIFY_API_KEY\"\n",
+    ] {
+        assert!(written.contains(table), "{table}: {written}");
+    }
+    // Nothing is edited but secrets.
+    let checked = runnel(&directory, &["check-config"], &gateway_variables(&told)).await;
+    assert_eq!(
+        checked.stdout, "the configuration is valid\n",
+        "{checked:?}"
+    );
+    assert_eq!(checked.stderr, "", "{checked:?}");
+
+    let again = migrate(&directory, &arguments).await;
+    let again: Value = serde_json::from_str(&again.stdout).unwrap();
+    assert_eq!(again["write"]["outcome"], "unchanged", "{again}");
+}
+
+#[tokio::test]
+async fn answers_of_the_api_are_read_together() {
+    let directory = Directory::new();
+    let provider = json!({"uuid": "p", "name": "P", "requester": "anthropic-messages",
+        "base_url": "https://api.anthropic.example", "api_keys": ["hidden"]});
+    let answer = |data: Value| json!({"code": 0, "msg": "ok", "data": data}).to_string();
+    directory.write("providers.json", &answer(json!({"providers": [provider]})));
+    directory.write(
+        "models.json",
+        &answer(json!({"models": [{"uuid": "m", "name": "claude", "provider_uuid": "p", "abilities": []}]})),
+    );
+    let id = "plugin:acme/bot/main";
+    let config = json!({"ai": {"runner": {"id": id}, "runner_config": {id: {"token": "hidden"}}}});
+    directory.write(
+        "pipelines.json",
+        &answer(json!({"pipelines": [{"uuid": "u", "name": "Bot", "config": config}]})),
+    );
+    let arguments = [
+        "pipelines.json",
+        "providers.json",
+        "models.json",
+        "--bridge",
+        "https://bridge.example",
+    ];
+    let printed = migrate(&directory, &arguments).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    for table in [
+        "[[model_providers]]\nname = \"P\"\nkind = \"anthropic\"\n",
+        "[[models]]\nmodel_id = \"m\"\nprovider = \"P\"\n",
+        "[[runner_endpoints]]\nname = \"langbot-bridge\"\nbase_url = \"https://bridge.example\"\n",
+        "token = \"env:BRIDGE_BOT_TOKEN\"\n",
+    ] {
+        assert!(
+            printed.stdout.contains(table),
+            "{table}: {}",
+            printed.stdout
+        );
+    }
+}
+
+#[tokio::test]
+async fn tells_missing_lines_of_egress() {
+    let directory = directory();
+    directory.write("runnel.toml", "[egress]\nallow = [\"127.0.0.1:1\"]\n");
+    let connectors = "http://127.0.0.1:9120";
+    let arguments = [
+        "export.json",
+        "--connectors",
+        connectors,
+        "--write",
+        "runnel.toml",
+    ];
+    let printed = migrate(&directory, &arguments).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let kept = "kept egress [\"127.0.0.1:9120\"]";
+    assert!(printed.stdout.contains(kept), "{printed:?}");
+    let start = "runnel-connectors serve --ids langbot";
+    assert!(printed.stderr.contains(start), "{printed:?}");
 }

@@ -14,6 +14,8 @@ pub enum Face {
     Host,
     /// Of whoever has the link that names it.
     Link,
+    /// Opened by a run token in the body, where the operator has switched it on; else it is not there.
+    Shared,
     /// Anybody's.
     Open,
 }
@@ -86,6 +88,7 @@ fn face_of(operation: &Value) -> Face {
         (false, true) if operation["tags"][0] == "owner" => Face::Owner,
         (false, true) => Face::Client,
         _ if OF_LINKS.iter().any(|id| operation["operationId"] == *id) => Face::Link,
+        _ if operation["operationId"] == "speak_shared_mcp" => Face::Shared,
         _ => {
             assert_eq!(operation["security"], Value::Null, "{operation}");
             Face::Open

@@ -2,16 +2,22 @@
 //!
 //! A pipeline that still selects a built-in runner is brought to the plugin that took its place
 //! (`families`); one that selects a plugin's runner keeps its configuration. Secrets never leave the
-//! document: references to variables take their place.
+//! document: references to variables take their place. Rows of a LangBot database become model providers, models, MCP
+//! servers and knowledge bases under their ids (`catalog`).
 
+mod catalog;
+mod connectors;
 mod convert;
+mod endpoints;
 mod families;
 mod legacy;
 mod pipeline;
 mod policy;
 mod report;
 mod secrets;
+mod server;
 mod source;
+mod surroundings;
 mod tables;
 pub mod toml_text;
 mod warnings;
@@ -21,7 +27,7 @@ use std::collections::BTreeSet;
 use protocol::admin::Fault;
 use serde_json::Value;
 
-pub use report::{Action, FieldNote, Migration, Outcome, PipelineReport, Variable};
+pub use report::{Action, FieldNote, Migration, Outcome, PipelineReport, ResourceReport, Variable};
 pub use tables::{Standing, Table, TableKind, standing};
 
 use pipeline::{Plan, plan_pipeline};
@@ -48,18 +54,22 @@ pub enum LocalAgent {
     Runnel,
 }
 
-/// The runners that agents are bound to.
+/// The runners that agents are bound to, and the servers of these runners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Target {
+pub struct Target<'a> {
     pub ids: RunnerIds,
     pub local_agent: LocalAgent,
+    /// The URL of `runnel-connectors`, for the runners that call other services.
+    pub connectors: Option<&'a str>,
+    /// The URL of `langbot-bridge`, for the runners of plugins that nothing else serves.
+    pub bridge: Option<&'a str>,
 }
 
-impl From<RunnerIds> for Target {
+impl From<RunnerIds> for Target<'_> {
     fn from(ids: RunnerIds) -> Self {
         Self {
             ids,
-            local_agent: LocalAgent::default(),
+            ..Self::default()
         }
     }
 }
@@ -71,31 +81,48 @@ pub struct Document<'a> {
     pub value: &'a Value,
 }
 
-/// Plans the migration of every pipeline of the documents. A document that holds none is a fault.
-pub fn migrate(documents: &[Document<'_>], to: Target) -> Result<Migration, Vec<(String, Fault)>> {
-    let (mut found, mut faults) = (Vec::new(), Vec::new());
+/// Plans the migration of every pipeline and of every row of the catalog. A document that holds neither is a fault.
+pub fn migrate(
+    documents: &[Document<'_>],
+    to: Target<'_>,
+) -> Result<Migration, Vec<(String, Fault)>> {
+    let (mut found, mut rows, mut faults) = (Vec::new(), Vec::new(), Vec::new());
     for document in documents {
-        match source::find(document.value) {
-            Ok(pipelines) => found.extend(
-                pipelines
-                    .into_iter()
-                    .map(|pipeline| (document.file, pipeline)),
-            ),
+        let read = source::find(document.value)
+            .and_then(|pipelines| Ok((pipelines, catalog::rows(document)?)));
+        match read {
+            Ok((pipelines, held)) => {
+                let of_file = |pipeline| (document.file, pipeline);
+                found.extend(pipelines.into_iter().map(of_file));
+                rows.extend(held);
+            }
             Err(fault) => faults.push((document.file.to_owned(), fault)),
         }
     }
     if !faults.is_empty() {
         return Err(faults);
     }
-    let (mut names, mut prefixes, mut variables) =
-        (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let mut variables = BTreeSet::new();
+    let planned = plan_all(&found, to, &mut variables);
+    let rankers = planned.iter().flat_map(|one| one.plan.rerank_models());
+    let catalog = catalog::plan(&rows, &rankers.collect(), &mut variables);
+    Ok(tables::lay_out(planned, catalog, to, &mut variables))
+}
+
+fn plan_all<'a>(
+    found: &'a [(&'a str, Found)],
+    to: Target<'_>,
+    variables: &mut BTreeSet<String>,
+) -> Vec<Planned<'a>> {
+    let (mut names, mut prefixes) = (BTreeSet::new(), BTreeSet::new());
     let mut planned = Vec::new();
     for (number, (file, pipeline)) in found.iter().enumerate() {
         let name = unique(&agent_name(pipeline, number), ' ', &mut names);
         let prefix = unique(&variable_prefix(&name, number), '_', &mut prefixes);
         let mut vault = Vault {
+            space: "",
             prefix: &prefix,
-            named: &mut variables,
+            named: variables,
             removed: Vec::new(),
         };
         let plan = plan_pipeline(pipeline, to, &mut vault);
@@ -108,7 +135,7 @@ pub fn migrate(documents: &[Document<'_>], to: Target) -> Result<Migration, Vec<
             removed,
         });
     }
-    Ok(tables::lay_out(planned, &mut variables))
+    planned
 }
 
 /// A pipeline with what is to become of it.
@@ -124,7 +151,12 @@ struct Planned<'a> {
 fn agent_name(pipeline: &Found, number: usize) -> String {
     let id = pipeline.uuid.as_deref();
     let name = pipeline.name.as_deref().or(id).unwrap_or_default();
-    let plain: String = name.chars().filter(|letter| !letter.is_control()).collect();
+    short_name(name).unwrap_or_else(|| format!("pipeline {}", number + 1))
+}
+
+/// A text as a name: one line of 100 bytes at most. `None`: nothing is left of it.
+fn short_name(text: &str) -> Option<String> {
+    let plain: String = text.chars().filter(|letter| !letter.is_control()).collect();
     let mut short = String::new();
     for letter in plain.trim().chars() {
         if short.len() + letter.len_utf8() > 100 {
@@ -132,11 +164,7 @@ fn agent_name(pipeline: &Found, number: usize) -> String {
         }
         short.push(letter);
     }
-    if short.is_empty() {
-        format!("pipeline {}", number + 1)
-    } else {
-        short
-    }
+    (!short.is_empty()).then_some(short)
 }
 
 fn variable_prefix(name: &str, number: usize) -> String {

@@ -16,6 +16,7 @@ mod entity;
 mod error;
 mod event_log;
 pub mod failpoint;
+pub mod foreign;
 mod inline;
 pub mod meter;
 mod page;

@@ -9,6 +9,7 @@ mod bounds;
 mod budgets;
 mod crossing;
 mod discovery;
+mod foreign;
 mod interleavings;
 mod keys;
 mod knowledge;

@@ -86,6 +86,8 @@ pub struct Api {
     pub event_body_bytes: usize,
     /// What requests may come under; `None`: any name.
     pub own_names: Option<OwnNames>,
+    /// `/host/v1/mcp/shared` is open.
+    pub shared_mcp: bool,
 }
 
 struct Shared {

@@ -133,6 +133,7 @@ impl App {
             answer_bytes: config.limits.answer_bytes,
             event_body_bytes: config.limits.event_body_bytes,
             own_names: is_guarded(&config.server).then(|| names.clone()),
+            shared_mcp: config.host_api.shared_mcp,
         });
         Ok(Self {
             router: api::router(state),

@@ -54,7 +54,7 @@ enum Command {
     /// Manage workspaces in the configured database.
     #[command(subcommand)]
     Workspace(workspace::WorkspaceCommand),
-    /// Make agents and runner endpoints of `LangBot`'s pipelines; prints them unless told to write.
+    /// Make agents, runner endpoints, models and tools of `LangBot`'s pipelines or database; prints them unless told to write.
     MigrateConfig(migrate_config::MigrateArguments),
     /// Manage the keys that sign run tokens and cursors, in the configured database.
     #[command(subcommand)]
@@ -113,7 +113,7 @@ pub async fn run() -> ExitCode {
         Command::Serve(config) => serve::serve(&config, json).await,
         Command::CheckConfig(arguments) => check_config::check_config(&arguments, json).await,
         Command::Health(arguments) => health::health(&arguments, json).await,
-        Command::MigrateConfig(arguments) => migrate_config::migrate_config(&arguments, json),
+        Command::MigrateConfig(arguments) => migrate_config::migrate_config(&arguments, json).await,
         Command::Openapi(arguments) => openapi::openapi(&arguments),
         Command::Token(command) => token::token(command, json).await,
         Command::Workspace(command) => workspace::workspace(command, json).await,

@@ -8,6 +8,7 @@ mod catalog;
 mod endpoint;
 mod fault;
 mod header_name;
+mod host_api;
 mod knowledge;
 mod limits;
 mod mcp_server;
@@ -34,6 +35,7 @@ pub use catalog::{SkillDirectoryEntry, SkillEntry, check_skill_name};
 pub use endpoint::EndpointEntry;
 pub use fault::{ConfigErrors, ConfigFault};
 pub use header_name::{HeaderNameError, outgoing_header_name};
+pub use host_api::HostApiConfig;
 pub use knowledge::{KnowledgeBaseEntry, KnowledgePlace};
 pub use limits::LimitsConfig;
 pub use mcp_server::{McpServerEntry, McpTransportEntry};
@@ -62,6 +64,7 @@ pub struct Config {
     pub metrics: MetricsConfig,
     pub telemetry: TelemetryConfig,
     pub egress: EgressConfig,
+    pub host_api: HostApiConfig,
     pub limits: LimitsConfig,
     pub ledger: LedgerConfig,
     pub runs: RunsConfig,
@@ -123,6 +126,7 @@ impl Config {
         let metrics = table.section("metrics", MetricsConfig::read);
         let telemetry = table.section("telemetry", TelemetryConfig::read);
         let egress = table.section("egress", EgressConfig::read);
+        let host_api = table.section("host_api", HostApiConfig::read);
         let limits = table.section("limits", LimitsConfig::read);
         let ledger = table.section("ledger", LedgerConfig::read);
         let runs = table.section("runs", RunsConfig::read);
@@ -151,6 +155,7 @@ impl Config {
             metrics: metrics?,
             telemetry: telemetry?,
             egress: egress?,
+            host_api: host_api?,
             limits: limits?,
             ledger: ledger?,
             runs: runs?,
@@ -221,6 +226,7 @@ impl fmt::Debug for Config {
             .field("metrics", &self.metrics)
             .field("telemetry", &self.telemetry)
             .field("egress", &self.egress)
+            .field("host_api", &self.host_api)
             .field("limits", &self.limits)
             .field("ledger", &self.ledger)
             .field("runs", &self.runs)

@@ -4,7 +4,7 @@ mod map;
 
 use map::FAMILIES;
 
-use super::{LocalAgent, RunnerIds, Target};
+use super::{LocalAgent, RunnerIds, Target, connectors};
 
 /// The id of Runnel's own Local Agent.
 pub(super) const OWN_LOCAL_AGENT: &str = "plugin:runnel/local-agent/default";
@@ -33,6 +33,8 @@ pub(super) struct Family {
     pub(super) uses_host: bool,
     /// Its deltas hold the whole text so far.
     pub(super) snapshots: bool,
+    /// Its operations on the files of messages and answers.
+    pub(super) files: &'static [&'static str],
 }
 
 /// A field of the old section.
@@ -90,7 +92,7 @@ pub(super) struct Add {
 
 impl Family {
     /// The id of its runner.
-    pub(super) fn runner_id(&self, to: Target) -> String {
+    pub(super) fn runner_id(&self, to: Target<'_>) -> String {
         match to.ids {
             _ if self.is_runnel(to) => OWN_LOCAL_AGENT.to_owned(),
             RunnerIds::Newer => format!("plugin:langbot-team/{}/default", self.plugin),
@@ -99,14 +101,15 @@ impl Family {
     }
 
     /// Whether Runnel's own Local Agent takes its place.
-    pub(super) fn is_runnel(&self, to: Target) -> bool {
+    pub(super) fn is_runnel(&self, to: Target<'_>) -> bool {
         self.uses_host && to.local_agent == LocalAgent::Runnel
     }
 
     /// The settings that its runner does not know.
-    pub(super) fn unknown(&self, to: Target) -> &'static [&'static str] {
+    pub(super) fn unknown(&self, to: Target<'_>) -> &'static [&'static str] {
         match to.ids {
             _ if self.is_runnel(to) => &[],
+            _ if !self.uses_host && to.connectors.is_some() => connectors::UNKNOWN,
             RunnerIds::Newer => &[],
             RunnerIds::Older => self.newer,
         }

@@ -3,10 +3,12 @@
 use protocol::JsonObject;
 use serde_json::Value;
 
+use super::connectors::{IDLE_SECONDS, IDLE_TIMEOUT, NEW_USERS, TIMEOUT, USERS};
 use super::convert::{Converted, convert};
 use super::families::{Family, Field, Kind, Need};
 use super::pipeline::Draft;
 use super::report::{Action, FieldNote};
+use super::server::Server;
 use super::source::member;
 
 impl Draft<'_, '_> {
@@ -31,6 +33,10 @@ impl Draft<'_, '_> {
             .filter(|add| !self.unknown.contains(&add.to))
         {
             self.default(add.to, add.value, add.why);
+        }
+        if self.server == Server::Connectors && family.adds.iter().any(|add| add.to == USERS) {
+            let note = FieldNote::new(Action::Warning, None).to("runner_id");
+            self.notes.push(note.because(NEW_USERS));
         }
         for (choice, value, needed) in family.needs {
             let says = |name: &str| self.config.iter().find(|(key, _)| key == name);
@@ -62,7 +68,7 @@ impl Draft<'_, '_> {
             for (name, _) in given() {
                 self.note(Action::Dropped, member(at, name)).why = Some(why.to_owned());
             }
-            self.default(field.to, value, why);
+            self.fill(field.to, value, why);
             return;
         }
         let says =
@@ -104,7 +110,7 @@ impl Draft<'_, '_> {
                 return;
             }
             Need::Default(_) if self.unknown.contains(&field.to) => {}
-            Need::Default(value) => self.default(field.to, value, why),
+            Need::Default(value) => self.fill(field.to, value, why),
             Need::ByAppType(choices) => {
                 let app_type = self.config.iter().find(|(name, _)| name == "app-type");
                 let app_type = app_type.and_then(|(_, value)| value.as_str());
@@ -117,6 +123,18 @@ impl Draft<'_, '_> {
         }
         if let Some((pointer, message)) = wrong {
             self.note(Action::Dropped, pointer).why = Some(message.to_owned());
+        }
+    }
+
+    /// A default of the map. Connectors take the wait for the service as an idle limit, with a default of their own.
+    fn fill(&mut self, name: &str, value: &str, why: &str) {
+        if self.server != Server::Connectors || name != TIMEOUT {
+            self.default(name, value, why);
+        } else if value
+            .parse()
+            .is_ok_and(|seconds: f64| seconds > IDLE_SECONDS)
+        {
+            self.default(IDLE_TIMEOUT, value, why);
         }
     }
 

@@ -4,11 +4,13 @@ use protocol::JsonObject;
 use protocol::id::RunnerId;
 use serde_json::{Value, json};
 
+use super::connectors;
 use super::convert::{Converted, convert, without_nulls};
 use super::families::{Family, Field, Kind, OWN_LOCAL_AGENT};
 use super::policy::{HOST_OWNED, resource_policy};
 use super::report::{Action, FieldNote, Outcome};
 use super::secrets::Vault;
+use super::server::Server;
 use super::source::{Found, decoded, member};
 use super::warnings::warn;
 use super::{LocalAgent, RunnerIds, Target};
@@ -29,6 +31,18 @@ pub(super) struct Plan {
     pub(super) notes: Vec<FieldNote>,
     /// Its deltas hold the whole text so far.
     pub(super) snapshots: bool,
+    pub(super) server: Server,
+}
+
+impl Plan {
+    /// The ids that its settings name for ranking.
+    pub(super) fn rerank_models(&self) -> impl Iterator<Item = String> {
+        let named = self
+            .config
+            .iter()
+            .filter(|(name, _)| name == "rerank-model");
+        named.filter_map(|(_, id)| id.as_str().map(str::to_owned))
+    }
 }
 
 /// The settings of the selected runner as they come together.
@@ -39,6 +53,8 @@ pub(super) struct Draft<'v, 'a> {
     pub(super) notes: Vec<FieldNote>,
     /// Settings that the runner does not know.
     pub(super) unknown: &'static [&'static str],
+    /// The server of the runner.
+    pub(super) server: Server,
     newer_values: &'static [(&'static str, &'static str, &'static str)],
 }
 
@@ -52,7 +68,7 @@ struct Selected {
 }
 
 /// Plans one pipeline.
-pub(super) fn plan_pipeline(found: &Found, to: Target, vault: &mut Vault<'_>) -> Plan {
+pub(super) fn plan_pipeline(found: &Found, to: Target<'_>, vault: &mut Vault<'_>) -> Plan {
     if let Some(fault) = &found.unreadable {
         return blocked(&fault.pointer, &fault.message);
     }
@@ -67,6 +83,7 @@ pub(super) fn plan_pipeline(found: &Found, to: Target, vault: &mut Vault<'_>) ->
         config: Vec::new(),
         notes: Vec::new(),
         unknown: &[],
+        server: Server::Unknown,
         newer_values: &[],
     };
     let selected = match draft.select(ai, &at, to) {
@@ -82,7 +99,12 @@ pub(super) fn plan_pipeline(found: &Found, to: Target, vault: &mut Vault<'_>) ->
     draft.surroundings(found, ai, &at, family, &section_at);
     let policy = resource_policy(found, family, &section, &section_at, &mut draft);
     warn(family, &section, &section_at, &mut draft);
-    let Draft { config, notes, .. } = draft;
+    let Draft {
+        config,
+        notes,
+        server,
+        ..
+    } = draft;
     let missing = notes.iter().any(|note| note.action == Action::Missing);
     let sizes = config.iter().map(|(_, value)| value.to_string().len());
     let message = match (missing, sizes.sum::<usize>() > CONFIG_BYTES) {
@@ -100,7 +122,8 @@ pub(super) fn plan_pipeline(found: &Found, to: Target, vault: &mut Vault<'_>) ->
         config,
         policy,
         notes,
-        snapshots: family.is_some_and(|family| family.snapshots && !family.is_runnel(to)),
+        snapshots: family.is_some_and(|family| family.snapshots),
+        server,
     }
 }
 
@@ -114,6 +137,7 @@ fn blocked(pointer: &str, message: &str) -> Plan {
         policy: JsonObject::new(),
         notes: Vec::new(),
         snapshots: false,
+        server: Server::Unknown,
     }
 }
 
@@ -137,7 +161,7 @@ impl Draft<'_, '_> {
     }
 
     /// Finds the selected runner and takes its settings: a plugin's id before a built-in runner's name.
-    fn select(&mut self, ai: &JsonObject, at: &str, to: Target) -> Result<Selected, Box<Plan>> {
+    fn select(&mut self, ai: &JsonObject, at: &str, to: Target<'_>) -> Result<Selected, Box<Plan>> {
         let runner_at = member(at, "runner");
         let text = |name: &str| {
             let text = ai.get("runner")?.get(name)?.as_str()?.trim();
@@ -208,11 +232,13 @@ impl Draft<'_, '_> {
         })
     }
 
-    /// Sets which settings the runner knows.
-    fn aim(&mut self, family: Option<&'static Family>, to: Target) {
+    /// Sets which settings the runner knows, and the server that it is behind.
+    fn aim(&mut self, family: Option<&'static Family>, to: Target<'_>) {
+        self.server = Server::of(family, to);
+        self.vault.space = self.server.variables();
         let Some(family) = family else { return };
         self.unknown = family.unknown(to);
-        if to.ids == RunnerIds::Older {
+        if to.ids == RunnerIds::Older || self.server == Server::Connectors {
             self.newer_values = family.newer_values;
         }
     }
@@ -239,6 +265,10 @@ impl Draft<'_, '_> {
         };
         for (name, value) in &section {
             let pointer = member(&place, name);
+            if self.server == Server::Connectors && name == connectors::ASSETS {
+                self.assets(&section, pointer);
+                continue;
+            }
             let singular = name == "knowledge-base" && !section.contains_key("knowledge-bases");
             if value.is_null() {
                 self.note(Action::Dropped, pointer).why = Some("says nothing".to_owned());
@@ -281,7 +311,7 @@ impl Draft<'_, '_> {
     }
 
     /// Takes a value without its secrets.
-    fn keep(
+    pub(super) fn keep(
         &mut self,
         name: &str,
         kind: Option<Kind>,
@@ -289,8 +319,13 @@ impl Draft<'_, '_> {
         pointer: String,
         mut how: Option<&str>,
     ) {
+        if self.server == Server::Connectors && name == connectors::TIMEOUT {
+            self.idle_timeout(&value, pointer);
+            return;
+        }
         if self.unknown.contains(&name) {
             let why = match name {
+                _ if self.server == Server::Connectors => connectors::why_not(name),
                 "remove-think" => "the older plugin has no such setting: thoughts are shown",
                 "response-handling" => "the older plugin has no such setting: replies are sent",
                 _ => "the chosen runner has no such setting",
@@ -339,59 +374,5 @@ impl Draft<'_, '_> {
         let note = FieldNote::new(action, Some(pointer)).to(format!("config.{name}"));
         self.notes.push(FieldNote { why, ..note });
         self.config.push((name.to_owned(), clean));
-    }
-
-    /// What stands around the runner's settings.
-    fn surroundings(
-        &mut self,
-        found: &Found,
-        ai: &JsonObject,
-        at: &str,
-        family: Option<&'static Family>,
-        section_at: &str,
-    ) {
-        let misc = found
-            .config
-            .get("output")
-            .and_then(|output| output.get("misc"));
-        let removes = misc.and_then(|misc| misc.get("remove-think"));
-        let removes = removes.map(|value| convert(Kind::Bool, value));
-        if let Some(Converted::Same(value) | Converted::Changed(value, _)) = removes
-            && value == json!(true)
-            && let Some(family) = family
-            && !self.config.iter().any(|(name, _)| name == "remove-think")
-        {
-            let pointer = format!("{}/output/misc/remove-think", found.at);
-            if family.removes_think {
-                self.keep("remove-think", None, value, pointer, None);
-            } else {
-                self.note(Action::Dropped, pointer).why =
-                    Some("its runner has no such setting: thoughts are shown".to_owned());
-            }
-        }
-        let expires = ai
-            .get("runner")
-            .and_then(|runner| runner.get("expire-time"));
-        if expires.is_some_and(|time| !time.is_null() && time != &json!(0)) {
-            let pointer = member(&member(at, "runner"), "expire-time");
-            self.note(Action::Dropped, pointer).why = Some(
-                "conversations do not expire here; begin another one by another conversation_id"
-                    .to_owned(),
-            );
-        }
-        for name in ai.keys() {
-            let pointer = member(at, name);
-            let known = ["runner", "runner_config"].contains(&name.as_str());
-            if found.config.contains_key("ai") && !known && pointer != section_at {
-                self.note(Action::Dropped, pointer).why =
-                    Some("belongs to a runner that is not selected".to_owned());
-            }
-        }
-        for name in ["trigger", "safety", "output"] {
-            if found.config.contains_key(name) {
-                self.note(Action::Dropped, member(&found.at, name)).why =
-                    Some("is the bot platform's business, before and after a run".to_owned());
-            }
-        }
     }
 }

@@ -18,6 +18,35 @@ pub(super) const HOST_OWNED: [&str; 5] = [
     "mcp-resource-agent-read-enabled",
 ];
 
+/// Operations on files for a runner that is not known.
+const FILES: &[&str] = &["metadata", "read"];
+
+/// The grants of a runner that calls another service: files of messages, and the history that it sends again.
+fn service_grants(family: &Family, draft: &mut Draft<'_, '_>, policy: &mut JsonObject) {
+    let resends = draft.config.iter().any(|(name, value)| {
+        name == "resend-history" && value.as_f64().is_some_and(|messages| messages > 0.0)
+    });
+    let takes_files = !family.files.is_empty();
+    if takes_files {
+        policy.insert("artifacts".to_owned(), json!(family.files));
+    }
+    if resends {
+        policy.insert("history".to_owned(), json!(["page"]));
+    }
+    let why = match (takes_files, resends) {
+        (true, true) => "the files of messages, and the history that is sent again",
+        (true, false) => "the files of messages; the service that it calls brings the rest",
+        (false, true) => {
+            "the history that is sent again; the service that it calls brings the rest"
+        }
+        (false, false) => {
+            "nothing: the service that it calls brings its own models, tools and knowledge"
+        }
+    };
+    let note = FieldNote::new(Action::Defaulted, None).to("resource_policy");
+    draft.notes.push(note.because(why));
+}
+
 /// The policy of the agent: what the pipeline allowed, and nothing for runners that call other services.
 pub(super) fn resource_policy(
     found: &Found,
@@ -35,10 +64,8 @@ pub(super) fn resource_policy(
         );
     }
     let assets = section.get("langbot-assets-enabled") == Some(&Value::Bool(true));
-    if family.is_some_and(|family| !family.uses_host) && !assets {
-        let note = FieldNote::new(Action::Defaulted, None).to("resource_policy");
-        let why = "nothing: the service that it calls brings its own models, tools and knowledge";
-        draft.notes.push(note.because(why));
+    if let Some(family) = family.filter(|family| !family.uses_host && !assets) {
+        service_grants(family, draft, &mut policy);
         for name in HOST_OWNED
             .iter()
             .filter(|name| section.contains_key(**name))
@@ -85,7 +112,13 @@ pub(super) fn resource_policy(
     if family.is_none() {
         grant("events", json!(["get", "page"]));
         grant("storage", json!(["plugin"]));
+    } else if assets {
+        grant("events", json!(["get"]));
     }
+    grant(
+        "artifacts",
+        json!(family.map_or(FILES, |family| family.files)),
+    );
     let note = FieldNote::new(Action::Defaulted, None).to("resource_policy");
     let why = "what the pipeline let it use; the runner's manifest bounds it further";
     draft.notes.push(note.because(why));

@@ -5,12 +5,17 @@ use serde::Serialize;
 use super::tables::Table;
 
 /// The whole of it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Migration {
     pub pipelines: Vec<PipelineReport>,
+    /// Model providers, models, MCP servers and knowledge bases.
+    pub resources: Vec<ResourceReport>,
     pub variables: Vec<Variable>,
     #[serde(skip)]
     pub tables: Vec<Table>,
+    /// The services that the connectors call.
+    #[serde(skip)]
+    pub upstream: Vec<String>,
 }
 
 /// What became of one pipeline.
@@ -30,12 +35,29 @@ pub struct PipelineReport {
     pub fields: Vec<FieldNote>,
 }
 
-/// How a pipeline ended.
+/// The outcome of one row that is no pipeline.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ResourceReport {
+    pub file: String,
+    /// Its place in the file.
+    pub pointer: String,
+    /// The array of the configuration that it belongs to, such as `models`.
+    pub table: &'static str,
+    /// Its name or id there.
+    pub name: String,
+    pub outcome: Outcome,
+    /// The reason why nothing was made of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    pub fields: Vec<FieldNote>,
+}
+
+/// How a pipeline or another row ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Migrated,
-    /// It selects no runner: there is nothing to migrate.
+    /// There is nothing to migrate: a pipeline that selects no runner, a server that is switched off.
     Nothing,
     /// Something is missing that cannot be invented.
     Blocked,

@@ -60,7 +60,7 @@ pub(super) fn is_reference(text: &str) -> bool {
 }
 
 /// Whether a URL carries a user, a password or a parameter that tells of a secret.
-fn has_credentials(text: &str) -> bool {
+pub(super) fn has_credentials(text: &str) -> bool {
     let Some((_, rest)) = text.split_once("://") else {
         return false;
     };
@@ -83,6 +83,8 @@ pub(super) struct Removed {
 /// Names variables for one agent.
 #[derive(Debug)]
 pub(super) struct Vault<'a> {
+    /// The beginning of all variables that the reader of the secrets may read.
+    pub(super) space: &'static str,
     pub(super) prefix: &'a str,
     /// All variables that are named so far.
     pub(super) named: &'a mut BTreeSet<String>,
@@ -92,7 +94,7 @@ pub(super) struct Vault<'a> {
 impl Vault<'_> {
     /// The reference that takes the place of the secret at `pointer`.
     pub(super) fn refer(&mut self, path: &str, pointer: &str) -> Value {
-        let wanted = format!("{}_{}", self.prefix, variable_part(path));
+        let wanted = format!("{}{}_{}", self.space, self.prefix, variable_part(path));
         let variable = unique(&wanted, '_', self.named);
         let reference = format!("env:{variable}");
         self.removed.push(Removed {
@@ -196,6 +198,7 @@ mod tests {
     fn a_variable_has_a_proper_name_that_nobody_else_has() {
         let mut named = BTreeSet::new();
         let mut vault = Vault {
+            space: "",
             prefix: "BOT",
             named: &mut named,
             removed: Vec::new(),

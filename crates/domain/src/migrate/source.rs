@@ -4,6 +4,7 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::Value;
 
+use super::catalog;
 use super::convert::{Converted, convert};
 use super::families::Kind;
 use crate::form::escape_pointer;
@@ -49,10 +50,14 @@ pub(super) enum Preferences {
     Unreadable,
 }
 
-/// Every pipeline of a document, unreadable ones included unless there is no other.
+/// Every pipeline of a document, unreadable ones included unless there is no other. A document may hold rows of the
+/// catalog instead.
 pub(super) fn find(document: &Value) -> Result<Vec<Found>, Fault> {
     let mut found = Vec::new();
     look(document, String::new(), &mut found)?;
+    if found.is_empty() && catalog::holds_rows(document) {
+        return Ok(found);
+    }
     if found.iter().any(|one| one.unreadable.is_none()) {
         return Ok(found);
     }
@@ -81,7 +86,7 @@ fn look(value: &Value, pointer: String, found: &mut Vec<Found>) -> Result<(), Fa
                 return Ok(());
             }
             let inside = ["data", "pipelines", "pipeline", "agents", "agent"];
-            let mut holds = false;
+            let mut holds = catalog::is_catalog(object);
             for key in inside {
                 if let Some(value) = object.get(key).filter(|value| !value.is_null()) {
                     holds = true;

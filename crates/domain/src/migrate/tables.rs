@@ -1,17 +1,21 @@
 //! The agents and endpoints as tables, and how they stand to a file that is there already.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-use super::Planned;
-use super::families::OWN_LOCAL_AGENT;
+use super::endpoints::endpoints;
 use super::report::{Action, FieldNote, Migration, Outcome, PipelineReport, Variable};
-use super::secrets::{unique, variable_part};
+use super::server::Server;
 use super::toml_text::{comment, key, value};
+use super::{Planned, Target};
 
-/// One `[[agents]]` or `[[runner_endpoints]]`.
+/// Settings that name the service of a runner.
+const UPSTREAM: [&str; 3] = ["base-url", "api-base", "webhook-url"];
+
+/// One table of `runnel.toml`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
     pub kind: TableKind,
@@ -24,16 +28,70 @@ pub struct Table {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableKind {
+    /// `[egress]`, which is no array.
+    Egress,
+    ModelProvider,
+    Model,
+    McpServer,
+    KnowledgeBase,
     RunnerEndpoint,
     Agent,
 }
 
 impl TableKind {
-    /// The name of the array in the file.
+    /// The name of the table, or of the array that it is one of.
     pub fn array(self) -> &'static str {
         match self {
+            Self::Egress => "egress",
+            Self::ModelProvider => "model_providers",
+            Self::Model => "models",
+            Self::McpServer => "mcp_servers",
+            Self::KnowledgeBase => "knowledge_bases",
             Self::RunnerEndpoint => "runner_endpoints",
             Self::Agent => "agents",
+        }
+    }
+
+    /// The member that tells one table of the array from another.
+    fn key(self) -> &'static str {
+        match self {
+            Self::Model => "model_id",
+            Self::KnowledgeBase => "kb_id",
+            _ => "name",
+        }
+    }
+}
+
+impl Table {
+    /// `[egress]` with these lines of `allow`.
+    pub fn egress(allow: &[String]) -> Self {
+        let mut text = comment("Addresses of the file that are no public HTTPS.");
+        text.push_str("[egress]\n");
+        let members = vec![("allow".to_owned(), json!(allow))];
+        write_members(&mut text, &members);
+        Self {
+            kind: TableKind::Egress,
+            name: String::new(),
+            members: members.into_iter().collect(),
+            text,
+        }
+    }
+
+    /// A table of an array, with a comment above it.
+    pub(super) fn of(
+        kind: TableKind,
+        name: &str,
+        said: &str,
+        members: Vec<(String, Value)>,
+    ) -> Self {
+        let mut text = comment(said);
+        let _ = writeln!(text, "[[{}]]", kind.array());
+        write_members(&mut text, &members);
+        Self {
+            kind,
+            name: name.to_owned(),
+            members: members.into_iter().collect(),
+            text,
         }
     }
 }
@@ -50,11 +108,15 @@ pub enum Standing {
 
 /// How a table stands to the settings of a file.
 pub fn standing(settings: &Value, table: &Table) -> Standing {
+    if table.kind == TableKind::Egress {
+        return egress_standing(&settings["egress"], table);
+    }
     let there = settings[table.kind.array()].as_array();
+    let key = table.kind.key();
     let named = there
         .into_iter()
         .flatten()
-        .find(|one| one["name"] == json!(table.name));
+        .find(|one| one[key] == json!(table.name));
     match named {
         None => Standing::Missing,
         Some(one) if one.as_object() == Some(&table.members) => Standing::Same,
@@ -62,17 +124,35 @@ pub fn standing(settings: &Value, table: &Table) -> Standing {
     }
 }
 
-/// Makes tables and reports of all plans.
+/// An `[egress]` of the file counts as the same where it allows each line.
+fn egress_standing(there: &Value, table: &Table) -> Standing {
+    let Some(there) = there.as_object() else {
+        return Standing::Missing;
+    };
+    let lines = |members: &JsonObject| {
+        let lines = members.get("allow").and_then(Value::as_array);
+        lines.cloned().unwrap_or_default()
+    };
+    let allowed = lines(there);
+    if lines(&table.members)
+        .iter()
+        .all(|line| allowed.contains(line))
+    {
+        Standing::Same
+    } else {
+        Standing::Differs
+    }
+}
+
+/// Makes tables and reports of all plans, behind those of the catalog.
 pub(super) fn lay_out(
     mut planned: Vec<Planned<'_>>,
+    catalog: Migration,
+    to: Target<'_>,
     variables: &mut BTreeSet<String>,
 ) -> Migration {
     let migrates = |one: &Planned<'_>| one.plan.outcome == Outcome::Migrated;
-    let mut migration = Migration {
-        pipelines: Vec::new(),
-        variables: Vec::new(),
-        tables: Vec::new(),
-    };
+    let mut migration = catalog;
     let count = planned.iter().filter(|one| migrates(one)).count();
     // Who gets the events that no other pipeline's agent wants.
     let open = planned
@@ -86,7 +166,7 @@ pub(super) fn lay_out(
             one.plan.message = Some(message.to_owned());
         }
     }
-    endpoints(&planned, variables, &mut migration);
+    endpoints(&planned, to, variables, &mut migration);
     for (at, mut one) in planned.into_iter().enumerate() {
         if migrates(&one) {
             agent(&mut one, open == Some(at), &mut migration);
@@ -109,62 +189,6 @@ pub(super) fn lay_out(
         });
     }
     migration
-}
-
-/// A stub for each runner: who serves it is not in any pipeline.
-fn endpoints(planned: &[Planned<'_>], variables: &mut BTreeSet<String>, migration: &mut Migration) {
-    let (mut served, mut names) = (BTreeSet::new(), BTreeSet::new());
-    for one in planned {
-        let Some(id) = one
-            .plan
-            .runner_id
-            .as_ref()
-            .filter(|_| one.plan.outcome == Outcome::Migrated)
-        else {
-            continue;
-        };
-        if !served.insert(id.clone()) {
-            continue;
-        }
-        let name = unique(plugin_of(id), '-', &mut names);
-        let variable = format!("{}_RUNNER_SECRET", variable_part(&name));
-        let variable = unique(&variable, '_', variables);
-        let mut members = vec![
-            ("name".to_owned(), json!(name)),
-            (
-                "base_url".to_owned(),
-                json!(format!("https://{}.invalid", host_label(&name))),
-            ),
-            ("secret".to_owned(), json!(format!("env:{variable}"))),
-        ];
-        if one.plan.snapshots {
-            members.push(("delta_mode".to_owned(), json!("snapshot")));
-        }
-        let who = if id == OWN_LOCAL_AGENT {
-            "Runnel's own Local Agent, the program local-agent"
-        } else {
-            id
-        };
-        let mut text = comment(&format!(
-            "Serves {who}. Fill in its address: .invalid leads nowhere."
-        ));
-        text.push_str("[[runner_endpoints]]\n");
-        write_members(&mut text, &members);
-        migration.tables.push(Table {
-            kind: TableKind::RunnerEndpoint,
-            name: name.clone(),
-            members: members.into_iter().collect(),
-            text,
-        });
-        migration.variables.push(Variable {
-            name: variable,
-            from: None,
-            read_by: format!(
-                "the gateway and the runner of endpoint {name}: whsec_ and base64, \
-                for example echo \"whsec_$(openssl rand -base64 32)\""
-            ),
-        });
-    }
 }
 
 fn agent(one: &mut Planned<'_>, is_open: bool, migration: &mut Migration) {
@@ -237,41 +261,35 @@ fn agent(one: &mut Planned<'_>, is_open: bool, migration: &mut Migration) {
         members,
         text,
     });
+    if plan.server == Server::Connectors {
+        let urls = plan
+            .config
+            .iter()
+            .filter(|(name, _)| UPSTREAM.contains(&name.as_str()));
+        let urls = urls.filter_map(|(_, url)| url.as_str().map(str::to_owned));
+        migration.upstream.extend(urls);
+    }
     let removed = std::mem::take(&mut one.removed);
     migration
         .variables
         .extend(removed.into_iter().map(|removed| Variable {
             name: removed.variable,
             from: Some(format!("{}#{}", one.file, removed.pointer)),
-            read_by: format!("the runner {runner_id}, for agent {}", one.name),
+            read_by: match plan.server {
+                Server::Connectors => format!("runnel-connectors, for agent {}", one.name),
+                Server::Bridge => format!("the bridge, for agent {}", one.name),
+                Server::Unknown | Server::LocalAgent => {
+                    format!("the runner {runner_id}, for agent {}", one.name)
+                }
+            },
         }));
 }
 
-fn write_members(text: &mut String, members: &[(String, Value)]) {
+pub(super) fn write_members(text: &mut String, members: &[(String, Value)]) {
     for (name, member) in members {
         text.push_str(&key(name));
         text.push_str(" = ");
         text.push_str(&value(member));
         text.push('\n');
-    }
-}
-
-/// The middle part of a runner's id.
-fn plugin_of(id: &str) -> &str {
-    id.split('/').nth(1).unwrap_or(id)
-}
-
-/// A name as a label of a host: lower-case letters and digits.
-fn host_label(name: &str) -> String {
-    let label: String = name
-        .chars()
-        .filter(char::is_ascii_alphanumeric)
-        .map(|letter| letter.to_ascii_lowercase())
-        .take(60)
-        .collect();
-    if label.is_empty() {
-        "runner".to_owned()
-    } else {
-        label
     }
 }

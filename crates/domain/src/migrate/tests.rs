@@ -130,7 +130,8 @@ fn local_agent_becomes_its_plugin() {
     );
     assert_eq!(
         found["resource_policy"],
-        json!({"models": ["m-1"], "tools": ["search"], "knowledge_bases": ["kb-1"], "skills": "*", "history": ["page"]})
+        json!({"models": ["m-1"], "tools": ["search"], "knowledge_bases": ["kb-1"], "skills": "*", "history": ["page"],
+            "artifacts": ["metadata", "read"]})
     );
     assert_eq!(found["concurrency"], "steer");
 }
@@ -410,7 +411,8 @@ fn the_current_shape_is_kept_and_its_id_brought_to_the_chosen_form() {
     let found = agent(&current("plugin:acme/bot/main"), RunnerIds::Newer);
     assert_eq!(
         found["resource_policy"],
-        json!({"tools": "*", "skills": "*", "history": ["page", "search"], "events": ["get", "page"], "storage": ["plugin"]})
+        json!({"tools": "*", "skills": "*", "history": ["page", "search"], "events": ["get", "page"], "storage": ["plugin"],
+            "artifacts": ["metadata", "read"]})
     );
 }
 
@@ -438,7 +440,7 @@ fn bounds_that_cannot_be_carried_over_grant_nothing() {
     let policy = agent(&document, RunnerIds::Newer)["resource_policy"].clone();
     assert_eq!(
         policy,
-        json!({"models": ["m"], "skills": ["sum"], "history": ["page"]})
+        json!({"models": ["m"], "skills": ["sum"], "history": ["page"], "artifacts": ["metadata", "read"]})
     );
     let migration = of(&document, RunnerIds::Newer);
     let pointer = "/extensions_preferences/enable_all_plugins";
@@ -524,7 +526,7 @@ fn policy(section: Value, preferences: Value) -> Value {
 
 #[test]
 fn unreadable_restrictions_grant_nothing() {
-    let limited = json!({"models": ["m"], "history": ["page"]});
+    let limited = json!({"models": ["m"], "history": ["page"], "artifacts": ["metadata", "read"]});
     let section = json!({"model": "m", "tools": ["search"]});
     for preferences in [json!("{"), json!(""), json!([]), json!(0), json!("[1]")] {
         let mut document = pipeline("local-agent", section.clone());
@@ -551,7 +553,8 @@ fn unreadable_restrictions_grant_nothing() {
 #[test]
 fn only_true_enables_all_tools_and_skills() {
     let section = json!({"model": "m"});
-    let all = json!({"models": ["m"], "tools": "*", "skills": "*", "history": ["page"]});
+    let all = json!({"models": ["m"], "tools": "*", "skills": "*", "history": ["page"],
+        "artifacts": ["metadata", "read"]});
     for open in [
         json!(null),
         json!({}),
@@ -560,7 +563,7 @@ fn only_true_enables_all_tools_and_skills() {
     ] {
         assert_eq!(policy(section.clone(), open.clone()), all, "{open}");
     }
-    let limited = json!({"models": ["m"], "skills": ["s"], "history": ["page"]});
+    let limited = json!({"models": ["m"], "skills": ["s"], "history": ["page"], "artifacts": ["metadata", "read"]});
     for flag in [
         json!(false),
         json!(1),
@@ -699,6 +702,7 @@ fn binds_local_agents_to_runnel() {
     let to = Target {
         ids: RunnerIds::Older,
         local_agent: LocalAgent::Runnel,
+        ..Target::default()
     };
     let migration = migrate(&[file], to).unwrap();
     let [endpoint, agent] = migration.tables.as_slice() else {
@@ -721,4 +725,129 @@ fn binds_local_agents_to_runnel() {
         migration.tables[1].members["runner_id"],
         "plugin:langbot/coze-agent/default"
     );
+}
+
+/// The migration of these documents to servers that exist.
+fn served(document: &Value) -> Migration {
+    let file = Document {
+        file: "p.json",
+        value: document,
+    };
+    let to = Target {
+        local_agent: LocalAgent::Runnel,
+        connectors: Some("http://127.0.0.1:9120"),
+        bridge: Some("http://127.0.0.1:9200"),
+        ..Target::default()
+    };
+    migrate(&[file], to).unwrap()
+}
+
+fn member_of(migration: &Migration, kind: TableKind, member: &str) -> Value {
+    let found = migration.tables.iter().find(|table| table.kind == kind);
+    let found = found.unwrap_or_else(|| panic!("{:?}", migration.pipelines));
+    found.members.get(member).cloned().unwrap_or_default()
+}
+
+#[test]
+fn endpoints_of_known_servers_are_real() {
+    for (legacy, name, url) in [
+        ("local-agent", "local-agent", "http://127.0.0.1:9101"),
+        ("dify-service-api", "connectors", "http://127.0.0.1:9120"),
+        ("coze-api", "connectors", "http://127.0.0.1:9120"),
+        ("dashscope-app-api", "connectors", "http://127.0.0.1:9120"),
+        ("n8n-service-api", "connectors", "http://127.0.0.1:9120"),
+        ("langflow-api", "connectors", "http://127.0.0.1:9120"),
+        ("deerflow-api", "connectors", "http://127.0.0.1:9120"),
+        ("tbox-app-api", "connectors", "http://127.0.0.1:9120"),
+        ("weknora-api", "connectors", "http://127.0.0.1:9120"),
+    ] {
+        let migration = served(&pipeline(legacy, section(legacy)));
+        let endpoint = |member: &str| member_of(&migration, TableKind::RunnerEndpoint, member);
+        assert_eq!(endpoint("name"), name, "{legacy}");
+        assert_eq!(endpoint("base_url"), url, "{legacy}");
+        assert_eq!(endpoint("delta_mode"), json!(null), "{legacy}");
+    }
+    let id = "plugin:acme/bot/main";
+    let other = json!({"ai": {"runner": {"id": id}, "runner_config": {id: {"api-key": SECRET}}}});
+    let migration = served(&other);
+    let endpoint = |member: &str| member_of(&migration, TableKind::RunnerEndpoint, member);
+    assert_eq!(endpoint("base_url"), "http://127.0.0.1:9200");
+    assert_eq!(endpoint("secret"), "env:LANGBOT_BRIDGE_RUNNER_SECRET");
+    let config = member_of(&migration, TableKind::Agent, "config");
+    assert_eq!(config["api-key"], "env:BRIDGE_PIPELINE_1_API_KEY");
+}
+
+#[test]
+fn connectors_get_settings_that_they_know() {
+    let config_of = |legacy: &str| {
+        let migration = served(&pipeline(legacy, section(legacy)));
+        member_of(&migration, TableKind::Agent, "config")
+    };
+    assert_eq!(
+        config_of("dify-service-api"),
+        json!({"base-url": "https://dify.test/v1", "api-key": "env:CONNECTOR_BOT_API_KEY", "app-type": "chat",
+            "base-prompt": "Read it."})
+    );
+    assert_eq!(
+        config_of("n8n-service-api"),
+        json!({"webhook-url": "https://n8n.test/hook", "auth-type": "basic", "basic-username": "bot",
+            "basic-password": "env:CONNECTOR_BOT_BASIC_PASSWORD", "jwt-algorithm": "HS256", "output-key": "answer",
+            "response-handling": "reply", "basic-encoding": "latin1"})
+    );
+    let deerflow = config_of("deerflow-api");
+    assert_eq!(deerflow["idle-timeout"], 300);
+    assert_eq!(deerflow["auth-header"], "env:CONNECTOR_BOT_AUTH_HEADER");
+    let mut chatflow = section("dify-service-api");
+    chatflow["app-type"] = json!("chatflow");
+    let migration = served(&pipeline("dify-service-api", chatflow));
+    let config = member_of(&migration, TableKind::Agent, "config");
+    assert_eq!(config["app-type"], "chat");
+}
+
+#[test]
+fn connectors_get_the_grants_that_they_need() {
+    let policy_of = |config: Value| {
+        let id = "plugin:langbot/dify-agent/default";
+        let document = json!({"ai": {"runner": {"id": id}, "runner_config": {id: config}}});
+        let migration = served(&document);
+        (
+            member_of(&migration, TableKind::Agent, "resource_policy"),
+            member_of(&migration, TableKind::Agent, "config"),
+        )
+    };
+    let files = json!(["metadata", "read", "create"]);
+    assert_eq!(policy_of(json!({})).0, json!({"artifacts": files}));
+    assert_eq!(
+        policy_of(json!({"resend-history": 10})).0,
+        json!({"artifacts": files, "history": ["page"]})
+    );
+    let assets = json!({"langbot-assets-enabled": true, "langbot-assets-input-name": "token",
+        "langbot-assets-token-ttl": 3600});
+    let (policy, config) = policy_of(assets);
+    assert_eq!(config, json!({"host-tools": "token"}));
+    assert_eq!(policy["tools"], "*");
+    assert_eq!(policy["events"], json!(["get"]));
+    assert_eq!(policy["artifacts"], files);
+}
+
+#[test]
+fn egress_is_there_when_it_allows_each_line() {
+    let table = Table::egress(&["a:1".to_owned(), "b:2".to_owned()]);
+    assert!(
+        table
+            .text
+            .ends_with("[egress]\nallow = [\"a:1\", \"b:2\"]\n"),
+        "{}",
+        table.text
+    );
+    for (settings, expected) in [
+        (json!({}), Standing::Missing),
+        (json!({"egress": {"allow": ["a:1"]}}), Standing::Differs),
+        (
+            json!({"egress": {"allow": ["b:2", "c:3", "a:1"]}}),
+            Standing::Same,
+        ),
+    ] {
+        assert_eq!(standing(&settings, &table), expected, "{settings}");
+    }
 }

@@ -1,5 +1,7 @@
 //! Who calls. A handler without a caller in its arguments has nobody to query for.
 
+mod run_token;
+
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
@@ -10,21 +12,22 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 use protocol::api_key::KeyRole;
-use protocol::id::{ApiKeyId, RunId, WorkspaceId};
+use protocol::id::{ApiKeyId, WorkspaceId};
 use store::{ApiKeyRecord, AuditEntry, sha256_hex};
 use uuid::Uuid;
 
 use crate::api::ApiState;
 use crate::api::answers::AnswerMemory;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::query::trace_header;
 use crate::api::recheck::{Accepted, AfterCancel, Credential, RunAccess};
 use crate::api::refusals::Source;
 use crate::api::room::Sender;
 use crate::api_key::prefix_of;
 use crate::runs::denials::DeniedEntry;
 use crate::runs::grant::Grant;
-use crate::runs::token::TokenFault;
+
+use run_token::authenticate_run;
+pub(super) use run_token::run_of_token;
 
 /// Of the name of a resource, so much is audited.
 const RESOURCE_CHARS: usize = 200;
@@ -184,76 +187,6 @@ async fn find_key(key: &str, state: &ApiState) -> Result<Option<ApiKeyRecord>, A
         aws_lc_rs::constant_time::verify_slices_are_equal(sent, kept).is_ok()
     };
     Ok(record.filter(is_same))
-}
-
-async fn authenticate_run(
-    parts: &mut Parts,
-    state: &ApiState,
-    after_cancel: AfterCancel,
-) -> Result<RunCaller, ApiError> {
-    let source = Source::of(parts);
-    let now = state.runs.clock().now_seconds();
-    let _place = state.refusals().pass(source, now).await?;
-    let found = find_live_grant(bearer(&parts.headers)?, state).await?;
-    let grant = found.map_err(|refusal| {
-        let log = || tracing::info!(?refusal, "a run token was refused");
-        state.refusals().refuse(source, now, log)
-    })?;
-    if state.runs.clock().now_ms() >= grant.run.deadline_at {
-        return Err(ApiError::deadline_exceeded());
-    }
-    if !state.runs.admit_call(&grant) {
-        return Err(ApiError::rate_limited());
-    }
-    let place = state.runs.begin_call(&grant);
-    let place = place.ok_or_else(ApiError::host_calls_full)?;
-    let answer = AnswerMemory::of(&parts.extensions)?;
-    answer.is_for(Sender::Run(grant.run.id, grant.run.endpoint_id));
-    answer.hold(place);
-    let access = RunAccess {
-        driven_here: state.runs.drives(&grant),
-        grant: Arc::clone(&grant),
-        after_cancel,
-    };
-    Accepted::note(parts, Credential::Run(access.clone()));
-    let caller = RunCaller {
-        grant,
-        answer,
-        trace_parent: state
-            .runs
-            .spans()
-            .goes_on_with(trace_header(&parts.headers)),
-        access,
-    };
-    parts.extensions.insert(caller.sender());
-    Ok(caller)
-}
-
-/// Why a token opens nothing. Its caller is not told.
-#[derive(Debug)]
-#[expect(dead_code, reason = "the log shows it whole")]
-enum Refusal {
-    Fault(TokenFault),
-    DoesNotLive(RunId),
-}
-
-/// The rights of the live run that a token speaks for.
-async fn find_live_grant(
-    token: &str,
-    state: &ApiState,
-) -> Result<Result<Arc<Grant>, Refusal>, ApiError> {
-    let claims = match state.runs.keys().verify(token).await {
-        Ok(claims) => claims,
-        Err(fault) => return Ok(Err(Refusal::Fault(fault))),
-    };
-    let grant = state.runs.find_grant(claims.run_id).await?;
-    let grant = grant.filter(|grant| {
-        grant.attempt == claims.attempt
-            && grant.run.workspace.as_str() == claims.ws
-            && grant.run.runner_id == claims.sub
-            && grant.run.snapshot_sha256 == claims.res
-    });
-    Ok(grant.ok_or(Refusal::DoesNotLive(claims.run_id)))
 }
 
 /// As much of a name as the audit keeps.

@@ -171,7 +171,7 @@ fn host_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(host::tools::list_granted_tools))
         .routes(routes!(host::tools::get_tool))
         .routes(routes!(host::tools::call_tool))
-        .routes(routes!(host::mcp::speak_mcp))
+        .merge(host::mcp::routes())
         .routes(routes!(host::knowledge::list_granted_knowledge_bases))
         .routes(routes!(host::knowledge::retrieve_knowledge))
         .routes(routes!(host::results::append_results))

@@ -1,31 +1,33 @@
 //! `runnel migrate-config`: `LangBot`'s pipelines as agents and runner endpoints of `runnel.toml`.
 
+mod egress;
+mod langbot_tables;
+mod read;
+mod report;
+mod write;
+
 use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail, ensure};
+use ::egress::parse_plain_url;
 use clap::ValueEnum;
 use domain::migrate::{
-    Document, FieldNote, LocalAgent, Migration, Outcome, RunnerIds, Standing, Table, Target,
-    Variable, migrate, standing,
+    Document, LocalAgent, Migration, Outcome, RunnerIds, Table, Target, Variable, migrate,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cli::output;
-use crate::config::parse_toml;
-
-/// The most bytes of a file that is read.
-const FILE_BYTES: u64 = 16 * 1024 * 1024;
-const HEAD: &str = "# Begun by `runnel migrate-config`. Every other setting: see the defaults.\n\n\
-    [auth]\nmaster_key = \"env:RUNNEL_MASTER_KEY\"\n";
+use read::read_source;
+use report::report;
+use write::{Written, write};
 
 #[derive(clap::Args)]
 pub(super) struct MigrateArguments {
-    /// JSON or TOML: a pipeline, a list of them, or an export with several.
-    #[arg(required = true)]
-    files: Vec<PathBuf>,
+    /// JSON or TOML (a pipeline, a list of them, or an export with several), answers of LangBot's API, the file of an
+    /// SQLite database, or postgres://… (env:NAME and file:PATH keep its password off the command line).
+    #[arg(required = true, value_name = "SOURCE")]
+    sources: Vec<String>,
     /// Add what is missing to this file, and change nothing that stands there.
     #[arg(long, value_name = "PATH")]
     write: Option<PathBuf>,
@@ -36,6 +38,25 @@ pub(super) struct MigrateArguments {
     /// `plugin:runnel/local-agent/default`.
     #[arg(long, value_enum, default_value = "langbot")]
     local_agent: Local,
+    /// Where `runnel-connectors serve --ids langbot` listens, http://127.0.0.1:9120 for example: it serves the runners
+    /// that call other services.
+    #[arg(long, value_name = "URL", value_parser = address)]
+    connectors: Option<String>,
+    /// Where `langbot-bridge` listens, http://127.0.0.1:9200 for example: it serves LangBot's runner plugins and those
+    /// of others.
+    #[arg(long, value_name = "URL", value_parser = address)]
+    bridge: Option<String>,
+    /// Of a database with several workspaces, the one to read.
+    #[arg(long, value_name = "UUID")]
+    workspace: Option<String>,
+}
+
+fn address(text: &str) -> Result<String, String> {
+    let url = parse_plain_url(text).map_err(|error| error.to_string())?;
+    if url.query().is_some() {
+        return Err("must have no query".to_owned());
+    }
+    Ok(text.trim_end_matches('/').to_owned())
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -50,9 +71,17 @@ enum Ids {
     Older,
 }
 
-/// Plans, prints, and writes when told to. Fails when a pipeline could not be migrated.
-pub(super) fn migrate_config(arguments: &MigrateArguments, json: bool) -> anyhow::Result<ExitCode> {
-    let mut migration = plan(arguments)?;
+/// Plans, prints, and writes when told to. Fails when a pipeline or another row could not be migrated.
+pub(super) async fn migrate_config(
+    arguments: &MigrateArguments,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let mut migration = plan(arguments).await?;
+    let allow = egress::lines_for_tables(&migration.tables)?;
+    if !allow.is_empty() {
+        migration.tables.insert(0, Table::egress(&allow));
+    }
+    let upstream = egress::lines_for(migration.upstream.iter().map(String::as_str))?;
     let written = match &arguments.write {
         None => Written::nowhere(&migration.tables),
         Some(path) => write(path, &migration.tables)?,
@@ -68,6 +97,7 @@ pub(super) fn migrate_config(arguments: &MigrateArguments, json: bool) -> anyhow
     if json {
         let mut told = json!(migration);
         told["toml"] = json!(written.text);
+        told["connectors"] = json!({"allow": upstream});
         told["write"] = json!({
             "path": arguments.write,
             "outcome": written.outcome,
@@ -76,27 +106,44 @@ pub(super) fn migrate_config(arguments: &MigrateArguments, json: bool) -> anyhow
         });
         output::document(&told);
     } else {
-        output::remark(&report(&migration));
+        output::remark(&(report(&migration) + &start_of_connectors(arguments, &upstream)));
         match &arguments.write {
             None => output::piece(&written.text),
             Some(path) => output::line(&written.told(path)),
         }
     }
-    let blocked = migration
-        .pipelines
-        .iter()
-        .any(|one| one.outcome == Outcome::Blocked);
-    Ok(if blocked {
+    Ok(if is_blocked(&migration) {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
     })
 }
 
-fn plan(arguments: &MigrateArguments) -> anyhow::Result<Migration> {
+fn is_blocked(migration: &Migration) -> bool {
+    let pipelines = migration.pipelines.iter().map(|one| one.outcome);
+    let resources = migration.resources.iter().map(|one| one.outcome);
+    pipelines
+        .chain(resources)
+        .any(|outcome| outcome == Outcome::Blocked)
+}
+
+/// The command that serves the migrated agents, with the services of theirs that are no public HTTPS.
+fn start_of_connectors(arguments: &MigrateArguments, upstream: &[String]) -> String {
+    let mut text = String::new();
+    if arguments.connectors.is_some() {
+        text.push_str("\nStart the connectors: runnel-connectors serve --ids langbot");
+        for line in upstream {
+            let _ = write!(text, " --allow {line}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+async fn plan(arguments: &MigrateArguments) -> anyhow::Result<Migration> {
     let mut read = Vec::new();
-    for path in &arguments.files {
-        read.push((path.display().to_string(), read_document(path)?));
+    for source in &arguments.sources {
+        read.push(read_source(source, arguments.workspace.as_deref()).await?);
     }
     let documents: Vec<_> = read
         .iter()
@@ -111,6 +158,8 @@ fn plan(arguments: &MigrateArguments) -> anyhow::Result<Migration> {
             Local::Langbot => LocalAgent::Langbot,
             Local::Runnel => LocalAgent::Runnel,
         },
+        connectors: arguments.connectors.as_deref(),
+        bridge: arguments.bridge.as_deref(),
     };
     migrate(&documents, to).map_err(|faults| {
         let lines: Vec<_> = faults
@@ -119,223 +168,4 @@ fn plan(arguments: &MigrateArguments) -> anyhow::Result<Migration> {
             .collect();
         anyhow::anyhow!(lines.join("\n"))
     })
-}
-
-/// A file as a document. A parser's message may quote the file, which holds secrets: only the place is told.
-fn read_document(path: &Path) -> anyhow::Result<Value> {
-    let shown = path.display();
-    let size = fs::metadata(path)
-        .with_context(|| format!("{shown} cannot be read"))?
-        .len();
-    ensure!(
-        size <= FILE_BYTES,
-        "{shown} is larger than 16 MiB; migrate its pipelines in parts"
-    );
-    let bytes = fs::read(path).with_context(|| format!("{shown} cannot be read"))?;
-    let text = text_of(&bytes, path)?;
-    let extension = path.extension().and_then(|extension| extension.to_str());
-    match extension {
-        Some("toml") => Ok(parse_toml(path, text).map_err(|fault| anyhow::anyhow!(fault.message))?),
-        Some("yaml" | "yml") => bail!("{shown} is YAML; convert it to JSON first"),
-        _ => serde_json::from_str(text).map_err(|error| {
-            let (line, column) = (error.line(), error.column());
-            anyhow::anyhow!("{shown} is no valid JSON at line {line}, column {column}")
-        }),
-    }
-}
-
-/// The text of a file in UTF-8; other encodings and formats that exports come in are named.
-fn text_of<'a>(bytes: &'a [u8], path: &Path) -> anyhow::Result<&'a str> {
-    let shown = path.display();
-    let other = match bytes {
-        [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => Some("UTF-32"),
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, 1..=255, ..] | [1..=255, 0, ..] => Some("UTF-16"),
-        _ => None,
-    };
-    if let Some(other) = other {
-        bail!("{shown} is {other}; save it as UTF-8 and run this again");
-    }
-    ensure!(
-        !bytes.starts_with(b"SQLite format 3"),
-        "{shown} is an SQLite database; export its table of pipelines as JSON"
-    );
-    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    if text.len() < bytes.len() {
-        output::remark(&format!(
-            "{shown} begins with a byte order mark, which is skipped"
-        ));
-    }
-    std::str::from_utf8(text)
-        .with_context(|| format!("{shown} cannot be read as text: it is not in UTF-8"))
-}
-
-/// What was written, or would be.
-struct Written {
-    text: String,
-    /// `dry_run`, `created`, `extended` or `unchanged`.
-    outcome: &'static str,
-    added: Vec<String>,
-    /// Tables that stand there and say something else.
-    kept: Vec<String>,
-}
-
-impl Written {
-    fn nowhere(tables: &[Table]) -> Self {
-        Self {
-            text: joined(&tables.iter().collect::<Vec<_>>()),
-            outcome: "dry_run",
-            added: Vec::new(),
-            kept: Vec::new(),
-        }
-    }
-
-    fn told(&self, path: &Path) -> String {
-        let mut told = format!("{} {}", self.outcome, path.display());
-        for name in &self.added {
-            let _ = write!(told, "\n  added {name}");
-        }
-        for name in &self.kept {
-            let _ = write!(
-                told,
-                "\n  kept {name}: it stands there already and says something else"
-            );
-        }
-        told
-    }
-}
-
-/// Adds to the file what is missing in it.
-fn write(path: &Path, tables: &[Table]) -> anyhow::Result<Written> {
-    let shown = path.display();
-    let before = match fs::read_to_string(path) {
-        Ok(text) => Some(text),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => return Err(error).with_context(|| format!("{shown} cannot be read")),
-    };
-    let parse = |text: &str| parse_toml(path, text).map_err(|fault| anyhow::anyhow!(fault.message));
-    let settings = parse(before.as_deref().unwrap_or_default())?;
-    let of = |wanted: Standing| {
-        let fits = tables
-            .iter()
-            .filter(|table| standing(&settings, table) == wanted);
-        fits.collect::<Vec<_>>()
-    };
-    let (missing, differing) = (of(Standing::Missing), of(Standing::Differs));
-    let named = |tables: &[&Table]| {
-        let name = |table: &&Table| format!("{} {}", table.kind.array(), table.name);
-        tables.iter().map(name).collect::<Vec<_>>()
-    };
-    let text = joined(&missing);
-    let outcome = match &before {
-        _ if missing.is_empty() => "unchanged",
-        None => "created",
-        Some(_) => "extended",
-    };
-    if !missing.is_empty() {
-        let head = before.as_deref().unwrap_or(HEAD).trim_end();
-        let after = if head.is_empty() {
-            text.clone()
-        } else {
-            format!("{head}\n\n{text}")
-        };
-        let extended = parse(&after).with_context(|| format!("{shown} cannot be extended"))?;
-        let is_there = |table: &&Table| standing(&extended, table) == Standing::Same;
-        ensure!(
-            missing.iter().all(is_there),
-            "{shown} cannot be extended: write its agents and runner_endpoints as [[agents]] and [[runner_endpoints]]"
-        );
-        replace(path, before.as_deref(), &after)?;
-    }
-    Ok(Written {
-        text,
-        outcome,
-        added: named(&missing),
-        kept: named(&differing),
-    })
-}
-
-/// Puts the text in the file's place, whole or not at all, unless somebody has changed it since.
-fn replace(path: &Path, before: Option<&str>, after: &str) -> anyhow::Result<()> {
-    let shown = path.display();
-    let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mut name = real.clone().into_os_string();
-    name.push(format!(".{}.new", std::process::id()));
-    let new = PathBuf::from(name);
-    let put = || -> anyhow::Result<()> {
-        fs::write(&new, after)?;
-        if let Ok(metadata) = fs::metadata(&real) {
-            fs::set_permissions(&new, metadata.permissions())?;
-        }
-        let now = fs::read_to_string(&real).ok();
-        ensure!(now.as_deref() == before, "it was changed in the meantime");
-        fs::rename(&new, &real)?;
-        Ok(())
-    };
-    put().with_context(|| {
-        let _ = fs::remove_file(&new);
-        format!("{shown} cannot be written")
-    })
-}
-
-fn joined(tables: &[&Table]) -> String {
-    let texts: Vec<_> = tables.iter().map(|table| table.text.as_str()).collect();
-    texts.join("\n")
-}
-
-fn report(migration: &Migration) -> String {
-    let mut text = String::new();
-    for one in &migration.pipelines {
-        let runner = one.runner_id.as_deref().unwrap_or("nothing");
-        let outcome = match one.outcome {
-            Outcome::Migrated => "",
-            Outcome::Nothing => " (nothing to migrate)",
-            Outcome::Blocked => " (NOT MIGRATED)",
-        };
-        let _ = writeln!(
-            text,
-            "{}#{}: {} → {runner}{outcome}",
-            one.file, one.pointer, one.agent
-        );
-        if let Some(message) = &one.message {
-            let _ = writeln!(text, "  {message}");
-        }
-        for note in &one.fields {
-            line(&mut text, note);
-        }
-    }
-    if !migration.variables.is_empty() {
-        text.push_str("\nVariables to set:\n");
-    }
-    for variable in &migration.variables {
-        let from = match &variable.from {
-            Some(from) => format!("its value stands at {from}; "),
-            None => String::new(),
-        };
-        let _ = writeln!(
-            text,
-            "  {}: {from}read by {}",
-            variable.name, variable.read_by
-        );
-    }
-    text
-}
-
-fn line(text: &mut String, note: &FieldNote) {
-    let action = json!(note.action);
-    let _ = write!(text, "  {:<10}", action.as_str().unwrap_or_default());
-    match (&note.pointer, &note.target) {
-        (Some(pointer), Some(target)) => {
-            let _ = write!(text, " {pointer} → {target}");
-        }
-        (Some(place), None) | (None, Some(place)) => {
-            let _ = write!(text, " {place}");
-        }
-        (None, None) => {}
-    }
-    match &note.why {
-        Some(why) => {
-            let _ = writeln!(text, ": {why}");
-        }
-        None => text.push('\n'),
-    }
 }

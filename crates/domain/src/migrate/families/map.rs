@@ -33,6 +33,10 @@ const BY_SESSION: Add = Add {
     value: r#""legacy-session""#,
     why: "keeps the users that the service knows",
 };
+/// Files of messages are read.
+const FILES: &[&str] = &["metadata", "read"];
+/// Files of answers are kept as well.
+const ANSWERED_FILES: &[&str] = &["metadata", "read", "create"];
 const MCP: Kind = Nowhere("the gateway attaches no MCP resources");
 
 pub(super) const FAMILIES: [Family; 9] = [
@@ -92,6 +96,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: true,
         snapshots: true,
+        files: FILES,
     },
     Family {
         legacy: "dify-service-api",
@@ -134,6 +139,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[("app-type", "chatflow", "chat")],
         uses_host: false,
         snapshots: false,
+        files: ANSWERED_FILES,
     },
     Family {
         legacy: "coze-api",
@@ -157,6 +163,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: false,
+        files: FILES,
     },
     Family {
         legacy: "dashscope-app-api",
@@ -185,6 +192,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
+        files: &[],
     },
     Family {
         legacy: "n8n-service-api",
@@ -230,6 +238,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
+        files: &[],
     },
     Family {
         legacy: "langflow-api",
@@ -250,6 +259,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
+        files: &[],
     },
     Family {
         legacy: "deerflow-api",
@@ -275,6 +285,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
+        files: FILES,
     },
     Family {
         legacy: "tbox-app-api",
@@ -296,6 +307,7 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
+        files: FILES,
     },
     Family {
         legacy: "weknora-api",
@@ -329,5 +341,6 @@ pub(super) const FAMILIES: [Family; 9] = [
         newer_values: &[],
         uses_host: false,
         snapshots: true,
+        files: &[],
     },
 ];

@@ -4,6 +4,7 @@
 //! way of the REST route.
 
 mod own;
+mod shared;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use domain::authorization::AuthorizationSnapshot;
 use domain::json_text::check_json_text;
 use http::StatusCode;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use http::request::Parts;
 use protocol::error::{AgentApiError, ErrorBody};
 use protocol::resources::{ToolEffect, ToolOperation, ToolResource};
 use rmcp::model::{
@@ -28,12 +30,16 @@ use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::tools::{ToolCalling, schema_of};
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::catalog_work::{aside, of_run};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::{media_type, read_json};
+use crate::api::recheck::ChecksSenders;
+use crate::api::room::Held;
 use crate::api::{ApiState, BODY_BYTES};
 use crate::runs::grant::Grant;
 use own::OwnTool;
@@ -41,10 +47,17 @@ use own::OwnTool;
 /// Of what the SDK says of a request that it refuses, so much is passed on.
 const REFUSAL_BYTES: usize = 1024;
 
+/// The routes of MCP.
+pub(in crate::api) fn routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(speak_mcp))
+        .merge(shared::routes())
+}
+
 /// One JSON-RPC message.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "only its documentation is used")]
-pub(in crate::api) struct McpMessage {
+struct McpMessage {
     /// `2.0`.
     jsonrpc: String,
     /// Absent in a notification.
@@ -84,11 +97,31 @@ struct Caller {
     (status = 406, description = "`Accept` does not name application/json and text/event-stream", body = ErrorBody),
     (status = 415, description = "The body is not application/json", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
-pub(in crate::api) async fn speak_mcp(
+async fn speak_mcp(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
     request: Request,
 ) -> ApiResult<Response> {
+    let message = read_message(request, &state).await?;
+    let (sent_json, is_of_catalog) = (message.sent_json, is_of_catalog(&message.bytes));
+    let caller = Arc::new(Caller { caller, state });
+    let turn = is_of_catalog.then_some(&*caller);
+    let response = speak(Face(Arc::clone(&caller)), message, turn).await?;
+    if is_refused(&response) {
+        return Err(not_mcp(response, sent_json).await);
+    }
+    Ok(response)
+}
+
+/// One message of the protocol, with the head of its request.
+struct Message {
+    parts: Parts,
+    bytes: Held,
+    /// The head says that the body is JSON.
+    sent_json: bool,
+}
+
+async fn read_message(request: Request, state: &impl ChecksSenders) -> ApiResult<Message> {
     let (mut parts, body) = request.into_parts();
     let sent_json = media_type(&parts.headers) == "application/json";
     let accept = parts.headers.get(ACCEPT);
@@ -98,13 +131,25 @@ pub(in crate::api) async fn speak_mcp(
     }
     let mut whole = Request::new(body);
     *whole.extensions_mut() = parts.extensions.clone();
-    let bytes = read_json(whole, &state).await?;
+    let bytes = read_json(whole, state).await?;
     if sent_json {
         check_json_text(&bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;
     }
+    Ok(Message {
+        parts,
+        bytes,
+        sent_json,
+    })
+}
+
+/// Has the SDK answer a message by a face. `turn`: the run whose whole catalog the answer is made of.
+async fn speak<F: ServerHandler + Clone>(
+    face: F,
+    message: Message,
+    turn: Option<&Caller>,
+) -> ApiResult<Response> {
+    let Message { parts, bytes, .. } = message;
     let request = Request::from_parts(parts, Body::from(bytes.bytes.clone()));
-    let face = Face(Arc::new(Caller { caller, state }));
-    let asked = face.clone();
     // Names and origins were judged before, see `names`.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
@@ -117,22 +162,24 @@ pub(in crate::api) async fn speak_mcp(
         Arc::new(NeverSessionManager::default()),
         config,
     );
-    let response = if is_of_catalog(&bytes) {
-        let runtime = Handle::current();
-        let answering = move |_: &Grant| runtime.block_on(service.handle(request));
-        of_run(&asked.0.caller, &asked.0.state, answering).await?
-    } else {
-        service.handle(request).await
+    let response = match turn {
+        Some(Caller { caller, state }) => {
+            let runtime = Handle::current();
+            let answering = move |_: &Grant| runtime.block_on(service.handle(request));
+            of_run(caller, state, answering).await?
+        }
+        None => service.handle(request).await,
     };
-    let response = response.map(Body::new);
+    Ok(response.map(Body::new))
+}
+
+/// True for an answer of the SDK to what is no message.
+fn is_refused(response: &Response) -> bool {
     let is_json = response
         .headers()
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind == "application/json");
-    if response.status().is_client_error() && !is_json {
-        return Err(not_mcp(response, sent_json).await);
-    }
-    Ok(response)
+    response.status().is_client_error() && !is_json
 }
 
 /// Whether an answer is made of the whole catalog of its run. What cannot be told counts so.

@@ -59,15 +59,24 @@ pub(in crate::api) async fn get_tool(
     State(state): State<ApiState>,
     PathOf(name): PathOf<String>,
 ) -> ApiResult<Json<ToolDetail>> {
+    read_detail(&caller, &state, name).await.map(Json)
+}
+
+/// A tool as it was granted, from whichever face it is asked for.
+pub(super) async fn read_detail(
+    caller: &RunCaller,
+    state: &ApiState,
+    name: String,
+) -> ApiResult<ToolDetail> {
     let call = Call {
         action: "get_tool_detail",
         resource: &name,
         operation: "detail",
     };
     let asked = caller.grant.snapshot.tool(&name, ToolOperation::Detail);
-    let granted = caller.granted(&state, call, asked).await?;
-    still_exists(&state, granted)?;
-    Ok(Json(ToolDetail {
+    let granted = caller.granted(state, call, asked).await?;
+    still_exists(state, granted)?;
+    Ok(ToolDetail {
         tool: ToolDescription {
             name,
             description: granted.description.clone().unwrap_or_default(),
@@ -75,7 +84,7 @@ pub(in crate::api) async fn get_tool(
             source: granted.source.clone(),
             effect: granted.effect,
         },
-    }))
+    })
 }
 
 /// Calls a tool. The parameters are judged by its schema first. With an `Idempotency-Key` the tool is

@@ -39,8 +39,8 @@ const ALL: [OwnTool; 5] = [
 
 /// Characters of the id of an interaction.
 const MOST_INTERACTION_ID: usize = 255;
-/// Bytes of the id of a conversation.
-const MOST_ID_BYTES: usize = 512;
+/// Bytes of the id of a conversation, a tool or a knowledge base.
+pub(super) const MOST_ID_BYTES: usize = 512;
 
 /// What `list_assets` is asked.
 #[derive(Deserialize)]
@@ -116,7 +116,7 @@ impl OwnTool {
         ALL.into_iter().find(|tool| tool.name() == name)
     }
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::ListAssets => "list_assets",
             Self::GetCurrentEvent => "get_current_event",
@@ -128,7 +128,17 @@ impl OwnTool {
 
     /// How it is listed for a run.
     pub(super) fn described(self, snapshot: &AuthorizationSnapshot) -> Tool {
-        let (description, properties) = match self {
+        let (description, properties) = self.form(&json!({"enum": retrievable(snapshot)}));
+        let schema =
+            json!({"type": "object", "properties": properties, "additionalProperties": false});
+        let schema = schema.as_object().cloned().unwrap_or_default();
+        Tool::new(self.name(), description, Arc::new(schema))
+            .with_annotations(ToolAnnotations::new().read_only(true))
+    }
+
+    /// Its description and the schemas of its arguments. `kb_id`: the schema of a knowledge base's id.
+    pub(super) fn form(self, kb_id: &Value) -> (&'static str, Value) {
+        match self {
             Self::ListAssets => (
                 "Lists the models, tools, knowledge bases and skills that this run may use.",
                 json!({
@@ -153,7 +163,7 @@ impl OwnTool {
             Self::RetrieveKnowledge => (
                 "Finds the passages of a knowledge base that are closest to a query.",
                 json!({
-                    "kb_id": {"enum": retrievable(snapshot)},
+                    "kb_id": kb_id,
                     "query_text": {"type": "string", "maxLength": BODY_BYTES},
                     "top_k": {"type": "integer", "minimum": 1, "maximum": 50},
                     "filters": {"type": "object", "description": "Values of metadata that must hold."},
@@ -168,12 +178,7 @@ impl OwnTool {
                         "description": "How long to wait. `open` in the result: call again."},
                 }),
             ),
-        };
-        let schema =
-            json!({"type": "object", "properties": properties, "additionalProperties": false});
-        let schema = schema.as_object().cloned().unwrap_or_default();
-        Tool::new(self.name(), description, Arc::new(schema))
-            .with_annotations(ToolAnnotations::new().read_only(true))
+        }
     }
 
     /// Reads it the way that its REST route does.
@@ -264,11 +269,11 @@ fn without_schema(tool: &ToolResource) -> ToolResource {
     }
 }
 
-fn told<T: Serialize>(value: &T) -> ApiResult<Value> {
+pub(super) fn told<T: Serialize>(value: &T) -> ApiResult<Value> {
     serde_json::to_value(value).map_err(|_| ApiError::panicked())
 }
 
-fn read<T: DeserializeOwned>(arguments: &JsonObject) -> ApiResult<T> {
+pub(super) fn read<T: DeserializeOwned>(arguments: &JsonObject) -> ApiResult<T> {
     let text = serde_json::to_vec(arguments).map_err(|_| ApiError::panicked())?;
     crate::api::json::parse(&text)
 }

@@ -1,0 +1,150 @@
+//! Rows of LangBot that are no pipelines: model providers, models, MCP servers and knowledge bases.
+//!
+//! A database has them in its tables, LangBot's API in lists of its answers. Models and knowledge bases keep their ids,
+//! since pipelines name them.
+
+mod bases;
+mod entry;
+mod models;
+mod providers;
+mod row;
+mod servers;
+
+use std::collections::BTreeSet;
+
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use serde_json::Value;
+
+use super::Document;
+use super::report::Migration;
+use super::source::{decoded, member};
+use providers::Providers;
+use row::{Row, RowKind};
+
+/// The most rows of one migration.
+const ROWS: usize = 10_000;
+/// The most objects around a list of rows.
+const DEPTH: usize = 4;
+
+/// True when an object holds lists of rows, empty ones included.
+pub(super) fn is_catalog(object: &JsonObject) -> bool {
+    let mut lists = RowKind::LISTS.iter();
+    lists.any(|(name, _)| object.get(*name).is_some_and(|rows| list(rows).is_some()))
+}
+
+/// True when a document holds lists of rows at any of the places that [`rows`] looks at.
+pub(super) fn holds_rows(document: &Value) -> bool {
+    let mut holds = false;
+    walk(document, String::new(), 0, &mut |object, _| {
+        holds |= is_catalog(object);
+    });
+    holds
+}
+
+/// All rows of a document.
+pub(super) fn rows<'a>(document: &Document<'a>) -> Result<Vec<Row<'a>>, Fault> {
+    let mut rows = Vec::new();
+    let mut fault = None;
+    walk(document.value, String::new(), 0, &mut |object, pointer| {
+        for (name, kind) in RowKind::LISTS {
+            let Some(items) = object.get(*name).and_then(list) else {
+                continue;
+            };
+            for (at, item) in items.iter().enumerate() {
+                let pointer = format!("{}/{at}", member(pointer, name));
+                if rows.len() >= ROWS {
+                    fault = Some(Fault::new(pointer, "is one too many: 10000 rows at most"));
+                    return;
+                }
+                match item {
+                    Value::Object(members) => {
+                        rows.push(Row::new(document.file, pointer, *kind, members));
+                    }
+                    _ => fault = Some(Fault::new(pointer, "must be an object")),
+                }
+            }
+        }
+    });
+    fault.map_or(Ok(rows), Err)
+}
+
+/// Plans all rows. `rankers`: the ids that pipelines name for ranking.
+pub(super) fn plan(
+    rows: &[Row<'_>],
+    rankers: &BTreeSet<String>,
+    variables: &mut BTreeSet<String>,
+) -> Migration {
+    let mut out = Migration::default();
+    let of = |kinds: &'static [RowKind]| rows.iter().filter(move |row| kinds.contains(&row.kind));
+    let mut providers = Providers::default();
+    for row in of(&[RowKind::Provider]) {
+        providers.plan(row, &mut out, variables);
+    }
+    let mut known = BTreeSet::new();
+    for row in of(RowKind::MODELS) {
+        models::plan(
+            row,
+            rankers,
+            &mut providers,
+            &mut known,
+            &mut out,
+            variables,
+        );
+    }
+    let mut names = BTreeSet::new();
+    for row in of(&[RowKind::Server]) {
+        servers::plan(row, &mut names, &mut out, variables);
+    }
+    let files: Vec<_> = of(&[RowKind::File]).collect();
+    for row in of(&[RowKind::Base]) {
+        bases::plan(row, &known, &files, &mut out, variables);
+    }
+    sort(&mut out);
+    out
+}
+
+/// Providers before the models that name them, also where a model brought its own.
+fn sort(out: &mut Migration) {
+    let order = [
+        "model_providers",
+        "models",
+        "mcp_servers",
+        "knowledge_bases",
+    ];
+    let place = |name: &str| order.iter().position(|one| *one == name);
+    out.tables.sort_by_key(|table| place(table.kind.array()));
+}
+
+fn list(value: &Value) -> Option<Vec<Value>> {
+    match value {
+        Value::Array(items) => Some(items.clone()),
+        _ => match decoded(value) {
+            Some(Value::Array(items)) => Some(items),
+            _ => None,
+        },
+    }
+}
+
+fn walk(value: &Value, pointer: String, depth: usize, visit: &mut impl FnMut(&JsonObject, &str)) {
+    if depth > DEPTH {
+        return;
+    }
+    match value {
+        Value::Object(object) => {
+            visit(object, &pointer);
+            if let Some(data) = object.get("data") {
+                walk(data, member(&pointer, "data"), depth + 1, visit);
+            }
+        }
+        Value::Array(items) => {
+            for (at, item) in items.iter().enumerate() {
+                walk(item, format!("{pointer}/{at}"), depth + 1, visit);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

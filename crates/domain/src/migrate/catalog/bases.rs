@@ -1,0 +1,133 @@
+//! Knowledge bases: their settings. Documents stay behind, since vectors of another store cannot be read.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::entry::{Entry, blocked, left_out};
+use super::models::is_id;
+use super::row::Row;
+use crate::migrate::report::Migration;
+use crate::migrate::short_name;
+use crate::migrate::tables::TableKind;
+
+/// The engine of LangBot that keeps documents itself, under its names of all versions.
+const OWN_ENGINES: [&str; 3] = [
+    "langbot-team/LangRAG",
+    "langbot-team/langrag",
+    "langbot/langrag",
+];
+/// Names of a setting, older ones last.
+const CHUNK: [&str; 2] = ["chunk_size", "chunk-size"];
+const OVERLAP: [&str; 3] = ["chunk_overlap", "overlap", "chunk-overlap"];
+
+/// Plans the row of a base. `models`: the ids of the migrated models; `files`: the rows of documents.
+pub(super) fn plan(
+    row: &Row<'_>,
+    models: &BTreeSet<String>,
+    files: &[&Row<'_>],
+    out: &mut Migration,
+    variables: &mut BTreeSet<String>,
+) {
+    let shown = row.text("name").unwrap_or_default();
+    let Some(id) = row.text("uuid").filter(|id| is_id(id)) else {
+        let why = blocked("it has no uuid, which agents would name it by");
+        return left_out(row, TableKind::KnowledgeBase, shown, why, out);
+    };
+    if let Some(engine) = other_engine(row) {
+        let why = blocked(format!(
+            "its documents stand with {engine}: put them into a base of the gateway, or name a service by kb_type"
+        ));
+        return left_out(row, TableKind::KnowledgeBase, id, why, out);
+    }
+    let mut entry = Entry::new(row, TableKind::KnowledgeBase, id, "KB", variables);
+    entry.set("uuid", "kb_id", json!(id));
+    if let Some(name) = short_name(shown) {
+        entry.set("name", "kb_name", json!(name));
+    }
+    embedding(&mut entry, row, models);
+    chunks(&mut entry, row);
+    entry.drop(
+        "top_k",
+        "an agent says how many passages it takes: config.retrieval-top-k",
+    );
+    entry.drop(
+        "retrieval_settings",
+        "an agent says how many passages it takes: config.retrieval-top-k",
+    );
+    let documents = files
+        .iter()
+        .filter(|file| file.text("kb_id") == Some(id))
+        .count();
+    if documents > 0 {
+        entry.warn(
+            "uuid",
+            format!(
+                "its documents, {documents} in number, stay behind: add their files again by runnel kb add {id} FILE"
+            ),
+        );
+    }
+    entry.migrated(
+        &format!("Knowledge base {}", short_name(shown).unwrap_or_default()),
+        out,
+    );
+}
+
+/// The engine of a base whose documents stand elsewhere.
+fn other_engine(row: &Row<'_>) -> Option<String> {
+    let engine = ["knowledge_engine_plugin_id", "rag_engine_plugin_id"];
+    let engine = engine.iter().find_map(|column| row.text(column));
+    let author = row.text("plugin_author");
+    let plugin = row.text("plugin_name");
+    let external = author
+        .zip(plugin)
+        .map(|(author, name)| format!("{author}/{name}"));
+    let engine = engine.map(str::to_owned).or(external)?;
+    let is_own = |own: &&str| own.eq_ignore_ascii_case(&engine);
+    let shown: String = engine
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(100)
+        .collect();
+    (!OWN_ENGINES.iter().any(|own| is_own(&own))).then_some(shown)
+}
+
+fn embedding(entry: &mut Entry<'_, '_>, row: &Row<'_>, models: &BTreeSet<String>) {
+    let of_settings = row.value("creation_settings")["embedding_model_uuid"].as_str();
+    let (column, id) = match of_settings {
+        Some(id) => ("creation_settings/embedding_model_uuid", id),
+        None => (
+            "embedding_model_uuid",
+            row.text("embedding_model_uuid").unwrap_or_default(),
+        ),
+    };
+    if id.trim().is_empty() {
+        return;
+    }
+    if models.contains(id) {
+        entry.push("embedding_model", json!(id));
+        entry.renamed(column, "embedding_model");
+    } else {
+        let why = "its embedding model is not migrated: passages are found by their words alone";
+        entry.dropped(&column.split('/').collect::<Vec<_>>(), why);
+    }
+}
+
+/// Sizes of passages, where the gateway takes them.
+fn chunks(entry: &mut Entry<'_, '_>, row: &Row<'_>) {
+    let settings = row.value("creation_settings");
+    let read = |names: &[&'static str]| {
+        let named = |name: &&'static str| Some((*name, settings.get(*name)?.as_u64()?));
+        names.iter().find_map(|name| named(name))
+    };
+    let is_size = |(_, size): &(&str, u64)| (100..=8000).contains(size);
+    let Some((name, size)) = read(&CHUNK).filter(is_size) else {
+        return;
+    };
+    entry.push("chunk_chars", json!(size));
+    entry.renamed(&format!("creation_settings/{name}"), "chunk_chars");
+    if let Some((name, overlap)) = read(&OVERLAP).filter(|(_, overlap)| *overlap <= size / 2) {
+        entry.push("chunk_overlap", Value::from(overlap));
+        entry.renamed(&format!("creation_settings/{name}"), "chunk_overlap");
+    }
+}

@@ -1,0 +1,170 @@
+//! One table of the configuration as it comes together from a row.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::row::Row;
+use crate::migrate::report::{Action, FieldNote, Migration, Outcome, ResourceReport, Variable};
+use crate::migrate::secrets::Vault;
+use crate::migrate::source::member;
+use crate::migrate::tables::{Table, TableKind};
+
+/// A table and the notes on its row.
+pub(super) struct Entry<'r, 'v> {
+    row: &'r Row<'r>,
+    kind: TableKind,
+    name: String,
+    vault: Vault<'v>,
+    members: Vec<(String, Value)>,
+    notes: Vec<FieldNote>,
+}
+
+impl<'r, 'v> Entry<'r, 'v> {
+    /// `prefix`: the beginning of its variables.
+    pub(super) fn new(
+        row: &'r Row<'r>,
+        kind: TableKind,
+        name: &str,
+        prefix: &'v str,
+        named: &'v mut BTreeSet<String>,
+    ) -> Self {
+        Self {
+            row,
+            kind,
+            name: name.to_owned(),
+            vault: Vault {
+                space: "",
+                prefix,
+                named,
+                removed: Vec::new(),
+            },
+            members: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// A member that has a column.
+    pub(super) fn set(&mut self, column: &str, member: &str, value: Value) -> &mut FieldNote {
+        let action = if column == member {
+            Action::Kept
+        } else {
+            Action::Renamed
+        };
+        self.members.push((member.to_owned(), value));
+        self.note(action, self.row.at(column)).target = Some(member.to_owned());
+        self.last()
+    }
+
+    /// A member that no column has.
+    pub(super) fn add(&mut self, member: &str, value: Value, why: &str) {
+        self.members.push((member.to_owned(), value));
+        let note = FieldNote::new(Action::Defaulted, None);
+        self.notes.push(note.to(member).because(why));
+    }
+
+    /// The reference to a variable in the place of the secret at `pointer`.
+    pub(super) fn refer(&mut self, path: &str, pointer: &str, target: &str) -> Value {
+        let reference = self.vault.refer(path, pointer);
+        let variable = self.vault.removed.last().map(|one| one.variable.clone());
+        let note = FieldNote::new(Action::Referenced, Some(pointer.to_owned())).to(target);
+        let why = format!(
+            "take the secret from here into {}",
+            variable.unwrap_or_default()
+        );
+        self.notes.push(note.because(why));
+        reference
+    }
+
+    /// A member whose notes exist already.
+    pub(super) fn push(&mut self, member: &str, value: Value) {
+        self.members.push((member.to_owned(), value));
+    }
+
+    /// Notes where a value within a column stands now. `path`: its place below the row, with `/`.
+    pub(super) fn renamed(&mut self, path: &str, target: &str) {
+        let pointer = format!("{}/{path}", self.row.pointer);
+        self.note(Action::Renamed, pointer).target = Some(target.to_owned());
+    }
+
+    /// Notes that a value within a column has no counterpart.
+    pub(super) fn dropped(&mut self, path: &[&str], why: &str) {
+        let at = path
+            .iter()
+            .fold(self.row.pointer.clone(), |at, name| member(&at, name));
+        self.note(Action::Dropped, at).why = Some(why.to_owned());
+    }
+
+    /// Notes that a column has no counterpart, where it says something.
+    pub(super) fn drop(&mut self, column: &str, why: &str) {
+        if self.row.says(column) {
+            self.note(Action::Dropped, self.row.at(column)).why = Some(why.to_owned());
+        }
+    }
+
+    pub(super) fn warn(&mut self, column: &str, why: String) {
+        self.note(Action::Warning, self.row.at(column)).why = Some(why);
+    }
+
+    /// Puts the table into the migration.
+    pub(super) fn migrated(self, said: &str, out: &mut Migration) {
+        let read_by = format!("the gateway, for {} {}", self.kind.array(), self.name);
+        let row = self.row;
+        let variables = self.vault.removed.iter().map(|removed| Variable {
+            name: removed.variable.clone(),
+            from: Some(format!("{}#{}", row.file, removed.pointer)),
+            read_by: read_by.clone(),
+        });
+        out.variables.extend(variables);
+        let said = format!("{said}: {}{}", row.file, row.pointer);
+        let table = Table::of(self.kind, &self.name, &said, self.members);
+        out.tables.push(table);
+        out.resources.push(ResourceReport {
+            file: row.file.to_owned(),
+            pointer: row.pointer.clone(),
+            table: self.kind.array(),
+            name: self.name,
+            outcome: Outcome::Migrated,
+            message: None,
+            fields: self.notes,
+        });
+    }
+
+    fn note(&mut self, action: Action, pointer: String) -> &mut FieldNote {
+        self.notes.push(FieldNote::new(action, Some(pointer)));
+        self.last()
+    }
+
+    fn last(&mut self) -> &mut FieldNote {
+        self.notes.last_mut().expect("a note was pushed just now")
+    }
+}
+
+/// Reports a row that becomes no table.
+pub(super) fn left_out(
+    row: &Row<'_>,
+    kind: TableKind,
+    name: &str,
+    (outcome, why): (Outcome, String),
+    out: &mut Migration,
+) {
+    out.resources.push(ResourceReport {
+        file: row.file.to_owned(),
+        pointer: row.pointer.clone(),
+        table: kind.array(),
+        name: name.to_owned(),
+        outcome,
+        message: Some(why),
+        fields: Vec::new(),
+    });
+}
+
+/// A row without a counterpart.
+pub(super) fn blocked(why: impl Into<String>) -> (Outcome, String) {
+    (Outcome::Blocked, why.into())
+}
+
+/// A row that asks for nothing.
+pub(super) fn nothing(why: impl Into<String>) -> (Outcome, String) {
+    (Outcome::Nothing, why.into())
+}

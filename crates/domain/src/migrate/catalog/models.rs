@@ -1,0 +1,115 @@
+//! Models of the three kinds.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::entry::{Entry, blocked, left_out, nothing};
+use super::providers::Providers;
+use super::row::{Row, RowKind};
+use crate::migrate::report::Migration;
+use crate::migrate::tables::TableKind;
+
+const CONTEXT: std::ops::RangeInclusive<u64> = 1..=1_000_000_000;
+
+/// Plans the row of a model. `known`: the ids of the models so far.
+pub(super) fn plan(
+    row: &Row<'_>,
+    rankers: &BTreeSet<String>,
+    providers: &mut Providers,
+    known: &mut BTreeSet<String>,
+    out: &mut Migration,
+    variables: &mut BTreeSet<String>,
+) {
+    let name = row.text("name").unwrap_or_default();
+    let leave = |shown: &str, why, out: &mut Migration| {
+        left_out(row, TableKind::Model, shown, why, out);
+    };
+    let Some(id) = row.text("uuid").filter(|id| is_id(id)) else {
+        return leave(
+            name,
+            blocked("it has no uuid, which agents would name it by"),
+            out,
+        );
+    };
+    if name.is_empty() {
+        return leave(id, blocked("it has no name at its provider"), out);
+    }
+    if known.contains(id) {
+        return leave(id, nothing("a model of this id stands above"), out);
+    }
+    let Some(provider) = providers.of_model(row, out, variables) else {
+        return leave(id, blocked("its provider is not migrated"), out);
+    };
+    known.insert(id.to_owned());
+    let kind = kind_of(row, id, rankers);
+    let mut entry = Entry::new(row, TableKind::Model, id, "MODEL", variables);
+    entry.set("uuid", "model_id", json!(id));
+    if kind != RowKind::Llm {
+        let (model_type, operations) = match kind {
+            RowKind::Rerank => ("rerank", json!(["rerank"])),
+            _ => ("embedding", json!(["invoke", "count_tokens"])),
+        };
+        entry.add(
+            "model_type",
+            json!(model_type),
+            "the table that it stood in",
+        );
+        entry.add("operations", operations, "its kind takes no other");
+        if row.kind == RowKind::SomeModel {
+            let why =
+                format!("the answer does not tell its kind: taken for {model_type}, by its use");
+            entry.warn("uuid", why);
+        }
+    }
+    entry.set("provider_uuid", "provider", json!(provider));
+    entry.set("name", "upstream_model", json!(name));
+    let context = row.value("context_length").as_u64();
+    if let Some(tokens) = context.filter(|tokens| CONTEXT.contains(tokens)) {
+        entry.set("context_length", "context_window_tokens", json!(tokens));
+    }
+    entry.drop(
+        "abilities",
+        "the gateway passes on pictures and tools to every model",
+    );
+    entry.drop(
+        "extra_args",
+        "parameters of requests stand in no configuration: a run sends them as extra_args",
+    );
+    if row.value("reasoning_config")["level"] != json!("provider_default") {
+        entry.drop(
+            "reasoning_config",
+            "an agent says how its model reasons: config.model.reasoning",
+        );
+    }
+    entry.migrated(&format!("Model {}", plain(name)), out);
+}
+
+/// A row of an answer is a chat model by its columns, a ranker where a pipeline ranks with it.
+fn kind_of(row: &Row<'_>, id: &str, rankers: &BTreeSet<String>) -> RowKind {
+    if row.kind != RowKind::SomeModel {
+        return row.kind;
+    }
+    let chats = [
+        "abilities",
+        "context_length",
+        "reasoning_config",
+        "reasoning_capabilities",
+    ];
+    if chats.iter().any(|column| !row.value(column).is_null()) {
+        RowKind::Llm
+    } else if rankers.contains(id) {
+        RowKind::Rerank
+    } else {
+        RowKind::Embedding
+    }
+}
+
+/// True for an id that the configuration takes.
+pub(super) fn is_id(id: &str) -> bool {
+    id.len() <= 255 && !id.contains(char::is_control)
+}
+
+fn plain(name: &str) -> String {
+    name.chars().filter(|letter| !letter.is_control()).collect()
+}

@@ -1,0 +1,119 @@
+//! The servers of the runners, as `[[runner_endpoints]]`.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::report::{Migration, Outcome, Variable};
+use super::secrets::{unique, variable_part};
+use super::server::Server;
+use super::tables::{Table, TableKind};
+use super::{Planned, Target};
+
+/// The address of the program `local-agent` that is told none.
+const LOCAL_AGENT_URL: &str = "http://127.0.0.1:9101";
+
+/// One endpoint for each server: known ones by their addresses, a stub for each other plugin.
+pub(super) fn endpoints(
+    planned: &[Planned<'_>],
+    to: Target<'_>,
+    variables: &mut BTreeSet<String>,
+    migration: &mut Migration,
+) {
+    let (mut served, mut names) = (BTreeSet::new(), BTreeSet::new());
+    let migrated = planned
+        .iter()
+        .filter(|one| one.plan.outcome == Outcome::Migrated);
+    for one in migrated {
+        let Some(id) = &one.plan.runner_id else {
+            continue;
+        };
+        let server = one.plan.server;
+        let is_new = match server {
+            Server::Unknown => served.insert(id.clone()),
+            _ => served.insert(format!("{server:?}")),
+        };
+        if !is_new {
+            continue;
+        }
+        let name = match server {
+            Server::Unknown => plugin_of(id),
+            Server::LocalAgent => "local-agent",
+            Server::Connectors => "connectors",
+            Server::Bridge => "langbot-bridge",
+        };
+        let name = unique(name, '-', &mut names);
+        let variable = format!("{}_RUNNER_SECRET", variable_part(&name));
+        let variable = unique(&variable, '_', variables);
+        let mut members = vec![
+            ("name".to_owned(), json!(name)),
+            ("base_url".to_owned(), address(server, &name, to)),
+            ("secret".to_owned(), json!(format!("env:{variable}"))),
+        ];
+        if server == Server::Unknown && one.plan.snapshots {
+            members.push(("delta_mode".to_owned(), json!("snapshot")));
+        }
+        let said = said(server, id);
+        let table = Table::of(TableKind::RunnerEndpoint, &name, &said, members);
+        migration.tables.push(table);
+        migration.variables.push(Variable {
+            name: variable,
+            from: None,
+            read_by: format!(
+                "the gateway and the runner of endpoint {name}: whsec_ and base64, \
+                for example echo \"whsec_$(openssl rand -base64 32)\""
+            ),
+        });
+    }
+}
+
+fn address(server: Server, name: &str, to: Target<'_>) -> Value {
+    let known = match server {
+        Server::Unknown => None,
+        Server::LocalAgent => Some(LOCAL_AGENT_URL),
+        Server::Connectors => to.connectors,
+        Server::Bridge => to.bridge,
+    };
+    known.map_or_else(
+        || json!(format!("https://{}.invalid", host_label(name))),
+        |url| json!(url),
+    )
+}
+
+/// The comment above an endpoint.
+fn said(server: Server, id: &str) -> String {
+    match server {
+        Server::Unknown => {
+            format!("Serves {id}. Fill in its address: .invalid leads nowhere.")
+        }
+        Server::LocalAgent => {
+            "Runnel's own Local Agent, the program local-agent, at the address that it listens on by default."
+                .to_owned()
+        }
+        Server::Connectors => {
+            "The services that LangBot's runners call: runnel-connectors serve --ids langbot"
+                .to_owned()
+        }
+        Server::Bridge => "LangBot's runner plugins: langbot-bridge PLUGIN_DIR".to_owned(),
+    }
+}
+
+/// The middle part of a runner's id.
+fn plugin_of(id: &str) -> &str {
+    id.split('/').nth(1).unwrap_or(id)
+}
+
+/// A name as a label of a host: lower-case letters and digits.
+fn host_label(name: &str) -> String {
+    let label: String = name
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .map(|letter| letter.to_ascii_lowercase())
+        .take(60)
+        .collect();
+    if label.is_empty() {
+        "runner".to_owned()
+    } else {
+        label
+    }
+}

@@ -1,0 +1,66 @@
+//! The parts of a pipeline around the settings of its runner.
+
+use protocol::JsonObject;
+use serde_json::json;
+
+use super::convert::{Converted, convert};
+use super::families::{Family, Kind};
+use super::pipeline::Draft;
+use super::report::Action;
+use super::source::{Found, member};
+
+impl Draft<'_, '_> {
+    /// Notes what becomes of `remove-think`, of the expiry of conversations, and of the other sections.
+    pub(super) fn surroundings(
+        &mut self,
+        found: &Found,
+        ai: &JsonObject,
+        at: &str,
+        family: Option<&'static Family>,
+        section_at: &str,
+    ) {
+        let misc = found
+            .config
+            .get("output")
+            .and_then(|output| output.get("misc"));
+        let removes = misc.and_then(|misc| misc.get("remove-think"));
+        let removes = removes.map(|value| convert(Kind::Bool, value));
+        if let Some(Converted::Same(value) | Converted::Changed(value, _)) = removes
+            && value == json!(true)
+            && let Some(family) = family
+            && !self.config.iter().any(|(name, _)| name == "remove-think")
+        {
+            let pointer = format!("{}/output/misc/remove-think", found.at);
+            if family.removes_think {
+                self.keep("remove-think", None, value, pointer, None);
+            } else {
+                self.note(Action::Dropped, pointer).why =
+                    Some("its runner has no such setting: thoughts are shown".to_owned());
+            }
+        }
+        let expires = ai
+            .get("runner")
+            .and_then(|runner| runner.get("expire-time"));
+        if expires.is_some_and(|time| !time.is_null() && time != &json!(0)) {
+            let pointer = member(&member(at, "runner"), "expire-time");
+            self.note(Action::Dropped, pointer).why = Some(
+                "conversations do not expire here; begin another one by another conversation_id"
+                    .to_owned(),
+            );
+        }
+        for name in ai.keys() {
+            let pointer = member(at, name);
+            let known = ["runner", "runner_config"].contains(&name.as_str());
+            if found.config.contains_key("ai") && !known && pointer != section_at {
+                self.note(Action::Dropped, pointer).why =
+                    Some("belongs to a runner that is not selected".to_owned());
+            }
+        }
+        for name in ["trigger", "safety", "output"] {
+            if found.config.contains_key(name) {
+                self.note(Action::Dropped, member(&found.at, name)).why =
+                    Some("is the bot platform's business, before and after a run".to_owned());
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Tables of databases that belong to other programs, to import from.
+//!
+//! Read-only and bounded: no statement writes, no file is made, and each table gives its first rows up to a limit that
+//! is an error to pass. Only tables are read, no views, and only the columns that are there.
+
+mod postgres;
+mod sqlite;
+
+use protocol::JsonObject;
+
+pub use postgres::read_postgres;
+pub use sqlite::read_sqlite;
+
+/// A table, and the columns of it that are of interest.
+#[derive(Clone, Copy, Debug)]
+pub struct ForeignTable {
+    /// Lower-case letters and `_`.
+    pub name: &'static str,
+    /// The same. Those that are missing in the database are left out.
+    pub columns: &'static [&'static str],
+}
+
+/// What one read may take.
+#[derive(Clone, Copy, Debug)]
+pub struct ForeignLimits {
+    /// Rows of one table.
+    pub rows: usize,
+    /// Bytes of all values of all tables together.
+    pub bytes: usize,
+}
+
+/// The rows of a table that is there, oldest first, then by id.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForeignRows {
+    pub table: &'static str,
+    pub rows: Vec<JsonObject>,
+}
+
+/// Why a database was not read. Shows no value of it and no address.
+#[derive(Debug, thiserror::Error)]
+pub enum ForeignError {
+    #[error(
+        "cannot be read as an SQLite database; one that its program has open needs its -wal and -shm files beside it"
+    )]
+    Sqlite(#[source] rusqlite::Error),
+    #[error("is no URL of PostgreSQL: postgres://USER@HOST/DATABASE")]
+    Url,
+    #[error("PostgreSQL cannot be reached")]
+    Connect(#[source] sqlx::Error),
+    #[error("PostgreSQL did not answer within {0} seconds")]
+    Timeout(u64),
+    #[error(
+        "the role may not read all rows of {0}: connect as a superuser, or as an owner with BYPASSRLS"
+    )]
+    Forbidden(&'static str),
+    #[error("table {table} cannot be read")]
+    Query {
+        table: &'static str,
+        #[source]
+        source: sqlx::Error,
+    },
+    #[error("row {row} of table {table} holds JSON that cannot be read")]
+    Json { table: &'static str, row: usize },
+    #[error("table {table} has more than {rows} rows")]
+    Rows { table: &'static str, rows: usize },
+    #[error("its tables hold more than {0} bytes")]
+    Bytes(usize),
+}
+
+/// Counts the rows of a table and the bytes of a database.
+struct Meter {
+    limits: ForeignLimits,
+    bytes: usize,
+}
+
+impl Meter {
+    fn new(limits: ForeignLimits) -> Self {
+        Self { limits, bytes: 0 }
+    }
+
+    /// Counts a row that is about to be kept.
+    fn count(
+        &mut self,
+        table: &'static str,
+        before: usize,
+        bytes: usize,
+    ) -> Result<(), ForeignError> {
+        if before >= self.limits.rows {
+            return Err(ForeignError::Rows {
+                table,
+                rows: self.limits.rows,
+            });
+        }
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes > self.limits.bytes {
+            return Err(ForeignError::Bytes(self.limits.bytes));
+        }
+        Ok(())
+    }
+}
+
+/// The statement of a table: one row more than the limit tells of too many.
+fn select(table: &ForeignTable, there: &[String], rows: usize) -> Option<String> {
+    let columns: Vec<_> = table
+        .columns
+        .iter()
+        .filter(|column| there.iter().any(|name| name == *column))
+        .map(|column| format!("\"{column}\""))
+        .collect();
+    let order: Vec<_> = ["created_at", "uuid"]
+        .iter()
+        .filter(|column| there.iter().any(|name| name == *column))
+        .map(|column| format!("\"{column}\""))
+        .collect();
+    let order = if order.is_empty() {
+        String::new()
+    } else {
+        format!(" ORDER BY {}", order.join(", "))
+    };
+    let (columns, name, most) = (columns.join(", "), table.name, rows.saturating_add(1));
+    (!columns.is_empty()).then(|| format!("SELECT {columns} FROM \"{name}\"{order} LIMIT {most}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+    use serde_json::json;
+
+    use super::*;
+
+    const TABLE: ForeignTable = ForeignTable {
+        name: "things",
+        columns: &["uuid", "config", "is_default", "gone"],
+    };
+    const LIMITS: ForeignLimits = ForeignLimits {
+        rows: 2,
+        bytes: 1000,
+    };
+
+    struct File(std::path::PathBuf);
+
+    impl File {
+        fn holding(sql: &str) -> Self {
+            let name = format!("foreign-{}.db", uuid::Uuid::now_v7().simple());
+            let path = std::env::temp_dir().join(name);
+            Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+            Self(path)
+        }
+
+        fn read(&self) -> Result<Vec<ForeignRows>, ForeignError> {
+            read_sqlite(&self.0, &[TABLE], LIMITS)
+        }
+    }
+
+    impl Drop for File {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    const MADE: &str = "CREATE TABLE things (uuid TEXT, config JSON, is_default BOOLEAN, note TEXT, created_at DATETIME);";
+
+    #[test]
+    fn reads_known_columns_oldest_first() {
+        let file = File::holding(&format!(
+            "{MADE} INSERT INTO things VALUES ('b', '{{\"a\": 1}}', 0, 'x', 2), ('a', NULL, 1, 'y', 1);"
+        ));
+        let before = std::fs::read(&file.0).unwrap();
+        let read = file.read().unwrap();
+        let rows = json!([
+            {"uuid": "a", "config": null, "is_default": 1},
+            {"uuid": "b", "config": "{\"a\": 1}", "is_default": 0},
+        ]);
+        assert_eq!(json!(read[0].rows), rows);
+        assert_eq!(std::fs::read(&file.0).unwrap(), before);
+    }
+
+    #[test]
+    fn refuses_more_than_the_limits() {
+        let rows = File::holding(&format!(
+            "{MADE} INSERT INTO things (uuid) VALUES ('a'), ('b'), ('c');"
+        ));
+        assert!(matches!(rows.read(), Err(ForeignError::Rows { .. })));
+        let bytes = File::holding(&format!(
+            "{MADE} INSERT INTO things (uuid, config) VALUES ('a', hex(zeroblob(2000)));"
+        ));
+        assert!(matches!(bytes.read(), Err(ForeignError::Bytes(1000))));
+    }
+
+    #[test]
+    fn reads_no_views_and_makes_no_files() {
+        let view = File::holding("CREATE VIEW things AS SELECT 'a' AS uuid;");
+        assert_eq!(view.read().unwrap(), []);
+        let missing = File(std::env::temp_dir().join("no-such-directory/things.db"));
+        assert!(matches!(missing.read(), Err(ForeignError::Sqlite(_))));
+        assert!(!missing.0.exists());
+    }
+}

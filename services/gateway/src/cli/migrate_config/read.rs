@@ -1,0 +1,162 @@
+//! Documents and databases to migrate from.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::{Context as _, bail, ensure};
+use secrecy::ExposeSecret as _;
+use serde_json::Value;
+use store::foreign::{read_postgres, read_sqlite};
+use url::Url;
+
+use super::langbot_tables::{LIMITS, TABLES, document};
+use crate::cli::output;
+use crate::config::{SecretRef, parse_toml};
+
+/// The most bytes of a file that is read.
+const FILE_BYTES: u64 = 16 * 1024 * 1024;
+/// The first bytes of a database file.
+const SQLITE: &[u8] = b"SQLite format 3\0";
+/// Beginnings of URLs; SQLAlchemy names its driver in the last.
+const POSTGRES: [&str; 3] = ["postgres://", "postgresql://", "postgresql+asyncpg://"];
+
+/// A source as a document, with the name that it has in reports. `workspace`: of a database, the only one to read.
+pub(super) async fn read_source(
+    source: &str,
+    workspace: Option<&str>,
+) -> anyhow::Result<(String, Value)> {
+    if let Some(url) = postgres_url(source)? {
+        let shown = place(&url);
+        let read = read_postgres(&url, TABLES, LIMITS).await;
+        let tables = read.with_context(|| shown.clone())?;
+        let value = document(tables, workspace).with_context(|| shown.clone())?;
+        return Ok((shown, value));
+    }
+    let path = Path::new(source);
+    let shown = path.display().to_string();
+    if is_sqlite(path) {
+        let read = read_sqlite(path, TABLES, LIMITS);
+        let tables = read.with_context(|| shown.clone())?;
+        let value = document(tables, workspace).with_context(|| shown.clone())?;
+        return Ok((shown, value));
+    }
+    Ok((shown, read_document(path)?))
+}
+
+/// The URL of a database; `env:NAME` and `file:PATH` keep its password off the command line.
+fn postgres_url(source: &str) -> anyhow::Result<Option<String>> {
+    let is_url = |text: &str| POSTGRES.iter().any(|scheme| text.starts_with(scheme));
+    let url = if is_url(source) {
+        source.to_owned()
+    } else if source.starts_with("env:") || source.starts_with("file:") {
+        let reference: SecretRef = source.parse()?;
+        let held = reference.resolve()?;
+        let text = held.expose_secret();
+        ensure!(
+            is_url(text),
+            "{source} holds no URL of PostgreSQL: postgres://USER@HOST/DATABASE"
+        );
+        text.to_owned()
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(url.replacen(
+        "postgresql+asyncpg://",
+        "postgres://",
+        1,
+    )))
+}
+
+/// A database's place, without user, password and options.
+fn place(url: &str) -> String {
+    let parsed = Url::parse(url).ok();
+    let place = parsed.as_ref().and_then(|url| {
+        let port = url.port().map(|port| format!(":{port}"));
+        let host = url.host_str().filter(|host| !host.is_empty())?;
+        let path = url.path();
+        Some(format!(
+            "postgres://{host}{}{path}",
+            port.unwrap_or_default()
+        ))
+    });
+    place.unwrap_or_else(|| "the database".to_owned())
+}
+
+fn is_sqlite(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| {
+        let mut first = file.take(SQLITE.len() as u64);
+        first.read_to_end(&mut head)
+    });
+    read.is_ok() && head == SQLITE
+}
+
+/// A file as a document. A parser's message may quote the file, which holds secrets: only the place is told.
+fn read_document(path: &Path) -> anyhow::Result<Value> {
+    let shown = path.display();
+    let size = fs::metadata(path)
+        .with_context(|| format!("{shown} cannot be read"))?
+        .len();
+    ensure!(
+        size <= FILE_BYTES,
+        "{shown} is larger than 16 MiB; migrate its pipelines in parts"
+    );
+    let bytes = fs::read(path).with_context(|| format!("{shown} cannot be read"))?;
+    let text = text_of(&bytes, path)?;
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    match extension {
+        Some("toml") => Ok(parse_toml(path, text).map_err(|fault| anyhow::anyhow!(fault.message))?),
+        Some("yaml" | "yml") => bail!("{shown} is YAML; convert it to JSON first"),
+        _ => serde_json::from_str(text).map_err(|error| {
+            let (line, column) = (error.line(), error.column());
+            anyhow::anyhow!("{shown} is no valid JSON at line {line}, column {column}")
+        }),
+    }
+}
+
+/// The text of a file in UTF-8; other encodings and formats that exports come in are named.
+fn text_of<'a>(bytes: &'a [u8], path: &Path) -> anyhow::Result<&'a str> {
+    let shown = path.display();
+    let other = match bytes {
+        [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => Some("UTF-32"),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, 1..=255, ..] | [1..=255, 0, ..] => Some("UTF-16"),
+        _ => None,
+    };
+    if let Some(other) = other {
+        bail!("{shown} is {other}; save it as UTF-8 and run this again");
+    }
+    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    if text.len() < bytes.len() {
+        output::remark(&format!(
+            "{shown} begins with a byte order mark, which is skipped"
+        ));
+    }
+    std::str::from_utf8(text)
+        .with_context(|| format!("{shown} cannot be read as text: it is not in UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_hold_no_credentials() {
+        for (url, expected) in [
+            (
+                "postgres://me:hidden@db.test:5433/langbot?sslmode=require",
+                "postgres://db.test:5433/langbot",
+            ),
+            (
+                "postgres:///langbot?host=/run&password=hidden",
+                "the database",
+            ),
+            ("postgres://[", "the database"),
+        ] {
+            assert_eq!(place(url), expected);
+        }
+        let url = postgres_url("postgresql+asyncpg://me@db/langbot").unwrap();
+        assert_eq!(url.as_deref(), Some("postgres://me@db/langbot"));
+        assert_eq!(postgres_url("data/langbot.db").unwrap(), None);
+    }
+}

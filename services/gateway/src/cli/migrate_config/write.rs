@@ -1,0 +1,129 @@
+//! Tables into a file that may hold some already.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use domain::migrate::{Standing, Table, TableKind, standing};
+
+use crate::config::parse_toml;
+
+const HEAD: &str = "# Begun by `runnel migrate-config`. Every other setting: see the defaults.\n\n\
+    [auth]\nmaster_key = \"env:RUNNEL_MASTER_KEY\"\n";
+
+/// What was written, or would be.
+pub(super) struct Written {
+    pub(super) text: String,
+    /// `dry_run`, `created`, `extended` or `unchanged`.
+    pub(super) outcome: &'static str,
+    pub(super) added: Vec<String>,
+    /// Tables that stand there and say something else.
+    pub(super) kept: Vec<String>,
+}
+
+impl Written {
+    pub(super) fn nowhere(tables: &[Table]) -> Self {
+        Self {
+            text: joined(&tables.iter().collect::<Vec<_>>()),
+            outcome: "dry_run",
+            added: Vec::new(),
+            kept: Vec::new(),
+        }
+    }
+
+    pub(super) fn told(&self, path: &Path) -> String {
+        let mut told = format!("{} {}", self.outcome, path.display());
+        for name in &self.added {
+            let _ = write!(told, "\n  added {name}");
+        }
+        for name in &self.kept {
+            let _ = write!(
+                told,
+                "\n  kept {name}: it stands there already and says something else"
+            );
+        }
+        told
+    }
+}
+
+/// Adds to the file what is missing in it.
+pub(super) fn write(path: &Path, tables: &[Table]) -> anyhow::Result<Written> {
+    let shown = path.display();
+    let before = match fs::read_to_string(path) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error).with_context(|| format!("{shown} cannot be read")),
+    };
+    let parse = |text: &str| parse_toml(path, text).map_err(|fault| anyhow::anyhow!(fault.message));
+    let settings = parse(before.as_deref().unwrap_or_default())?;
+    let of = |wanted: Standing| {
+        let fits = tables
+            .iter()
+            .filter(|table| standing(&settings, table) == wanted);
+        fits.collect::<Vec<_>>()
+    };
+    let (missing, differing) = (of(Standing::Missing), of(Standing::Differs));
+    let named = |tables: &[&Table]| {
+        let name = |table: &&Table| match table.kind {
+            TableKind::Egress => format!("egress {}", table.members["allow"]),
+            kind => format!("{} {}", kind.array(), table.name),
+        };
+        tables.iter().map(name).collect::<Vec<_>>()
+    };
+    let text = joined(&missing);
+    let outcome = match &before {
+        _ if missing.is_empty() => "unchanged",
+        None => "created",
+        Some(_) => "extended",
+    };
+    if !missing.is_empty() {
+        let head = before.as_deref().unwrap_or(HEAD).trim_end();
+        let after = if head.is_empty() {
+            text.clone()
+        } else {
+            format!("{head}\n\n{text}")
+        };
+        let extended = parse(&after).with_context(|| format!("{shown} cannot be extended"))?;
+        let is_there = |table: &&Table| standing(&extended, table) == Standing::Same;
+        ensure!(
+            missing.iter().all(is_there),
+            "{shown} cannot be extended: write its agents, runner_endpoints and other lists as [[agents]], [[runner_endpoints]] and so on"
+        );
+        replace(path, before.as_deref(), &after)?;
+    }
+    Ok(Written {
+        text,
+        outcome,
+        added: named(&missing),
+        kept: named(&differing),
+    })
+}
+
+/// Puts the text in the file's place, whole or not at all, unless somebody has changed it since.
+fn replace(path: &Path, before: Option<&str>, after: &str) -> anyhow::Result<()> {
+    let shown = path.display();
+    let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut name = real.clone().into_os_string();
+    name.push(format!(".{}.new", std::process::id()));
+    let new = PathBuf::from(name);
+    let put = || -> anyhow::Result<()> {
+        fs::write(&new, after)?;
+        if let Ok(metadata) = fs::metadata(&real) {
+            fs::set_permissions(&new, metadata.permissions())?;
+        }
+        let now = fs::read_to_string(&real).ok();
+        ensure!(now.as_deref() == before, "it was changed in the meantime");
+        fs::rename(&new, &real)?;
+        Ok(())
+    };
+    put().with_context(|| {
+        let _ = fs::remove_file(&new);
+        format!("{shown} cannot be written")
+    })
+}
+
+fn joined(tables: &[&Table]) -> String {
+    let texts: Vec<_> = tables.iter().map(|table| table.text.as_str()).collect();
+    texts.join("\n")
+}

@@ -1,0 +1,22 @@
+//! `[host_api]`: what runs may call beside the routes that are always there.
+
+use super::table::{Reported, Table};
+
+/// `[host_api]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostApiConfig {
+    /// The MCP face whose tools take the run's token as an argument is open.
+    pub shared_mcp: bool,
+}
+
+impl HostApiConfig {
+    pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
+        let shared_mcp = table.required("shared_mcp", |value| {
+            value.as_bool().ok_or("must be true or false")
+        });
+        table.close()?;
+        Ok(Self {
+            shared_mcp: shared_mcp?,
+        })
+    }
+}
