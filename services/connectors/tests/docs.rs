@@ -1,0 +1,110 @@
+//! The pages of the platforms in `docs/connectors` against the catalogue.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use connectors::catalogue::{PLATFORMS, Platform};
+use connectors::session::Session;
+use connectors::turn::Turn;
+use connectors::upstream::config::SecretSource;
+use protocol::manifest::FormItem;
+use serde_json::Value;
+
+const OVERVIEW: &str = "docs/connectors.md";
+
+#[test]
+fn each_platform_has_a_page_of_its_prefix() {
+    for platform in PLATFORMS {
+        let page = page(platform);
+        for named in [
+            platform.id().to_string(),
+            format!("`{}.…`", platform.prefix),
+        ] {
+            assert!(page.contains(&named), "{}: {named}", platform.name);
+        }
+    }
+}
+
+#[test]
+fn pages_name_each_key_with_its_default() {
+    let overview = read(OVERVIEW);
+    for platform in PLATFORMS {
+        let form: Vec<FormItem> = serde_json::from_str(platform.form).unwrap();
+        let (page, schema) = (page(platform), platform.config_schema());
+        for (at, item) in schema.iter().enumerate() {
+            let is_common = at >= form.len();
+            let row = row(if is_common { &overview } else { &page }, &item.name);
+            let row = row.unwrap_or_else(|| panic!("{}: no row for {}", platform.name, item.name));
+            for word in words(item) {
+                assert!(row.contains(&word), "{}: {word}: {row}", platform.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn each_page_is_linked_from_the_overview() {
+    let overview = read(OVERVIEW);
+    let pages = fs::read_dir(root().join("docs/connectors")).unwrap();
+    for page in pages {
+        let name = page.unwrap().file_name().into_string().unwrap();
+        let link = format!("(connectors/{name})");
+        assert!(overview.contains(&link), "{link}");
+    }
+}
+
+#[test]
+fn agents_on_pages_have_valid_configurations() {
+    for platform in PLATFORMS {
+        let page = page(platform);
+        let block = page.split("```toml\n").nth(1).unwrap();
+        let tables: Value = toml::from_str(block.split("```").next().unwrap()).unwrap();
+        let agent = &tables["agents"][0];
+        assert_eq!(agent["runner_id"], platform.id().to_string());
+        let config = agent["config"].as_object().unwrap();
+        let opened = Session::new(platform, Turn::default(), config, &source());
+        let failure = opened.err().map(|failure| failure.message);
+        assert_eq!(failure, None, "{}", platform.name);
+    }
+}
+
+/// The words of an item's row: its default or that it is required, and its options.
+fn words(item: &FormItem) -> Vec<String> {
+    let default = match &item.default {
+        Value::Null if item.required => Some("required".to_owned()),
+        Value::String(text) => Some(text.clone()),
+        Value::Null | Value::Object(_) => None,
+        value => Some(value.to_string()),
+    };
+    let options = item.options.iter().flatten();
+    let options = options.filter_map(|option| option["name"].as_str());
+    let options = options.map(|option| format!("`{option}`"));
+    default.into_iter().chain(options).collect()
+}
+
+/// The row of a table whose first cell is that key.
+fn row<'a>(page: &'a str, key: &str) -> Option<&'a str> {
+    let cell = format!("| `{key}` |");
+    page.lines().find(|line| line.starts_with(&cell))
+}
+
+fn page(platform: &Platform) -> String {
+    let name = platform.name.trim_end_matches("-agent");
+    read(&format!("docs/connectors/{name}.md"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn source() -> SecretSource {
+    SecretSource {
+        prefix: "CONNECTOR_".to_owned(),
+        lookup: Arc::new(|_| Some("value".to_owned())),
+    }
+}
