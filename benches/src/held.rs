@@ -80,30 +80,13 @@ async fn hold(stage: &Stage, target: &Target, pid: u32, stub: &Served) -> anyhow
         ..script
     };
     play(&stub.address, script).await?;
-    let mut opening = JoinSet::new();
-    let mut streams = Vec::new();
-    for number in 0..most {
-        if opening.len() >= OPENING
-            && let Some(opened) = opening.join_next().await
-        {
-            streams.push(opened??);
-        }
-        opening.spawn(open(target.clone(), number));
-    }
-    while let Some(opened) = opening.join_next().await {
-        streams.push(opened??);
-    }
+    let request = |number| target.request(number, "text/event-stream", "message.received");
+    let streams = open_all(&target.address, most, 10, request).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let full = resident(pid)?;
 
     release(&stub.address).await?;
-    for (mut connection, framing, mut stream) in streams {
-        connection.rest(framing, |part| stream.push(part)).await?;
-        ensure!(
-            stream.is_whole(11),
-            "a held stream is not whole: {stream:?}"
-        );
-    }
+    read_to_end(streams, 11).await?;
     Ok(Held {
         name: target.name,
         idle,
@@ -113,16 +96,52 @@ async fn hold(stage: &Stage, target: &Target, pid: u32, stub: &Served) -> anyhow
     })
 }
 
-/// A stream with all its deltas, that has not ended.
-async fn open(target: Target, number: usize) -> anyhow::Result<(Connection, Framing, Stream)> {
-    let mut connection = Connection::open(&target.address).await?;
-    let request = target.request(number, "text/event-stream", "message.received");
+/// A stream that has not ended, as far as it was read.
+pub(crate) type Opened = (Connection, Framing, Stream);
+
+/// Opens `most` streams, of each so many events.
+pub(crate) async fn open_all(
+    address: &str,
+    most: usize,
+    events: u64,
+    request: impl Fn(usize) -> Vec<u8>,
+) -> anyhow::Result<Vec<Opened>> {
+    let mut opening = JoinSet::new();
+    let mut streams = Vec::new();
+    for number in 0..most {
+        if opening.len() >= OPENING
+            && let Some(opened) = opening.join_next().await
+        {
+            streams.push(opened??);
+        }
+        opening.spawn(open(address.to_owned(), request(number), events));
+    }
+    while let Some(opened) = opening.join_next().await {
+        streams.push(opened??);
+    }
+    Ok(streams)
+}
+
+/// Reads streams to their ends. Each must have so many events, all in order.
+pub(crate) async fn read_to_end(streams: Vec<Opened>, events: u64) -> anyhow::Result<()> {
+    for (mut connection, framing, mut stream) in streams {
+        connection.rest(framing, |part| stream.push(part)).await?;
+        ensure!(
+            stream.is_whole(events),
+            "a held stream is not whole: {stream:?}"
+        );
+    }
+    Ok(())
+}
+
+async fn open(address: String, request: Vec<u8>, events: u64) -> anyhow::Result<Opened> {
+    let mut connection = Connection::open(&address).await?;
     connection.send(&request).await?;
     let mut stream = Stream::new();
     let (status, framing) = connection
         .answer_until(|part| {
             stream.push(part);
-            stream.events >= 10
+            stream.events >= events
         })
         .await?;
     ensure!(status == 200, "HTTP {status}");

@@ -2,7 +2,6 @@
 //! takes longer through the gateway than asked directly.
 
 mod faces;
-mod model;
 mod runner;
 
 use std::time::{Duration, Instant};
@@ -15,10 +14,10 @@ use crate::Options;
 use crate::client::Connection;
 use crate::figures::{median, percentile, write};
 use crate::load::Target;
+use crate::model::{Items, ModelServer, Waits, tell_waits};
 use crate::process::machine;
 use crate::stage::{Database, Extra, Stage};
 use crate::stub::RUNNER_ID;
-use model::{Items, ModelServer};
 use runner::Runner;
 
 /// Connections that ask at a time.
@@ -125,7 +124,8 @@ fn askings(tokens: &[String]) -> [Asking; 3] {
     ]
 }
 
-fn directly() -> Vec<u8> {
+/// A request for one stream of the model itself.
+pub(crate) fn directly() -> Vec<u8> {
     let message = json!({"role": "user", "content": "go"});
     let body = json!({"model": "bench", "messages": [message], "stream": true});
     post("/v1/chat/completions", "none", &body.to_string())
@@ -185,22 +185,6 @@ async fn ask(address: &str, asking: &Asking, seconds: f64) -> anyhow::Result<f64
     Ok(answers as f64 / begin.elapsed().as_secs_f64())
 }
 
-/// Milliseconds that items of streams took.
-#[derive(Default)]
-struct Waits {
-    /// From the request to the first item.
-    first: Vec<f64>,
-    /// From each item's leaving to its coming.
-    each: Vec<f64>,
-}
-
-impl Waits {
-    fn add(&mut self, items: Items) {
-        self.first.push(items.first);
-        self.each.extend(items.each);
-    }
-}
-
 fn tell_rates(target: &str, askings: &[Asking], rates: &[Vec<f64>]) -> Value {
     let yardstick = &rates[0];
     let mut told = Vec::new();
@@ -218,33 +202,6 @@ fn tell_rates(target: &str, askings: &[Asking], rates: &[Vec<f64>]) -> Value {
         }));
     }
     told.into()
-}
-
-fn tell_waits(target: &str, direct: &Waits, through: &Waits) -> Value {
-    let of = |through: &[f64], direct: &[f64]| {
-        [50.0, 99.0].map(|at| (percentile(through, at), percentile(direct, at)))
-    };
-    let streams = direct.first.len();
-    let mut told = json!({"streams": streams, "items": direct.each.len()});
-    for (name, [p50, p99]) in [
-        ("first item", of(&through.first, &direct.first)),
-        ("each item", of(&through.each, &direct.each)),
-    ] {
-        println!(
-            "{target:<12} {name:<14} +{:.2} ms p50, +{:.2} ms p99 over the model asked directly \
-             ({:.2} and {:.2} ms), {streams} streams of {} items",
-            p50.0 - p50.1,
-            p99.0 - p99.1,
-            p50.1,
-            p99.1,
-            model::ITEMS,
-        );
-        told[name.replace(' ', "_")] = json!({
-            "added_p50_ms": p50.0 - p50.1, "added_p99_ms": p99.0 - p99.1,
-            "direct_p50_ms": p50.1, "direct_p99_ms": p99.1,
-        });
-    }
-    told
 }
 
 /// The token that stands in a request to a runner.

@@ -10,6 +10,7 @@
 mod agent;
 mod cancel;
 mod client;
+mod connectors;
 mod figures;
 mod fresh;
 mod harness;
@@ -17,6 +18,7 @@ mod held;
 mod host;
 mod ingest;
 mod load;
+mod model;
 mod passthrough;
 mod process;
 mod rounds;
@@ -85,6 +87,8 @@ enum Command {
         #[arg(long, default_value_t = 20)]
         sessions: usize,
     },
+    /// Time that the connectors service adds to the first piece of an agent, and its memory per open stream.
+    Connectors,
     /// Short runs on a PostgreSQL database that was never analysed, beside the same after ANALYZE. `--postgres` names a
     /// server with the right to create databases.
     Fresh,
@@ -116,6 +120,7 @@ fn main() -> anyhow::Result<()> {
         Command::Fresh => one_thread(fresh::run(&options)),
         Command::Host => one_thread(host::run(&options)),
         Command::Harness { sessions } => one_thread(harness::run(&options, sessions)),
+        Command::Connectors => one_thread(connectors::run(&options)),
         Command::Agent { plays } => many_threads(agent::run(&options, plays)),
         Command::Held => one_thread(async {
             let stage = stage::Stage::new(&options).await?;

@@ -37,7 +37,10 @@ pub(crate) struct Served {
 
 impl Served {
     async fn spawn(command: &mut Command, stderr: &Path) -> anyhow::Result<Self> {
-        let stderr = fs::File::create(stderr)?;
+        Self::start(command, fs::File::create(stderr)?.into()).await
+    }
+
+    async fn start(command: &mut Command, stderr: Stdio) -> anyhow::Result<Self> {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -290,6 +293,27 @@ impl Drop for Stage {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+/// The connectors service, from the directory of the gateway's binary. It may reach this platform beside public ones.
+pub(crate) async fn connectors(options: &Options, platform: &str) -> anyhow::Result<Served> {
+    let beside = match &options.gateway {
+        Some(gateway) => gateway.clone(),
+        None => std::env::current_exe()?,
+    };
+    let binary = beside.with_file_name("runnel-connectors");
+    ensure!(
+        binary.exists(),
+        "{} is not there: cargo build --release --package connectors",
+        binary.display()
+    );
+    let mut command = Command::new(binary);
+    command
+        .args(["serve", "--listen", "127.0.0.1:0", "--log", "warn"])
+        .args(["--allow", platform])
+        .env("RUNNEL_CONNECTORS_SECRET", SECRET);
+    let served = Served::start(&mut command, Stdio::inherit()).await;
+    served.context("the connectors service does not start")
 }
 
 /// Builds the gateway as it is shipped, beside this program.

@@ -1,11 +1,10 @@
 //! What each model face adds to the first item of a stream, with many streams at once.
 
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 
-use super::model::Items;
 use super::{directly, post};
 use crate::figures::percentile;
+use crate::model::Items;
 
 /// Streams at one time.
 const AT_ONCE: usize = 64;
@@ -51,16 +50,8 @@ pub(super) async fn measure(
 }
 
 async fn first_items(address: &str, requests: Vec<Vec<u8>>) -> anyhow::Result<Vec<f64>> {
-    let mut streams = JoinSet::new();
-    for request in requests {
-        let address = address.to_owned();
-        streams.spawn(async move { Items::of(&address, &request).await });
-    }
-    let mut first = Vec::new();
-    while let Some(items) = streams.join_next().await {
-        first.push(items??.first);
-    }
-    Ok(first)
+    let items = Items::at_once(address, requests).await?;
+    Ok(items.iter().map(|items| items.first).collect())
 }
 
 fn chat(token: &str) -> Vec<u8> {

@@ -1,5 +1,5 @@
 //! A provider whose model says when it speaks: each item holds the time at which it left. It has a thread of
-//! its own, and the clock of this process.
+//! its own, and the clock of this process. Also the times that its items took, as they are printed.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -7,36 +7,46 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::client::Connection;
+use crate::figures::percentile;
 use crate::stub::read_request;
 
 /// Items of a stream, and the pause before each but the first.
-pub(super) const ITEMS: usize = 50;
+pub(crate) const ITEMS: usize = 50;
 const PAUSE: Duration = Duration::from_millis(5);
+/// The model that sends [`HELD_ITEMS`] at once and ends after [`ModelServer::release`].
+pub(crate) const HELD: &str = "held";
+pub(crate) const HELD_ITEMS: usize = 10;
 /// Before the number that an item holds: every face shows it so.
 const MARK: &str = "\":\"at:";
+/// A field of the whole text so far. It stands beside an item and is not one.
+const WHOLE: &str = "all_content";
 
 /// All times are told from here.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Serves until the process ends.
-pub(super) struct ModelServer {
-    pub(super) address: String,
+pub(crate) struct ModelServer {
+    pub(crate) address: String,
+    released: watch::Sender<bool>,
 }
 
 /// How long the items of one stream took, in milliseconds.
-pub(super) struct Items {
-    pub(super) first: f64,
-    pub(super) each: Vec<f64>,
+pub(crate) struct Items {
+    pub(crate) first: f64,
+    pub(crate) each: Vec<f64>,
+    /// The body of the response.
+    pub(crate) text: String,
 }
 
 impl ModelServer {
-    pub(super) fn start() -> anyhow::Result<Self> {
+    pub(crate) fn start() -> anyhow::Result<Self> {
         LazyLock::force(&START);
         let listener = std::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         listener.set_nonblocking(true)?;
@@ -44,16 +54,22 @@ impl ModelServer {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
+        let (released, hears) = watch::channel(false);
         std::thread::Builder::new()
             .name("model".to_owned())
-            .spawn(move || runtime.block_on(serve(listener)))?;
-        Ok(Self { address })
+            .spawn(move || runtime.block_on(serve(listener, hears)))?;
+        Ok(Self { address, released })
+    }
+
+    /// Ends the streams of the model [`HELD`], and later ones at once.
+    pub(crate) fn release(&self) {
+        self.released.send_replace(true);
     }
 }
 
 impl Items {
     /// Asks for one stream and reads it to its end.
-    pub(super) async fn of(address: &str, request: &[u8]) -> anyhow::Result<Self> {
+    pub(crate) async fn of(address: &str, request: &[u8]) -> anyhow::Result<Self> {
         let mut connection = Connection::open(address).await?;
         let begin = Instant::now();
         connection.send(request).await?;
@@ -77,14 +93,78 @@ impl Items {
         Ok(Self {
             first: millis(first),
             each,
+            text,
         })
     }
+
+    /// Sends all requests at one time, each on its own connection.
+    pub(crate) async fn at_once(
+        address: &str,
+        requests: Vec<Vec<u8>>,
+    ) -> anyhow::Result<Vec<Self>> {
+        let mut streams = JoinSet::new();
+        for request in requests {
+            let address = address.to_owned();
+            streams.spawn(async move { Self::of(&address, &request).await });
+        }
+        let mut all = Vec::new();
+        while let Some(items) = streams.join_next().await {
+            all.push(items??);
+        }
+        Ok(all)
+    }
+}
+
+/// Milliseconds that items of streams took.
+#[derive(Default)]
+pub(crate) struct Waits {
+    /// From the request to the first item.
+    pub(crate) first: Vec<f64>,
+    /// From each item's leaving to its coming.
+    pub(crate) each: Vec<f64>,
+}
+
+impl Waits {
+    pub(crate) fn add(&mut self, items: Items) {
+        self.first.push(items.first);
+        self.each.extend(items.each);
+    }
+}
+
+/// Prints what a way adds to the items of the model asked directly, and gives it as JSON.
+pub(crate) fn tell_waits(target: &str, direct: &Waits, through: &Waits) -> Value {
+    let of = |through: &[f64], direct: &[f64]| {
+        [50.0, 99.0].map(|at| (percentile(through, at), percentile(direct, at)))
+    };
+    let streams = direct.first.len();
+    let mut told = json!({"streams": streams, "items": direct.each.len()});
+    for (name, [p50, p99]) in [
+        ("first item", of(&through.first, &direct.first)),
+        ("each item", of(&through.each, &direct.each)),
+    ] {
+        println!(
+            "{target:<12} {name:<14} +{:.2} ms p50, +{:.2} ms p99 over the model asked directly \
+             ({:.2} and {:.2} ms), {streams} streams of {} items",
+            p50.0 - p50.1,
+            p99.0 - p99.1,
+            p50.1,
+            p99.1,
+            ITEMS,
+        );
+        told[name.replace(' ', "_")] = json!({
+            "added_p50_ms": p50.0 - p50.1, "added_p99_ms": p99.0 - p99.1,
+            "direct_p50_ms": p50.1, "direct_p99_ms": p99.1,
+        });
+    }
+    told
 }
 
 /// When the next item left, if all of it is there.
 fn next_time(text: &str, read: &mut usize) -> Option<Duration> {
     let rest = &text[*read..];
-    let from = rest.find(MARK)? + MARK.len();
+    let mut marks = rest.match_indices(MARK);
+    let (mark, _) = marks.find(|(at, _)| !rest[..*at].ends_with(WHOLE))?;
+    let from = mark + MARK.len();
     let length = rest[from..].find('"')?;
     let nanos = rest[from..from + length].parse().ok()?;
     *read += from + length;
@@ -95,28 +175,37 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-async fn serve(listener: std::net::TcpListener) -> anyhow::Result<()> {
+async fn serve(
+    listener: std::net::TcpListener,
+    released: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => if let Ok((socket, _)) = accepted {
-                connections.spawn(converse(socket));
+                connections.spawn(converse(socket, released.clone()));
             },
             Some(_) = connections.join_next() => {}
         }
     }
 }
 
-async fn converse(mut socket: TcpStream) -> anyhow::Result<()> {
+async fn converse(
+    mut socket: TcpStream,
+    mut released: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
     socket.set_nodelay(true)?;
     let mut buffer = Vec::new();
-    while read_request(&mut socket, &mut buffer).await?.is_some() {
+    while let Some(request) = read_request(&mut socket, &mut buffer).await? {
+        let asked: Value = serde_json::from_slice(&request.body)?;
+        let is_held = asked["model"] == HELD;
+        let items = if is_held { HELD_ITEMS } else { ITEMS };
         let mut head = String::from(
             "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
         );
-        for item in 0..ITEMS {
-            if item > 0 {
+        for item in 0..items {
+            if item > 0 && !is_held {
                 tokio::time::sleep(PAUSE).await;
             }
             let now = Instant::now().duration_since(*START).as_nanos();
@@ -127,6 +216,9 @@ async fn converse(mut socket: TcpStream) -> anyhow::Result<()> {
             )?;
             socket.write_all(head.as_bytes()).await?;
             head.clear();
+        }
+        if is_held {
+            released.wait_for(|released| *released).await?;
         }
         let end = json!({"index": 0, "delta": {}, "finish_reason": "stop"});
         chunk(&mut head, &json!({"id": "c", "choices": [end]}).to_string())?;
@@ -156,10 +248,19 @@ mod tests {
         assert_eq!(times, [1234, 5].map(Duration::from_nanos));
     }
 
+    #[test]
+    fn the_text_so_far_is_no_item() {
+        let text =
+            r#"{"content":"at:5","all_content":"at:5"}{"content":"at:7","all_content":"at:5at:7"}"#;
+        let mut read = 0;
+        let times: Vec<_> = std::iter::from_fn(|| next_time(text, &mut read)).collect();
+        assert_eq!(times, [5, 7].map(Duration::from_nanos));
+    }
+
     #[tokio::test]
     async fn a_stream_asked_directly_comes_whole() {
         let server = ModelServer::start().unwrap();
-        let items = Items::of(&server.address, &super::super::directly()).await;
+        let items = Items::of(&server.address, &crate::host::directly()).await;
         let items = items.unwrap();
         assert_eq!(items.each.len(), ITEMS);
         assert!(items.first >= 0.0 && items.each.iter().all(|item| *item < 5000.0));

@@ -1,0 +1,162 @@
+//! Time that the connectors service adds to the first piece of an agent, and its memory per open stream. The bench is
+//! both the gateway, which signs the runs, and the platform.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use runner_kit::SigningSecret;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::Options;
+use crate::figures::write;
+use crate::held::{Held, open_all, read_to_end};
+use crate::host::directly;
+use crate::model::{HELD, HELD_ITEMS, Items, ModelServer, Waits, tell_waits};
+use crate::process::{machine, resident};
+use crate::stage::{SECRET, connectors};
+
+const RUNNER: &str = "plugin:runnel/openai-agent/default";
+/// Streams of one round, one after the other, of each way.
+const ALONE: usize = 20;
+/// Streams at one time.
+const AT_ONCE: usize = 64;
+/// Results of a held run: its deltas, its message, its end.
+const HELD_RESULTS: u64 = HELD_ITEMS as u64 + 2;
+/// Time for memory to settle.
+const SETTLES: Duration = Duration::from_secs(2);
+
+pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
+    println!("{}", machine());
+    let model = ModelServer::start()?;
+    let gateway = Gateway::new(&model)?;
+    let first = first_pieces(options, &gateway, &model).await?;
+    let held = hold(options, &gateway, &model).await?;
+    println!(
+        "{:<12} {:<14} {:.1} KiB per open stream, {} of them ({:.0} MiB without them)",
+        held.name,
+        "memory",
+        held.per_stream / 1024.0,
+        held.streams,
+        held.idle as f64 / (1024.0 * 1024.0),
+    );
+    let told = json!({"first": first, "held": held.to_json()});
+    write(options, &json!({"machine": machine(), "connectors": told}))
+}
+
+/// Both ways in turn in each round: one stream after the other, then many at one time.
+async fn first_pieces(
+    options: &Options,
+    gateway: &Gateway,
+    model: &ModelServer,
+) -> anyhow::Result<Value> {
+    let service = connectors(options, &model.address).await?;
+    whole(vec![
+        Items::of(&service.address, &gateway.run("bench")).await?,
+    ])?;
+    let mut alone = [Waits::default(), Waits::default()];
+    let mut at_once = [Waits::default(), Waits::default()];
+    for _ in 0..options.rounds {
+        for _ in 0..ALONE {
+            alone[0].add(Items::of(&model.address, &directly()).await?);
+            let through = Items::of(&service.address, &gateway.run("bench")).await?;
+            add(&mut alone[1], whole(vec![through])?);
+        }
+        let direct = Items::at_once(&model.address, vec![directly(); AT_ONCE]).await?;
+        add(&mut at_once[0], direct);
+        let runs = (0..AT_ONCE).map(|_| gateway.run("bench")).collect();
+        let through = Items::at_once(&service.address, runs).await?;
+        add(&mut at_once[1], whole(through)?);
+    }
+    Ok(json!({
+        "one_at_a_time": tell_waits("one by one", &alone[0], &alone[1]),
+        "at_once": tell_waits(&format!("{AT_ONCE} at once"), &at_once[0], &at_once[1]),
+    }))
+}
+
+fn add(waits: &mut Waits, streams: Vec<Items>) {
+    for items in streams {
+        waits.add(items);
+    }
+}
+
+/// Refuses runs that did not complete.
+fn whole(streams: Vec<Items>) -> anyhow::Result<Vec<Items>> {
+    for items in &streams {
+        let completed = items.text.contains("\nevent: run.completed\n");
+        ensure!(completed, "a run is not whole: {}", items.text);
+    }
+    Ok(streams)
+}
+
+/// Measures a fresh process while its streams wait, and reads all of them to their ends.
+async fn hold(options: &Options, gateway: &Gateway, model: &ModelServer) -> anyhow::Result<Held> {
+    let service = connectors(options, &model.address).await?;
+    let warm = (0..8).map(|_| gateway.run("bench")).collect();
+    whole(Items::at_once(&service.address, warm).await?)?;
+    tokio::time::sleep(SETTLES).await;
+    let idle = resident(service.pid)?;
+    let most = options.streams;
+    let request = |_| gateway.run(HELD);
+    let streams = open_all(&service.address, most, HELD_ITEMS as u64, request).await?;
+    tokio::time::sleep(SETTLES).await;
+    let full = resident(service.pid)?;
+    model.release();
+    read_to_end(streams, HELD_RESULTS).await?;
+    Ok(Held {
+        name: "connectors",
+        idle,
+        full,
+        streams: most,
+        per_stream: (full as f64 - idle as f64) / most as f64,
+    })
+}
+
+/// The gateway's side of the runner API, for one agent on the model's server.
+struct Gateway {
+    secret: SigningSecret,
+    base_url: String,
+}
+
+impl Gateway {
+    fn new(model: &ModelServer) -> anyhow::Result<Self> {
+        Ok(Self {
+            secret: SECRET.parse().context("the signing secret")?,
+            base_url: format!("http://{}/v1", model.address),
+        })
+    }
+
+    /// A signed `POST /runs` of a new run. The agent reads no history, so nothing is asked of the gateway.
+    fn run(&self, model: &str) -> Vec<u8> {
+        let id = Uuid::now_v7();
+        let now = id.get_timestamp().map_or(0, |time| time.to_unix().0);
+        let body = json!({
+            "runner_id": RUNNER,
+            "runner_name": "default",
+            "host": {
+                "base_url": "http://127.0.0.1:1/host/v1", "token": "bench", "token_expires_at": now + 3600,
+            },
+            "context": {
+                "run_id": id,
+                "trigger": {"type": "message.received", "source": "api"},
+                "event": {"event_id": id, "event_type": "message.received", "source": "api"},
+                "conversation": {"conversation_id": id},
+                "input": {"text": "go", "contents": [{"type": "text", "text": "go"}]},
+                "delivery": {"surface": "api", "supports_streaming": true},
+                "resources": {},
+                "runtime": {"host": "runnel", "protocol_version": "1"},
+                "config": {"base-url": self.base_url, "model": model, "history": 0},
+            },
+        });
+        let body = body.to_string();
+        let seconds = i64::try_from(now).unwrap_or_default();
+        let signature = self.secret.sign(&id.to_string(), seconds, body.as_bytes());
+        format!(
+            "POST /runs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             webhook-id: {id}\r\nwebhook-timestamp: {now}\r\nwebhook-signature: {signature}\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .into_bytes()
+    }
+}
