@@ -36,8 +36,13 @@ fn pages_name_each_key_with_its_default() {
             let is_common = at >= form.len();
             let row = row(if is_common { &overview } else { &page }, &item.name);
             let row = row.unwrap_or_else(|| panic!("{}: no row for {}", platform.name, item.name));
-            for word in words(item) {
-                assert!(row.contains(&word), "{}: {word}: {row}", platform.name);
+            let last = row.trim_end_matches('|').rsplit(" | ").next();
+            let last = last.unwrap().trim().trim_matches('`');
+            if let Some(default) = default(item) {
+                assert_eq!(last, default, "{}: {row}", platform.name);
+            }
+            for option in options(item) {
+                assert!(row.contains(&option), "{}: {option}: {row}", platform.name);
             }
         }
     }
@@ -69,18 +74,21 @@ fn agents_on_pages_have_valid_configurations() {
     }
 }
 
-/// The words of an item's row: its default or that it is required, and its options.
-fn words(item: &FormItem) -> Vec<String> {
-    let default = match &item.default {
+/// The last cell of an item's row. `None`: free.
+fn default(item: &FormItem) -> Option<String> {
+    match &item.default {
         Value::Null if item.required => Some("required".to_owned()),
+        Value::Null => None,
+        Value::String(text) if text.is_empty() => Some("none".to_owned()),
         Value::String(text) => Some(text.clone()),
-        Value::Null | Value::Object(_) => None,
         value => Some(value.to_string()),
-    };
+    }
+}
+
+fn options(item: &FormItem) -> impl Iterator<Item = String> {
     let options = item.options.iter().flatten();
     let options = options.filter_map(|option| option["name"].as_str());
-    let options = options.map(|option| format!("`{option}`"));
-    default.into_iter().chain(options).collect()
+    options.map(|option| format!("`{option}`"))
 }
 
 /// The row of a table whose first cell is that key.
