@@ -122,6 +122,8 @@ mod migrate;
 mod misbehaviour;
 #[path = "e2e/models.rs"]
 mod models;
+#[path = "e2e/moved.rs"]
+mod moved;
 #[path = "e2e/one_of_many.rs"]
 mod one_of_many;
 #[path = "e2e/onward.rs"]

@@ -6,6 +6,7 @@ pub mod collector;
 pub mod connectors;
 pub mod database;
 pub mod deferred;
+pub mod fake_platforms;
 pub mod forger;
 pub mod gateway;
 pub mod half_sent;

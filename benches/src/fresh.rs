@@ -79,12 +79,13 @@ async fn measure(
         side.drive(stub.pid, FILL_SECONDS).await?;
         side.rounds.clear();
     }
-    for _ in 0..stage.options.rounds {
-        for (place, side) in sides.iter_mut().enumerate() {
+    for round in 0..stage.options.rounds {
+        // Tables grow: each side comes first in every second round.
+        for place in [round % 2, (round + 1) % 2] {
             if place == 1 {
-                execute(&side.database, "ANALYZE").await?;
+                execute(&sides[place].database, "ANALYZE").await?;
             }
-            side.drive(stub.pid, stage.options.seconds).await?;
+            sides[place].drive(stub.pid, stage.options.seconds).await?;
         }
         ensure!(
             !is_analysed(&sides[0].database).await?,

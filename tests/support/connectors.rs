@@ -67,11 +67,17 @@ impl ConnectorHouse {
 
 /// The service of the connectors, with loopback open and these arguments as well.
 pub async fn connectors(arguments: &[&str]) -> Listening {
+    let (name, value) = PLATFORM_KEY;
+    connectors_with(arguments, &[(name.to_owned(), value.to_owned())]).await
+}
+
+/// The same with these variables.
+pub async fn connectors_with(arguments: &[&str], variables: &[(String, String)]) -> Listening {
     let mut command = Command::new(runnel_connectors());
     command
         .args(["serve", "--listen", "127.0.0.1:0", "--allow", "127.0.0.0/8"])
         .args(arguments)
         .env("RUNNEL_CONNECTORS_SECRET", SECRET)
-        .env(PLATFORM_KEY.0, PLATFORM_KEY.1);
+        .envs(variables.iter().cloned());
     Listening::spawn(&mut command).await.unwrap()
 }

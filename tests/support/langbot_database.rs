@@ -61,7 +61,17 @@ pub struct LangbotDatabase {
 impl LangbotDatabase {
     /// `None` when the engine is `PostgreSQL` and no server was named.
     pub async fn create(engine: Engine, directory: &Directory) -> Option<Self> {
-        let sql = sql();
+        Self::create_at(engine, directory, &[]).await
+    }
+
+    /// The same with other addresses in place of those of the fixture.
+    pub async fn create_at(
+        engine: Engine,
+        directory: &Directory,
+        addresses: &[(&str, String)],
+    ) -> Option<Self> {
+        let place = |sql: String, (from, to): &(&str, String)| sql.replace(from, to);
+        let sql = addresses.iter().fold(sql(), place);
         match engine {
             Engine::Sqlite => {
                 let path = directory.file("langbot.db");
@@ -130,7 +140,7 @@ fn rows(table: &str) -> Vec<Value> {
 }
 
 /// The pipelines of the export that select a built-in runner.
-fn pipelines() -> Vec<Value> {
+pub fn pipelines() -> Vec<Value> {
     let export = std::fs::read_to_string(repository_file("tests/fixtures/langbot_export.json"));
     let export: Value = serde_json::from_str(&export.unwrap()).unwrap();
     let all = export["pipelines"].as_array().unwrap().iter();

@@ -1,0 +1,181 @@
+//! A move from `LangBot`: its database becomes a configuration, and each of its nine pipelines answers.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use reqwest::Method;
+
+use crate::support::client::{Client, send};
+use crate::support::connectors::connectors_with;
+use crate::support::fake_platforms::FakePlatforms;
+use crate::support::langbot_database::{LangbotDatabase, pipelines};
+use crate::support::listening::{Listening, local_agent_under};
+use crate::support::runner::SECRET;
+use crate::support::{Directory, Engine, Postgres, Printed, Sqlite, programs, run};
+
+const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+/// The address of the Local Agent where it has none of its own.
+const LOCAL_AGENT: &str = "127.0.0.1:9101";
+/// Runners whose addresses are fixed in LangBot.
+const FIXED: [&str; 2] = ["app-id = \"app-4\"\n", "app-id = \"app-8\"\n"];
+
+/// Addresses of the fixture, and the paths of the fake platforms that take their places.
+const ADDRESSES: [(&str, &str); 7] = [
+    ("https://dify.example/v1", "/v1"),
+    ("https://api.coze.com", ""),
+    ("https://n8n.example/webhook/5", "/webhook/5"),
+    ("http://langflow.example:7860", ""),
+    ("http://deerflow.example:2026", ""),
+    ("http://weknora.example:8080/api/v1", "/api/v1"),
+    ("https://api.openai.example/v1", "/openai/v1"),
+];
+
+#[rstest]
+#[tokio::test]
+async fn nine_migrated_pipelines_answer_two_turns(#[values(Sqlite, Postgres)] engine: Engine) {
+    let directory = Directory::new();
+    let platforms = FakePlatforms::start().await;
+    let places = ADDRESSES.map(|(from, path)| (from, format!("{}{path}", platforms.url)));
+    let Some(database) = LangbotDatabase::create_at(engine, &directory, &places).await else {
+        return;
+    };
+    // The secrets of the platforms are the service's environment, and it needs an address before the migration.
+    let told = migrate(&directory, &database.source, "http://127.0.0.1:9120").await;
+    let service = connectors_with(&["--ids", "langbot"], &variables(&told)).await;
+    let local_agent = local_agent_under(SECRET).await;
+    let told = migrate(&directory, &database.source, &service.url).await;
+    let gateway = serve(&directory, &told, &platforms, &local_agent).await;
+
+    for turn in ["hello", "again"] {
+        for pipeline in pipelines() {
+            let name = pipeline["name"].as_str().unwrap();
+            let answer = ask(&gateway, &pipeline["uuid"], &format!("{turn} {name}")).await;
+            assert!(
+                answer.contains(&format!("heard {turn} {name} in ")),
+                "{name}: {answer}"
+            );
+            let is_known = !answer.contains("a new conversation");
+            assert_eq!(
+                is_known,
+                turn == "again" || keeps_sessions(name),
+                "{name}: {answer}"
+            );
+        }
+    }
+}
+
+/// Whether the first turn already names a conversation: the caller's, or one that is made before the message.
+fn keeps_sessions(pipeline: &str) -> bool {
+    matches!(pipeline, "n8n" | "Langflow" | "DeerFlow" | "WeKnora")
+}
+
+/// Writes the configuration anew; the report.
+async fn migrate(directory: &Directory, source: &str, connectors: &str) -> Value {
+    let _ = std::fs::remove_file(directory.file("runnel.toml"));
+    let arguments = [
+        "migrate-config",
+        source,
+        "--connectors",
+        connectors,
+        "--local-agent",
+        "runnel",
+        "--write",
+        "runnel.toml",
+        "--json",
+    ];
+    let printed = runnel(directory, &arguments, &[]).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    serde_json::from_str(&printed.stdout).unwrap()
+}
+
+async fn runnel(
+    directory: &Directory,
+    arguments: &[&str],
+    variables: &[(String, String)],
+) -> Printed {
+    let mut command = Command::new(programs::runnel());
+    command
+        .args(arguments)
+        .current_dir(directory.file(""))
+        .envs(variables.iter().cloned());
+    run(&mut command).await
+}
+
+/// All variables of the report, with values.
+fn variables(told: &Value) -> Vec<(String, String)> {
+    let named = told["variables"].as_array().unwrap().iter();
+    let named = named.map(|one| one["name"].as_str().unwrap().to_owned());
+    named
+        .map(|name| {
+            let value = match name.as_str() {
+                "RUNNEL_MASTER_KEY" => MASTER_KEY,
+                name if name.ends_with("_RUNNER_SECRET") => SECRET,
+                _ => "a-key",
+            };
+            (name, value.to_owned())
+        })
+        .collect()
+}
+
+/// Starts the gateway on what was written, with free ports in place of fixed ones.
+async fn serve(
+    directory: &Directory,
+    told: &Value,
+    platforms: &FakePlatforms,
+    local_agent: &Listening,
+) -> (Client, Listening) {
+    let written = std::fs::read_to_string(directory.file("runnel.toml")).unwrap();
+    let place = local_agent.url.strip_prefix("http://").unwrap();
+    let mut written = written.replace(LOCAL_AGENT, place);
+    for line in FIXED {
+        assert!(written.contains(line), "{line}: {written}");
+        let base = format!("{line}base-url = \"{}\"\n", platforms.url);
+        written = written.replace(line, &base);
+    }
+    directory.write("runnel.toml", &written);
+    let mut variables = variables(told);
+    let database = format!(
+        "sqlite://{}?mode=rwc",
+        directory.file("runnel.db").display()
+    );
+    variables.push(("RUNNEL__DATABASE__URL".to_owned(), database));
+    variables.push((
+        "RUNNEL__SERVER__LISTEN".to_owned(),
+        "127.0.0.1:0".to_owned(),
+    ));
+    let checked = runnel(directory, &["check-config"], &variables).await;
+    assert_eq!(
+        checked.stdout, "the configuration is valid\n",
+        "{checked:?}"
+    );
+    let made = [
+        "token", "create", "--role", "client", "--name", "test", "--json",
+    ];
+    let made = runnel(directory, &made, &variables).await;
+    let made: Value = serde_json::from_str(&made.stdout).unwrap_or_else(|_| panic!("{made:?}"));
+    let mut command = Command::new(programs::runnel());
+    command
+        .arg("serve")
+        .current_dir(directory.file(""))
+        .envs(variables);
+    let gateway = Listening::spawn(&mut command).await.unwrap();
+    (
+        Client::new(&gateway.url, made["key"].as_str().unwrap()),
+        gateway,
+    )
+}
+
+/// Posts a message to a pipeline, in one conversation of that pipeline. The text of its answer.
+async fn ask((client, _): &(Client, Listening), pipeline: &Value, text: &str) -> String {
+    let query = json!({
+        "query_id": text, "launcher_type": "person", "launcher_id": pipeline, "pipeline_uuid": pipeline,
+        "message_chain": [{"type": "Plain", "text": text}],
+    });
+    let posted = client.request(Method::POST, "/v1/adapters/pipeline/queries");
+    let posted = send(posted.json(&query)).await.unwrap();
+    assert_eq!(posted.status, 202, "{text}: {}", posted.body);
+    let run = client.finished(&posted.run_id()).await;
+    assert_eq!(run["status"], "completed", "{text}: {run}");
+    run["output"].to_string()
+}

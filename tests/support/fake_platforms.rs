@@ -1,0 +1,236 @@
+//! The platforms that connectors call, in one server: each answers a text with that text, its own name, and whether it
+//! knows the conversation.
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+/// The Dify conversation: Dify's ids are UUIDs.
+const DIFY_CONVERSATION: &str = "7b6a1e0c-5d3f-4b7a-9a61-0f1d2c3b4a59";
+const MOST_BYTES: usize = 1024 * 1024;
+
+/// The server. It stops when it is dropped.
+pub struct FakePlatforms {
+    /// `http://127.0.0.1:{port}`.
+    pub url: String,
+    _tasks: JoinSet<()>,
+}
+
+impl FakePlatforms {
+    /// Starts the server on a free port.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let router = Router::new().fallback(answer);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { url, _tasks: tasks }
+    }
+}
+
+async fn answer(request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = to_bytes(body, MOST_BYTES).await.unwrap();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let path = parts.uri.to_string();
+    let path = path.as_str();
+    if path.ends_with("/chat-messages") {
+        dify(&body)
+    } else if path.starts_with("/webhook/") {
+        n8n(&body)
+    } else if path.starts_with("/v3/chat") {
+        coze(path, &body)
+    } else if path.starts_with("/api/v1/apps/") {
+        dashscope(&body)
+    } else if path.starts_with("/api/v1/run/") {
+        langflow(&body)
+    } else if path.ends_with("/chat/completions") {
+        openai(&body)
+    } else if path == "/api/chat" {
+        tbox(&body)
+    } else if path == "/api/v1/sessions" {
+        axum::Json(json!({"success": true, "data": {"id": "session-1"}})).into_response()
+    } else if path.starts_with("/api/v1/agent-chat/") || path.starts_with("/api/v1/knowledge-chat/")
+    {
+        weknora(path, &body)
+    } else if path.ends_with("/threads") {
+        axum::Json(json!({"thread_id": "thread-1"})).into_response()
+    } else if path.ends_with("/runs/stream") {
+        deerflow(path, &body)
+    } else {
+        (StatusCode::NOT_FOUND, "no such path").into_response()
+    }
+}
+
+/// The answer of a platform to a text. `known`: the id of the conversation that came along.
+fn text(platform: &str, asked: &Value, known: Option<&str>) -> String {
+    let asked = asked.as_str().unwrap_or_default();
+    let known = known
+        .filter(|id| !id.is_empty())
+        .unwrap_or("a new conversation");
+    format!("{platform} heard {asked} in {known}")
+}
+
+fn sse(events: &[(Option<&str>, Value)]) -> Response {
+    let mut body = String::new();
+    for (name, data) in events {
+        if let Some(name) = name {
+            body.push_str(&format!("event: {name}\n"));
+        }
+        body.push_str(&format!("data: {data}\n\n"));
+    }
+    let head = [("content-type", "text/event-stream")];
+    (head, Body::from(body)).into_response()
+}
+
+fn dify(body: &Value) -> Response {
+    let said = text("dify", &body["query"], body["conversation_id"].as_str());
+    let id = DIFY_CONVERSATION;
+    let usage = json!({"usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}});
+    sse(&[
+        (
+            None,
+            json!({"event": "message", "task_id": "t", "conversation_id": id, "answer": said}),
+        ),
+        (
+            None,
+            json!({"event": "message_end", "task_id": "t", "conversation_id": id, "metadata": usage}),
+        ),
+    ])
+}
+
+/// A model that streams: it stands behind the Local Agent. It finds its text again in the history.
+fn openai(body: &Value) -> Response {
+    let messages = body["messages"].as_array().cloned().unwrap_or_default();
+    let of_user = messages.iter().filter(|message| message["role"] == "user");
+    let asked = of_user.last().map(|message| &message["content"]);
+    let has_history = messages
+        .iter()
+        .any(|message| message["role"] == "assistant");
+    let said = text(
+        "openai",
+        asked.unwrap_or(&Value::Null),
+        has_history.then_some("its history"),
+    );
+    let chunk = |delta: Value, end: Value| {
+        json!({"id": "c", "object": "chat.completion.chunk", "model": "m",
+            "choices": [{"index": 0, "delta": delta, "finish_reason": end}]})
+    };
+    sse(&[
+        (None, chunk(json!({"content": said}), Value::Null)),
+        (None, chunk(json!({}), json!("stop"))),
+    ])
+}
+
+fn n8n(body: &Value) -> Response {
+    // n8n keeps no id of its own: the caller's names the conversation.
+    let said = text("n8n", &body["chatInput"], Some("its session"));
+    let parts = [
+        json!({"type": "begin"}),
+        json!({"type": "item", "content": said}),
+        json!({"type": "end"}),
+    ];
+    let body: String = parts.iter().map(Value::to_string).collect();
+    ([("content-type", "application/json")], body).into_response()
+}
+
+fn coze(path: &str, body: &Value) -> Response {
+    let known = path.split_once("conversation_id=").map(|(_, id)| id);
+    let said = text("coze", &body["additional_messages"][0]["content"], known);
+    let id = "coze-1";
+    sse(&[
+        (
+            Some("conversation.message.delta"),
+            json!({"role": "assistant", "type": "answer", "content": said, "conversation_id": id}),
+        ),
+        (
+            Some("conversation.message.completed"),
+            json!({"role": "assistant", "type": "answer", "content": said, "conversation_id": id}),
+        ),
+        (
+            Some("conversation.chat.completed"),
+            json!({"id": "c", "conversation_id": id, "status": "completed", "usage": {"token_count": 7, "input_count": 3, "output_count": 4}}),
+        ),
+        (Some("done"), json!("[DONE]")),
+    ])
+}
+
+fn dashscope(body: &Value) -> Response {
+    let said = text(
+        "dashscope",
+        &body["input"]["prompt"],
+        body["input"]["session_id"].as_str(),
+    );
+    let output = |text: &str, end: &str| {
+        json!({"output": {"text": text, "session_id": "dash-1", "finish_reason": end}, "request_id": "r",
+            "usage": {"models": [{"input_tokens": 3, "output_tokens": 4}]}})
+    };
+    sse(&[
+        (Some("result"), output(&said, "null")),
+        (Some("result"), output("", "stop")),
+    ])
+}
+
+fn langflow(body: &Value) -> Response {
+    let said = text(
+        "langflow",
+        &body["input_value"],
+        body["session_id"].as_str().map(|_| "its session"),
+    );
+    let message = json!({"outputs": [{"outputs": [{"outputs": {"message": {"message": said}},
+        "results": {"message": {"text": said}}}]}], "session_id": body["session_id"]});
+    let lines = [
+        json!({"event": "token", "data": {"chunk": said}}),
+        json!({"event": "end", "data": {"result": message}}),
+    ];
+    let body: String = lines.iter().map(|line| format!("{line}\n\n")).collect();
+    ([("content-type", "text/event-stream")], body).into_response()
+}
+
+fn tbox(body: &Value) -> Response {
+    let said = text("tbox", &body["query"], body["conversationId"].as_str());
+    let payload = json!({"conversationId": "tbox-1", "messageId": "m", "text": said}).to_string();
+    sse(&[
+        (
+            Some("message"),
+            json!({"type": "chunk", "lane": "default", "payload": payload}),
+        ),
+        (
+            Some("message"),
+            json!({"type": "end", "lane": "default", "payload": "{}"}),
+        ),
+    ])
+}
+
+fn weknora(path: &str, body: &Value) -> Response {
+    let session = path.rsplit('/').next();
+    let said = text("weknora", &body["query"], session);
+    sse(&[
+        (
+            Some("message"),
+            json!({"response_type": "answer", "content": said, "done": false, "id": "a"}),
+        ),
+        (
+            Some("message"),
+            json!({"response_type": "answer", "content": "", "done": true, "id": "a"}),
+        ),
+    ])
+}
+
+fn deerflow(path: &str, body: &Value) -> Response {
+    let thread = path.split('/').rev().nth(2);
+    let said = text("deerflow", &body["input"]["messages"][0]["content"], thread);
+    let messages = json!({"messages": [
+        {"type": "human", "id": "h", "content": body["input"]["messages"][0]["content"]},
+        {"type": "ai", "id": "a", "content": said}]});
+    sse(&[
+        (Some("metadata"), json!({"run_id": "run-1"})),
+        (Some("values"), messages),
+        (Some("end"), json!(null)),
+    ])
+}
