@@ -1,0 +1,1 @@
+//! Hostile and broken outputs: the expected code, no effect, a useful notice; and all pairs of them.

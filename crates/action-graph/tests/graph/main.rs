@@ -1,0 +1,7 @@
+//! Tests of the crate through its public face.
+
+mod adversarial;
+mod codes;
+mod declarations;
+mod golden;
+mod support;
