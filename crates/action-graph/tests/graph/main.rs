@@ -4,4 +4,5 @@ mod adversarial;
 mod codes;
 mod declarations;
 mod golden;
+mod scheduler;
 mod support;
