@@ -80,8 +80,8 @@ fn a_crate_that_does_io_is_known_in_its_room_alone() {
 fn the_domain_waits_for_nothing_and_reads_no_clock() {
     let mut faults = Vec::new();
     for file in rust_files() {
-        let pure = ["crates/domain", "crates/action-graph"];
-        if !pure.iter().any(|room| is_in(&file.path, room)) || is_test(&file.path) {
+        let pure = ["crates/domain", "crates/action-graph/src"];
+        if !pure.iter().any(|room| is_in(&file.path, room)) {
             continue;
         }
         for word in ["async", "await", "tokio", "Instant", "SystemTime"] {

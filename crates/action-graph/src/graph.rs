@@ -267,7 +267,7 @@ impl Graph {
 
     /// The declared actions, without instances of a fan-out.
     pub fn declared(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.iter().filter(|node| node.item.is_none())
+        self.nodes.iter().filter(|node| node.parent.is_none())
     }
 
     /// The instances of a fan-out, in the order of their items.

@@ -183,6 +183,13 @@ pub struct Attempt {
     pub sent: Option<Sent>,
 }
 
+/// An item of a fan-out; its value may be `null`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Item {
+    /// The value.
+    pub value: Value,
+}
+
 /// An action with its state. Three facts are kept apart: state, satisfying, delivered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(
@@ -195,7 +202,7 @@ pub struct Node {
     /// The fan-out that it belongs to.
     pub parent: Option<ActionId>,
     /// The item of the fan-out.
-    pub item: Option<Value>,
+    pub item: Option<Item>,
     /// Its state.
     pub state: State,
     /// Why it is in this state.

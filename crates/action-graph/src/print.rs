@@ -203,12 +203,12 @@ fn action(action: &Action) -> Value {
         object.set("failure_policy", json!(action.failure));
     }
     object.some("persist", action.persist);
-    object.some("when", action.when.as_ref().map(condition));
+    object.some("when", action.when.as_ref().map(condition_json));
     object.some("for_each", action.for_each.as_ref().map(|each| {
         json!({"items": each.items.to_string(), "max": each.max, "max_failures": each.max_failures})
     }));
     object.some("repeat", action.repeat.as_ref().map(|repeat| {
-        json!({"max": repeat.max, "until": condition(&repeat.until), "delay_ms": repeat.delay_ms})
+        json!({"max": repeat.max, "until": condition_json(&repeat.until), "delay_ms": repeat.delay_ms})
     }));
     let effects: Vec<_> = action.effects.iter().copied().map(Effect::as_str).collect();
     object.list("effects", &effects);
@@ -238,7 +238,7 @@ fn result_policy(policy: &ResultPolicy) -> Value {
     Value::Object(object.0)
 }
 
-fn condition(condition: &Condition) -> Value {
+pub(crate) fn condition_json(condition: &Condition) -> Value {
     match condition {
         Condition::Ending { action, is } => json!({"action": action, "is": is}),
         Condition::Value {

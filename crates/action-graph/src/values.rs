@@ -22,7 +22,7 @@ impl Graph {
                 let found = artifacts.find(|(one, _)| one == name);
                 found.map(|(_, reference)| reference.as_str().into())
             }
-            Reference::Item(pointer) => from?.item.as_ref()?.pointer(pointer).cloned(),
+            Reference::Item(pointer) => from?.item.as_ref()?.value.pointer(pointer).cloned(),
             Reference::Own(pointer) => from?.output.as_ref()?.value.pointer(pointer).cloned(),
             constant => self.constants.get(constant).cloned(),
         }

@@ -5,10 +5,12 @@ use crate::code::Code;
 use crate::graph::Stop;
 use crate::ids::ActionId;
 use crate::node::{ActionError, Output, Sent, State, Wait};
+use crate::result::excerpt::GAP;
+use crate::result::tokens::{head_bytes, tail_bytes};
 use crate::schedule::{Command, Counted, Denial, Failure, Outcome, Turn};
 
-/// Characters of an error message.
-const MESSAGE: usize = 4_000;
+/// Bytes of an error message that are kept from its beginning and its end.
+const MESSAGE: (usize, usize) = (1 << 10, 15 << 10);
 
 impl Turn<'_> {
     pub(super) fn finished(&mut self, id: &ActionId, attempt: u32, outcome: Outcome) {
@@ -79,7 +81,7 @@ impl Turn<'_> {
         let node = &mut self.graph.nodes[place];
         node.end_attempt(now, Some(failure.code), Some(failure.sent));
         node.child = None;
-        let message = failure.message.chars().take(MESSAGE).collect();
+        let message = shortened(&failure.message);
         let code = failure.code;
         let error = ActionError { code, message };
         let is_unclear = node.class() == Class::AtMostOnce && failure.sent == Sent::Maybe;
@@ -184,4 +186,17 @@ impl Turn<'_> {
         }
         place
     }
+}
+
+/// A message without its middle when it is long: the first line says what failed, the last ones say why.
+fn shortened(message: &str) -> String {
+    let (begin, end) = MESSAGE;
+    if message.len() <= begin + end {
+        return message.to_owned();
+    }
+    format!(
+        "{}\n{GAP}\n{}",
+        head_bytes(message, begin),
+        tail_bytes(message, end)
+    )
 }

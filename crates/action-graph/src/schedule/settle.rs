@@ -6,8 +6,9 @@ use crate::bind::bind;
 use crate::code::Code;
 use crate::graph::Graph;
 use crate::json::canonical;
-use crate::node::{ActionError, Block, Node, Output, State, Wait};
+use crate::node::{ActionError, Block, Item, Node, Output, State, Wait};
 use crate::policy::Visibility;
+use crate::record::instance;
 use crate::schedule::{ApprovalRequest, Command, Turn};
 use crate::sha256;
 
@@ -124,17 +125,11 @@ impl Turn<'_> {
             None => Visibility::Model,
         };
         let instances = items.into_iter().enumerate().map(|(index, item)| {
-            let mut action = parent.action.clone();
-            action.id = parent.action.id.instance(index);
-            action.depends_on.clear();
-            action.when = None;
-            action.for_each = None;
-            if let Some(resolved) = &mut action.resolved {
-                resolved.settles.clear();
-            }
+            let id = parent.action.id.instance(index);
+            let action = instance(&parent.action, &id);
             let mut node = Node::new(action);
             node.parent = Some(parent.action.id.clone());
-            node.item = Some(item);
+            node.item = Some(Item { value: item });
             node.taint = taint;
             node
         });

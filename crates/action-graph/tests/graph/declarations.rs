@@ -457,3 +457,55 @@ fn expansions_and_decisions_parse() {
         Payload::Decision(_)
     ));
 }
+
+#[test]
+fn printed_declarations_read_back() {
+    let action = read_action(
+        "a",
+        json!({
+        "prompt_ref": "md:task", "context_refs": ["input:user.goal"], "failure_policy": {"mode": "retry", "max_attempts": 2, "backoff_ms": 9, "then": "abort"},
+        "for_each": {"items": "input:event#/list", "max": 4, "max_failures": 1}, "persist": true, "timeout_ms": 9, "effects": ["write", "read"],
+        "repeat": {"max": 2, "until": {"ref": "own#/done", "in": [1, "x"], "negate": true}, "delay_ms": 5}, "resources": {"read": ["x"], "write": ["y"]},
+        "result_policy": {"return_to_model": "adaptive", "priority": ["errors"], "max_tokens": 60, "if_truncated": "refuse"}, "idempotency": {"x": 1}}),
+    );
+    let other = read_action(
+        "b",
+        json!({"when": {"ref": "action:a.output#/0", "less": 3.5}, "input": {"path": {"$ref": "action:a.summary", "default": "x"}}, "depends_on": ["a"]}),
+    );
+    let report = json!({"title": "T", "sections": [{"heading": "H", "ref": "action:a.summary", "optional": true}, {"heading": "I", "text": "t"}], "footer": "F"});
+    let graph = json!({"type": "action_graph", "actions": [action, other], "report": report});
+    let of = |intent: &str, payload: Value| {
+        json!({"type": "agent.protocol", "version": "1", "intent": intent, "title": "T", "payload": payload,
+        "execution": {"mode": "durable", "strategy": "sequential", "max_parallel": 2}, "response_policy": {"return_to_model": "excerpt"}, "base": "g_open", "persist": true})
+    };
+    let expand = json!({"refs": [{"ref": "runtime://g_done/actions/found/output", "reason": "r", "range": {"context_lines": 3, "match": "m", "from": 2, "lines": 4}}]});
+    let decision = json!({"type": "decision", "graph": "g_open", "action": "pending", "choice": "retry", "reason": "r", "input": {"path": "x"}});
+    let mut final_report = report.clone();
+    final_report["type"] = json!("final_report_spec");
+    final_report["sections"] = json!([{"heading": "I", "text": "t"}]);
+    for value in [
+        of("execute", graph.clone()),
+        of("plan", graph),
+        of("expand_ref", expand),
+        of("decide", decision),
+        of("execute", final_report),
+    ] {
+        let mut first = world()
+            .accepted(&fenced(
+                &value,
+                "## task\n\nDo it.\n\n## user.visible\n\nI look.\n",
+            ))
+            .declaration;
+        let mut again = world()
+            .accepted(&ModelOutput::text(&print(&first)))
+            .declaration;
+        for one in [&mut first, &mut again] {
+            one.source.raw_sha256.clear();
+            one.source
+                .sections
+                .values_mut()
+                .for_each(|section| section.line = 0);
+        }
+        assert_eq!(again, first);
+    }
+}

@@ -7,10 +7,15 @@ use action_graph::accept::{Repair, Verdict, accept};
 use action_graph::action::{Effect, ExecutorKind, Idempotency};
 use action_graph::catalog::{Catalog, Cost, Entry};
 use action_graph::code::Code;
+use action_graph::graph::Graph;
 use action_graph::ids::GraphId;
+use action_graph::node::{Output, Sent};
 use action_graph::output::ModelOutput;
 use action_graph::policy::Visibility;
+use action_graph::result::observe::Budget;
+use action_graph::result::tokens::estimate;
 use action_graph::rules::{Known, KnownAction, KnownGraph, Rules};
+use action_graph::schedule::{Command, Event, Failure, Outcome, Suspension, Why, step};
 use action_graph::validate::{Accepted, Context};
 use serde_json::{Value, json};
 
@@ -257,4 +262,89 @@ pub(crate) fn golden(name: &str, text: &str) {
         expected == text,
         "{name} differs (RUNNEL_BLESS=1 writes it):\n--- expected\n{expected}\n--- found\n{text}"
     );
+}
+
+/// The graph of an output that is accepted.
+#[track_caller]
+pub(crate) fn graph_of(world: &World, output: &ModelOutput) -> Graph {
+    let accepted = world.accepted(output);
+    let id = GraphId("g_test".to_owned());
+    Graph::new(id, accepted, &world.rules, &world.known, Vec::new())
+}
+
+/// Begins a graph and ends its attempts as `outcome` says; agents without one wait for a child run.
+pub(crate) fn play(graph: &mut Graph, outcome: &dyn Fn(&str) -> Option<Outcome>) -> Option<Why> {
+    go_on(graph, Event::Begin, outcome)
+}
+
+/// The same from an event on.
+pub(crate) fn go_on(
+    graph: &mut Graph,
+    event: Event,
+    outcome: &dyn Fn(&str) -> Option<Outcome>,
+) -> Option<Why> {
+    let (mut events, mut why, mut now) = (vec![event], None, 1_000);
+    while let Some(event) = events.pop() {
+        now += 10;
+        for command in step(graph, event, now) {
+            match command {
+                Command::Execute(one) => {
+                    let (id, attempt) = (one.id, one.attempt);
+                    if let Some(outcome) = outcome(id.as_str()) {
+                        events.push(Event::Finished {
+                            id,
+                            attempt,
+                            outcome,
+                        });
+                    }
+                }
+                Command::SpawnChild(one) => {
+                    let (id, attempt) = (one.id, one.attempt);
+                    events.push(match outcome(id.as_str()) {
+                        Some(outcome) => Event::Finished {
+                            id,
+                            attempt,
+                            outcome,
+                        },
+                        None => {
+                            let run = "run_child".to_owned();
+                            Event::Suspended {
+                                id,
+                                attempt,
+                                on: Suspension::Child { run },
+                            }
+                        }
+                    });
+                }
+                Command::SetTimer { id, attempt, .. } => {
+                    events.push(Event::TimerFired { id, attempt })
+                }
+                Command::Quiescent(reason) => why = Some(reason),
+                _ => {}
+            }
+        }
+    }
+    why
+}
+
+pub(crate) fn ok(value: Value) -> Option<Outcome> {
+    let output = match &value {
+        Value::String(text) => Output::text(text),
+        _ => Output::json(value),
+    };
+    Some(Outcome::Ok {
+        output,
+        satisfying: true,
+    })
+}
+
+pub(crate) fn failed(code: Code, message: &str) -> Option<Outcome> {
+    Some(Outcome::Err(Failure::new(code, message, Sent::Yes)))
+}
+
+pub(crate) fn budget() -> Budget<'static> {
+    Budget {
+        window: 200_000,
+        count: &estimate,
+    }
 }

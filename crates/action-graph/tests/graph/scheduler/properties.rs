@@ -8,7 +8,6 @@ use action_graph::node::{Output, Sent, State};
 use action_graph::schedule::{
     Actor, Command, Denial, Event, Failure, Found, Outcome, Suspension, Why, step,
 };
-use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 
