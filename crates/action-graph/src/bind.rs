@@ -29,7 +29,21 @@ pub(crate) enum Found<'a> {
 }
 
 /// Visits all bindings of an input, with their places.
-pub(crate) fn visit(value: &Value, at: &str, found: &mut impl FnMut(&str, Found<'_>)) {
+pub(crate) fn visit_input(
+    input: &Map<String, Value>,
+    at: &str,
+    found: &mut impl FnMut(&str, Found<'_>),
+) {
+    for (key, value) in input {
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            Value::String(text) if !is_interpolation(text) => {}
+            value => visit(value, &join(at, key), found),
+        }
+    }
+}
+
+fn visit(value: &Value, at: &str, found: &mut impl FnMut(&str, Found<'_>)) {
     match value {
         Value::Object(object) => {
             let Some(reference) = object.get(REF) else {

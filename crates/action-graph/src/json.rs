@@ -205,14 +205,42 @@ fn write(value: &Value, indent: Option<usize>, text: &mut String) {
             text.push('{');
             for (index, (key, value)) in members.into_iter().enumerate() {
                 break_line(indent, index, text);
-                text.push_str(&Value::from(key.as_str()).to_string());
+                write_text(key, text);
                 text.push_str(if indent.is_some() { ": " } else { ":" });
                 write(value, indent.map(|level| level + 1), text);
             }
             close(indent, '}', text);
         }
+        Value::String(string) => write_text(string, text),
         scalar => text.push_str(&scalar.to_string()),
     }
+}
+
+fn write_text(string: &str, text: &mut String) {
+    let is_plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
+    if string.bytes().all(is_plain) {
+        text.push('"');
+        text.push_str(string);
+        text.push('"');
+    } else {
+        text.push_str(&Value::from(string).to_string());
+    }
+}
+
+/// Length of the canonical text in bytes, without escapes.
+pub(crate) fn size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len() + 2,
+        Value::Array(list) => 2 + list.iter().map(|one| size(one) + 1).sum::<usize>(),
+        Value::Object(object) => size_of(object),
+        Value::Null | Value::Bool(_) => 5,
+        Value::Number(_) => 8,
+    }
+}
+
+/// The same for an object.
+pub(crate) fn size_of(object: &Map<String, Value>) -> usize {
+    2 + object.iter().map(|(key, one)| key.len() + 4 + size(one)).sum::<usize>()
 }
 
 fn break_line(indent: Option<usize>, index: usize, text: &mut String) {

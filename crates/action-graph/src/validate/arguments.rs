@@ -7,7 +7,7 @@ use crate::catalog::Catalog;
 use crate::code::Code;
 use crate::declaration::Declaration;
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::json::canonical;
+use crate::json;
 use crate::schema;
 use crate::validate::{Context, fields};
 
@@ -17,8 +17,7 @@ pub(super) fn check(draft: &Declaration, context: Context<'_>, found: &mut Diagn
         let at = format!("{}/{}", action.pointer, fields.input);
         let input = Value::Object(action.input.clone());
         let most = context.rules.limits.args_bytes;
-        let is_large = !action.input.is_empty() && canonical(&input).len() > most;
-        if is_large {
+        if json::size_of(&action.input) > most {
             found.add(
                 Code::ArgsTooLarge,
                 at.clone(),

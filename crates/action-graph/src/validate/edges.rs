@@ -35,7 +35,6 @@ pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut D
 pub(super) fn settled_data(action: &crate::action::Action) -> Vec<ActionId> {
     use crate::reference::{Part, Reference};
     let mut others = Vec::new();
-    let input = serde_json::Value::Object(action.input.clone());
     let mut add = |reference: &Reference| {
         if let Reference::Action {
             id,
@@ -47,7 +46,7 @@ pub(super) fn settled_data(action: &crate::action::Action) -> Vec<ActionId> {
             others.push(id.clone());
         }
     };
-    crate::bind::visit(&input, "", &mut |_, one| {
+    crate::bind::visit_input(&action.input, "", &mut |_, one| {
         if let crate::bind::Found::Binding(reference) = one {
             add(&reference);
         }

@@ -5,13 +5,11 @@ use serde_json::{Value, json};
 use crate::action::Action;
 use crate::declaration::Declaration;
 use crate::json::canonical;
+use crate::print::envelope;
 use crate::sha256;
 
 pub(super) fn set(draft: &mut Declaration) {
-    let source = std::mem::take(&mut draft.source);
-    let whole = serde_json::to_value(&*draft).unwrap_or_default();
-    draft.source = source;
-    draft.source.accepted_sha256 = sha256::hex(canonical(&whole));
+    draft.source.accepted_sha256 = sha256::hex(canonical(&envelope(draft)));
     let position = |id| draft.actions().iter().position(|action| action.id == id);
     let work: Vec<Value> = draft
         .actions()

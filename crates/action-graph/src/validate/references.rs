@@ -101,8 +101,7 @@ impl Gate<'_> {
         let fields = fields(self.draft.source.origin);
         let at = format!("{}/{}", action.pointer, fields.input);
         let has_items = action.for_each.is_some();
-        let input = Value::Object(action.input.clone());
-        bind::visit(&input, &at, &mut |at, one| match one {
+        bind::visit_input(&action.input, &at, &mut |at, one| match one {
             Found::Binding(_) if !self.context.rules.features.bind => {
                 self.found
                     .add(Code::FeatureDisabled, at, "bindings are switched off");
