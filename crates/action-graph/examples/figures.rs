@@ -111,7 +111,7 @@ fn main() {
                     Replay::Hybrid,
                     100_000,
                     &estimate,
-                ))))
+                ))));
             })
         })
         .collect();

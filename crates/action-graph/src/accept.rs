@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::carrier;
-use crate::code::{Code, Level};
+use crate::code::{Code, Level, Stage};
 use crate::declaration::{CARRIER, Declaration, Intent, Origin, Payload};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::fenced;
@@ -37,6 +37,45 @@ pub struct Repair {
     pub plain: Option<String>,
     /// The output for inspection, at most 64 KiB; never replayed.
     pub raw: String,
+}
+
+/// How an output kept to the protocol, for metrics by model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Adherence {
+    /// The agent declares nothing.
+    Content,
+    /// A declaration in the form that was asked for.
+    Declared,
+    /// A declaration that was recovered, by its code.
+    Recovered(Code),
+    /// Plain text taken as an answer.
+    Plain,
+    /// A refusal, by its first error.
+    Refused(Code),
+}
+
+impl Verdict {
+    /// How the output kept to the protocol.
+    pub fn adherence(&self) -> Adherence {
+        match self {
+            Self::Content(_) => Adherence::Content,
+            Self::Accepted(accepted) => {
+                let codes = accepted.diagnostics.iter().map(|one| one.code);
+                match codes
+                    .into_iter()
+                    .find(|code| code.stage() == Stage::Recovery)
+                {
+                    Some(Code::PlainAnswer) => Adherence::Plain,
+                    Some(code) => Adherence::Recovered(code),
+                    None => Adherence::Declared,
+                }
+            }
+            Self::Repair(repair) => {
+                let first = repair.diagnostics.first();
+                Adherence::Refused(first.map_or(Code::NoDeclaration, |one| one.code))
+            }
+        }
+    }
 }
 
 /// Repairs that are left, per model turn and per run.
@@ -201,7 +240,7 @@ fn failed_schemas(
     let draft = match classify(output) {
         Classified::Carrier(arguments) => carrier::read(arguments, limits, &mut found),
         Classified::Fenced(block) => fenced::read(block, limits, &mut found),
-        Classified::Direct(calls) => recover::draft_of(calls, context),
+        Classified::Direct(calls) => Some(recover::draft_of(calls, context)),
         _ => None,
     };
     let mut names = BTreeSet::new();

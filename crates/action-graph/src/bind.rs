@@ -135,14 +135,14 @@ mod tests {
 
     use super::*;
 
-    fn input(value: Value) -> Map<String, Value> {
+    fn input(value: &Value) -> Map<String, Value> {
         value.as_object().expect("an object").clone()
     }
 
     #[test]
     fn bindings_keep_json_types() {
         let given =
-            input(json!({"a": {"$ref": "action:x.output#/n"}, "b": [{"$ref": "item"}], "c": "t"}));
+            input(&json!({"a": {"$ref": "action:x.output#/n"}, "b": [{"$ref": "item"}], "c": "t"}));
         let bound = bind(&given, &mut |reference| match reference {
             Reference::Item(_) => Some(json!({"k": true})),
             _ => Some(json!(3)),
@@ -152,9 +152,9 @@ mod tests {
 
     #[test]
     fn missing_values_use_default_or_fail() {
-        let with = input(json!({"a": {"$ref": "item", "default": null}}));
+        let with = input(&json!({"a": {"$ref": "item", "default": null}}));
         assert_eq!(bind(&with, &mut |_| None), Ok(json!({"a": null})));
-        let without = input(json!({"a": {"$ref": "item"}}));
+        let without = input(&json!({"a": {"$ref": "item"}}));
         assert_eq!(
             bind(&without, &mut |_| None),
             Err(Reference::Item(String::new()))

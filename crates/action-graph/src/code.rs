@@ -38,6 +38,7 @@ macro_rules! codes {
     ($($stage:ident { $($name:ident $text:literal $level:ident $fix:literal,)* })*) => {
         /// What a diagnostic or an error of an action says. Each variant documents the hint that the model gets.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[expect(clippy::doc_markdown, reason = "the hints are texts for models")]
         pub enum Code { $($(#[doc = $fix] $name,)*)* }
 
         impl Code {

@@ -101,15 +101,12 @@ pub fn node_request(graph: &Graph, id: &ActionId) -> Option<String> {
     for reference in &node.action.context_refs {
         contexts.push(expanded(graph, node, reference)?);
     }
-    let task = match &node.action.prompt_ref {
-        Some(reference) => expanded(graph, node, reference)?,
-        None => {
-            let prompt = node
-                .input
-                .as_ref()
-                .and_then(|input| input.get("prompt")?.as_str());
-            prompt.map_or_else(|| node.action.description.clone(), str::to_owned)
-        }
+    let task = if let Some(reference) = &node.action.prompt_ref {
+        expanded(graph, node, reference)?
+    } else {
+        let input = node.input.as_ref();
+        let prompt = input.and_then(|input| input.get("prompt")?.as_str());
+        prompt.map_or_else(|| node.action.description.clone(), str::to_owned)
     };
     let mut text = format!(
         "<node-request run_id=\"{}\" action_id=\"{}\">\n",
@@ -224,9 +221,10 @@ pub fn handoff(graph: &Graph, from: &ActionId, to: &ActionId) -> Option<Handoff>
             .map_or("", |error| error.message.as_str());
         format!("{}: {message}", node.action.id)
     });
-    let unresolved = match source.satisfying {
-        true => Vec::new(),
-        false => assignment.criteria.clone(),
+    let unresolved = if source.satisfying {
+        Vec::new()
+    } else {
+        assignment.criteria.clone()
     };
     let reference = reference_of(graph, source);
     Some(Handoff {

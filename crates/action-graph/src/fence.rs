@@ -72,17 +72,14 @@ pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
         let begin = at;
         at += line.len();
         let bare = line.trim_end_matches(['\n', '\r']);
-        match open {
-            Some(mark) => {
-                if closes(bare, mark) {
-                    open = None;
-                }
-                (begin, line, true)
+        if let Some(mark) = open {
+            if closes(bare, mark) {
+                open = None;
             }
-            None => {
-                open = mark(bare);
-                (begin, line, open.is_some())
-            }
+            (begin, line, true)
+        } else {
+            open = mark(bare);
+            (begin, line, open.is_some())
         }
     })
 }

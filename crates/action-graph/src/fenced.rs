@@ -137,9 +137,7 @@ fn read_execution(reader: &mut Reader<'_>) -> Execution {
         strategy: inner
             .word("strategy", Code::BadEnum, &strategies)
             .unwrap_or_default(),
-        max_parallel: inner
-            .number("max_parallel", 1, 255)
-            .and_then(|most| most.try_into().ok()),
+        max_parallel: inner.number("max_parallel", 1, 255),
     };
     inner.rest();
     execution
@@ -257,13 +255,12 @@ pub(crate) fn read_expansion(
         .unwrap_or_default();
     let range_at = reader.at("range");
     let mut inner = Reader::new(range, &range_at, reader.found());
-    let whole = |number: Option<u64>| number.and_then(|number| u32::try_from(number).ok());
     let range = Range {
         around_matches: inner.flag("around_matches").unwrap_or_default(),
-        context_lines: whole(inner.number("context_lines", 0, 200)).map_or(0, |n| n as u16),
+        context_lines: inner.number("context_lines", 0, 200).unwrap_or_default(),
         pattern: inner.text("match", 500),
-        from: whole(inner.number("from", 1, u64::from(u32::MAX))),
-        lines: whole(inner.number("lines", 1, 10_000)),
+        from: inner.number("from", 1, u64::from(u32::MAX)),
+        lines: inner.number("lines", 1, 10_000),
     };
     inner.rest();
     reader.rest();

@@ -240,7 +240,10 @@ pub(crate) fn size(value: &Value) -> usize {
 
 /// The same for an object.
 pub(crate) fn size_of(object: &Map<String, Value>) -> usize {
-    2 + object.iter().map(|(key, one)| key.len() + 4 + size(one)).sum::<usize>()
+    2 + object
+        .iter()
+        .map(|(key, one)| key.len() + 4 + size(one))
+        .sum::<usize>()
 }
 
 fn break_line(indent: Option<usize>, index: usize, text: &mut String) {

@@ -1,5 +1,7 @@
 //! The projection: what a person sees of a graph, without protocol words.
 
+use std::fmt::Write as _;
+
 use serde::{Deserialize, Serialize};
 
 use crate::code::Code;
@@ -161,7 +163,7 @@ fn outcome(graph: &Graph) -> String {
     for (state, word) in [(State::Failed, "failed"), (State::Canceled, "canceled")] {
         let number = count(state);
         if number > 0 {
-            text.push_str(&format!(", {number} {word}"));
+            let _ = write!(text, ", {number} {word}");
         }
     }
     text
@@ -186,9 +188,10 @@ fn project_action(graph: &Graph, node: &Node) -> ProjectedAction {
         result_summary: output.map(|output| {
             let (text, _) = summary_of(output);
             let is_json = text.trim_start().starts_with(['{', '[']);
-            match is_json {
-                true => "done".to_owned(),
-                false => head_bytes(text.trim(), SUMMARY).to_owned(),
+            if is_json {
+                "done".to_owned()
+            } else {
+                head_bytes(text.trim(), SUMMARY).to_owned()
             }
         }),
         details_ref: details,

@@ -92,8 +92,7 @@ fn read_action(reader: &mut Reader<'_>, ids: &BTreeSet<String>, limits: &Limits)
     action.repeat = read_repeat(reader);
     action.effects = read_effects(reader);
     action.resources = read_resources(reader);
-    let timeout = reader.number("timeout_ms", 1, 86_400_000);
-    action.timeout_ms = timeout.and_then(|timeout| timeout.try_into().ok());
+    action.timeout_ms = reader.number("timeout_ms", 1, 86_400_000);
     action
 }
 
@@ -160,9 +159,7 @@ pub(crate) fn read_result(reader: &mut Reader<'_>, key: &str) -> Option<ResultPo
     let policy = ResultPolicy {
         return_to_model: form.unwrap_or_default(),
         priority: inner.texts("priority", NAMES),
-        max_tokens: inner
-            .number("max_tokens", 1, u64::from(u32::MAX))
-            .and_then(|most| most.try_into().ok()),
+        max_tokens: inner.number("max_tokens", 1, u64::from(u32::MAX)),
         store_full: inner.flag("store_full").unwrap_or(true),
         if_truncated: inner
             .word("if_truncated", Code::BadEnum, &otherwise)
@@ -201,9 +198,9 @@ fn read_failure(reader: &mut Reader<'_>) -> FailurePolicy {
         .word("mode", Code::BadEnum, &MODES)
         .unwrap_or_default();
     let most = inner.number("max_attempts", 1, ATTEMPTS);
-    policy.max_attempts = most.map_or(attempts(policy.mode), |most| most as u8);
+    policy.max_attempts = most.unwrap_or(attempts(policy.mode));
     let backoff = inner.number("backoff_ms", 0, 60_000);
-    policy.backoff_ms = backoff.map_or(policy.backoff_ms, |backoff| backoff as u32);
+    policy.backoff_ms = backoff.unwrap_or(policy.backoff_ms);
     let then = inner.word("then", Code::BadEnum, &MODES[1..]);
     policy.then = then.unwrap_or_default();
     inner.rest();
@@ -302,8 +299,8 @@ fn read_for_each(reader: &mut Reader<'_>) -> Option<ForEach> {
     if !inner.has("max") {
         inner.add(Code::LoopUnbounded, "max", "`for_each` has no `max`");
     }
-    let max = inner.number("max", 1, u64::from(u32::MAX));
-    if max.is_some_and(|max| max > u64::from(FOR_EACH_MAX)) {
+    let max: Option<u32> = inner.number("max", 1, u64::from(u32::MAX));
+    if max.is_some_and(|max| max > u32::from(FOR_EACH_MAX)) {
         inner.add(
             Code::FanOutTooLarge,
             "max",
@@ -315,8 +312,10 @@ fn read_for_each(reader: &mut Reader<'_>) -> Option<ForEach> {
     inner.rest();
     Some(ForEach {
         items: items?,
-        max: max?.min(u64::from(FOR_EACH_MAX)) as u16,
-        max_failures: failures.unwrap_or_default() as u16,
+        max: u16::try_from(max?)
+            .unwrap_or(FOR_EACH_MAX)
+            .min(FOR_EACH_MAX),
+        max_failures: failures.unwrap_or_default(),
     })
 }
 
@@ -329,8 +328,8 @@ fn read_repeat(reader: &mut Reader<'_>) -> Option<Repeat> {
             inner.add(Code::LoopUnbounded, key, format!("`repeat` has no `{key}`"));
         }
     }
-    let max = inner.number("max", 1, u64::from(u32::MAX));
-    if max.is_some_and(|max| max > u64::from(REPEAT_MAX)) {
+    let max: Option<u32> = inner.number("max", 1, u64::from(u32::MAX));
+    if max.is_some_and(|max| max > u32::from(REPEAT_MAX)) {
         inner.add(
             Code::LoopUnbounded,
             "max",
@@ -341,9 +340,9 @@ fn read_repeat(reader: &mut Reader<'_>) -> Option<Repeat> {
     let delay = inner.number("delay_ms", 0, u64::from(REPEAT_DELAY_MAX));
     inner.rest();
     Some(Repeat {
-        max: max?.min(u64::from(REPEAT_MAX)) as u8,
+        max: u8::try_from(max?).unwrap_or(REPEAT_MAX).min(REPEAT_MAX),
         until: until?,
-        delay_ms: delay.unwrap_or_default() as u32,
+        delay_ms: delay.unwrap_or_default(),
     })
 }
 
@@ -351,18 +350,14 @@ fn read_effects(reader: &mut Reader<'_>) -> BTreeSet<Effect> {
     let mut effects = BTreeSet::new();
     for (index, text) in reader.texts("effects", NAMES).iter().enumerate() {
         let word = text.trim().to_lowercase();
-        match Effect::ALL
+        let known = Effect::ALL
             .into_iter()
-            .find(|effect| effect.as_str() == word)
-        {
-            Some(effect) => {
-                effects.insert(effect);
-            }
-            None => {
-                let at = format!("{}/{index}", reader.at("effects"));
-                reader.found().add(Code::BadEnum, at, "no such effect");
-            }
+            .find(|effect| effect.as_str() == word);
+        if known.is_none() {
+            let at = format!("{}/{index}", reader.at("effects"));
+            reader.found().add(Code::BadEnum, at, "no such effect");
         }
+        effects.extend(known);
     }
     effects
 }

@@ -91,10 +91,15 @@ impl<'a> Reader<'a> {
     }
 
     /// A whole number between `least` and `most`.
-    pub(crate) fn number(&mut self, key: &str, least: u64, most: u64) -> Option<u64> {
+    pub(crate) fn number<T: TryFrom<u64>>(
+        &mut self,
+        key: &str,
+        least: u64,
+        most: u64,
+    ) -> Option<T> {
         let value = self.take(key)?;
         match value.as_u64() {
-            Some(number) if (least..=most).contains(&number) => Some(number),
+            Some(number) if (least..=most).contains(&number) => T::try_from(number).ok(),
             Some(_) => {
                 let message = format!("`{key}` must be between {least} and {most}");
                 self.add(Code::BadEnum, key, message);

@@ -69,7 +69,7 @@ pub(crate) fn direct(
 }
 
 /// The same calls without any check, to find their schemas.
-pub(crate) fn draft_of(calls: &[ToolCall], context: Context<'_>) -> Option<Declaration> {
+pub(crate) fn draft_of(calls: &[ToolCall], context: Context<'_>) -> Declaration {
     let actions = calls.iter().take(MOST).filter_map(|call| {
         let entry = find(&call.name, context)?;
         Some(Action::new(
@@ -77,7 +77,7 @@ pub(crate) fn draft_of(calls: &[ToolCall], context: Context<'_>) -> Option<Decla
             Executor::named(entry.kind, &entry.name),
         ))
     });
-    Some(declaration(actions, Origin::RecoveredTool))
+    declaration(actions, Origin::RecoveredTool)
 }
 
 fn declaration(actions: impl Iterator<Item = Action>, origin: Origin) -> Declaration {
@@ -268,6 +268,6 @@ pub(crate) fn textual(
     );
     let mut action = Action::new("recovered", Executor::named(ExecutorKind::Tool, name));
     action.operation.clone_from(name);
-    action.input = arguments.clone();
+    action.input.clone_from(arguments);
     Some(declaration(std::iter::once(action), Origin::RecoveredText))
 }

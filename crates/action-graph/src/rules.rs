@@ -6,8 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::action::Effect;
+use crate::graph::{Graph, Status};
 use crate::ids::{ActionId, GraphId};
 use crate::limits::Limits;
+use crate::node::State;
+use crate::policy::Visibility;
+use crate::result::summary::summary_of;
 
 /// The form in which the model is asked to declare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -197,10 +201,8 @@ pub struct Known {
 impl Known {
     /// The newest action of this id in earlier graphs.
     pub fn action(&self, id: &ActionId) -> Option<(&KnownGraph, &KnownAction)> {
-        let newest_first = self.graphs.iter().rev();
-        newest_first
-            .filter_map(|graph| graph.actions.get(id).map(|action| (graph, action)))
-            .next()
+        let mut newest_first = self.graphs.iter().rev();
+        newest_first.find_map(|graph| Some((graph, graph.actions.get(id)?)))
     }
 
     /// The graph of this id.
@@ -237,4 +239,37 @@ pub struct KnownAction {
     pub output: Option<Value>,
     /// Its error message.
     pub error: Option<String>,
+}
+
+impl From<&Graph> for KnownGraph {
+    /// What later declarations may know of a graph. Whether its results are gone is the caller's to say.
+    fn from(graph: &Graph) -> Self {
+        let actions = graph.nodes.iter().map(|node| {
+            let output = node
+                .output
+                .as_ref()
+                .filter(|_| node.state == State::Completed);
+            let action = KnownAction {
+                status: node.state.status().as_str().to_owned(),
+                satisfying: node.satisfying,
+                private: node.visibility() > Visibility::Model,
+                summary: output
+                    .map(|output| summary_of(output).0)
+                    .unwrap_or_default(),
+                output: output.map(|output| output.value.clone()),
+                error: node.error.as_ref().map(|error| error.message.clone()),
+            };
+            (node.action.id.clone(), action)
+        });
+        let is_over = matches!(
+            graph.status(),
+            Status::Completed | Status::Failed | Status::Canceled
+        );
+        Self {
+            id: graph.id.clone(),
+            open: !is_over,
+            expired: false,
+            actions: actions.collect(),
+        }
+    }
 }

@@ -35,6 +35,9 @@ pub fn check(schema: &Value, value: &Value, bindings: bool) -> Vec<Violation> {
     check.found
 }
 
+/// Whether a number violates a bound.
+type IsOutside = fn(f64, f64) -> bool;
+
 struct Check<'a> {
     root: &'a Value,
     bindings: bool,
@@ -155,13 +158,13 @@ impl<'a> Check<'a> {
         let others = schema.get("additionalProperties");
         for (name, value) in object {
             let at = join(at, name);
-            match (properties.and_then(|known| known.get(name)), others) {
-                (Some(inner), _) => self.value(inner, value, &at, depth + 1),
-                (None, Some(Value::Bool(false))) => {
+            let own = properties.and_then(|known| known.get(name));
+            match own.or(others) {
+                Some(Value::Bool(false)) if own.is_none() => {
                     self.add(&at, format!("`{name}` is no argument"));
                 }
-                (None, Some(inner)) => self.value(inner, value, &at, depth + 1),
-                (None, None) => {}
+                Some(inner) => self.value(inner, value, &at, depth + 1),
+                None => {}
             }
         }
         self.length(schema, ["minProperties", "maxProperties"], object.len(), at);
@@ -190,7 +193,7 @@ impl<'a> Check<'a> {
     fn number(&mut self, schema: &Map<String, Value>, number: Option<f64>, at: &str) {
         let Some(number) = number else { return };
         let bound = |name| schema.get(name).and_then(Value::as_f64);
-        let tests: [(&str, fn(f64, f64) -> bool, &str); 4] = [
+        let tests: [(&str, IsOutside, &str); 4] = [
             ("minimum", |a, b| a < b, "at least"),
             ("maximum", |a, b| a > b, "at most"),
             ("exclusiveMinimum", |a, b| a <= b, "more than"),

@@ -6,16 +6,19 @@ mod render;
 mod replay;
 mod text;
 
+use serde::{Deserialize, Serialize};
+
 use crate::graph::Status;
 
-pub use build::{notice, protocol_turn};
+pub use build::{expansion_turn, notice, protocol_turn};
 pub use parse::parse;
 pub use render::{instruction, render};
 pub use replay::{Replay, replay};
 pub use text::{clean, one_line};
 
-/// One turn of the transcript.
-#[derive(Clone, Debug, PartialEq)]
+/// One turn of the transcript; stored, so that later runs show it again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Turn {
     /// A request of the user.
     User {
@@ -36,7 +39,7 @@ pub enum Turn {
 }
 
 /// An attachment of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
     /// Its name.
     pub name: String,
@@ -49,7 +52,7 @@ pub struct Attachment {
 }
 
 /// A sentence with numbered lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
     /// The sentence.
     pub sentence: String,
@@ -58,7 +61,7 @@ pub struct Notice {
 }
 
 /// A declaration, each call beside its result.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProtocolTurn {
     /// The graph.
     pub run_id: String,
@@ -81,7 +84,7 @@ pub struct ProtocolTurn {
 }
 
 /// A call and its result.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CallTurn {
     /// The action.
     pub id: String,

@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-pub use arguments::check_bound;
+pub use arguments::{check_bound, check_input};
 pub use hashes::action_hash;
 
 use crate::catalog::Catalog;
-use crate::declaration::{Declaration, Origin};
+use crate::declaration::{Declaration, Intent, Origin};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::ids::{ActionId, GraphId};
 use crate::reference::Reference;
-use crate::rules::{Known, Rules};
+use crate::rules::{Known, KnownAction, Rules};
 
 /// What a declaration is judged by.
 #[derive(Clone, Copy, Debug)]
@@ -100,11 +100,24 @@ pub(crate) fn fields(origin: Origin) -> Fields {
     }
 }
 
-/// Actions of the graph that a revision changes: they may be depended on, and are not declared again.
-pub(crate) fn base_actions<'a>(
+/// Started actions of the graph that a revision changes: they may be depended on, and are not declared again. Actions
+/// that have not started are replaced as a whole.
+pub(crate) fn started_actions<'a>(
     draft: &Declaration,
     known: &'a Known,
-) -> Option<&'a BTreeMap<ActionId, crate::rules::KnownAction>> {
-    let base = draft.base.as_ref()?;
-    known.graph(base).map(|graph| &graph.actions)
+) -> impl Iterator<Item = &'a ActionId> {
+    let base = draft
+        .base
+        .as_ref()
+        .filter(|_| draft.intent == Intent::Revise);
+    let actions = base
+        .and_then(|base| known.graph(base))
+        .map(|graph| &graph.actions);
+    let is_started =
+        |action: &KnownAction| !matches!(action.status.as_str(), "pending" | "blocked");
+    let started = actions
+        .into_iter()
+        .flatten()
+        .filter(move |(_, action)| is_started(action));
+    started.map(|(id, _)| id)
 }

@@ -106,9 +106,10 @@ pub fn excerpt(
     if let Some(windows) = windows(text, words, AROUND, most, count) {
         return windows;
     }
-    match is_failure {
-        true => tail_first(text, most, count),
-        false => head_and_tail(text, most, count),
+    if is_failure {
+        tail_first(text, most, count)
+    } else {
+        head_and_tail(text, most, count)
     }
 }
 

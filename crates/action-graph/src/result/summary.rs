@@ -1,5 +1,7 @@
 //! Summaries: the tool's own, the executor's, or mechanical ones.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 use crate::json::canonical;
@@ -87,7 +89,7 @@ fn keys<'a>(keys: impl Iterator<Item = &'a String>) -> String {
     keys.truncate(KEYS);
     let mut text = keys.join(", ");
     if more > 0 {
-        text.push_str(&format!(" and {more} more"));
+        let _ = write!(text, " and {more} more");
     }
     text
 }
@@ -103,9 +105,10 @@ fn text_lines(text: &str, bytes: usize, lines: &mut Vec<String>) {
     }
     let is_whole = text.len() >= bytes;
     let count = if is_whole { text.lines().count() } else { 0 };
-    lines.push(match is_whole {
-        true => format!("{count} lines, {bytes} bytes"),
-        false => format!("{bytes} bytes"),
+    lines.push(if is_whole {
+        format!("{count} lines, {bytes} bytes")
+    } else {
+        format!("{bytes} bytes")
     });
     let is_error = |line: &&str| {
         let line = line.to_ascii_lowercase();

@@ -14,7 +14,6 @@ impl Turn<'_> {
         let node = &self.graph.nodes[place];
         match (found, node.state) {
             (Found::Ended(outcome), _) => self.end(place, outcome),
-            (Found::Alive, _) => {}
             (Found::Nothing | Found::Unknown, State::Running) if node.aborting => {
                 self.grace_over(place);
             }
@@ -38,7 +37,7 @@ impl Turn<'_> {
             // The question is asked again, as a new attempt.
             (Found::Unknown, State::Waiting(Wait::User)) => self.go(place, State::Pending, None),
             (Found::Nothing, State::Waiting(Wait::Timer)) => self.go(place, State::Running, None),
-            (Found::Nothing | Found::Unknown, State::Waiting(_)) => {}
+            (Found::Alive, _) | (Found::Nothing | Found::Unknown, State::Waiting(_)) => {}
             _ => self.count(Counted::Refused),
         }
     }

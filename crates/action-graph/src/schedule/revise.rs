@@ -1,13 +1,18 @@
 //! Rule 20: new actions instead of those that have not started.
 
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
 use crate::action::Action;
 use crate::code::Code;
 use crate::graph::Transition;
 use crate::node::{Node, State};
+use crate::reference::Reference;
 use crate::schedule::{Command, Counted, Turn};
 
 impl Turn<'_> {
-    pub(super) fn revise(&mut self, actions: Vec<Action>) {
+    pub(super) fn revise(&mut self, actions: Vec<Action>, constants: BTreeMap<Reference, Value>) {
         let is_kept =
             |node: &Node| node.waived || !matches!(node.state, State::Pending | State::Blocked(_));
         let immutable = |action: &Action| {
@@ -41,6 +46,7 @@ impl Turn<'_> {
         }
         self.graph.nodes = kept;
         self.graph.nodes.extend(actions.into_iter().map(Node::new));
+        self.graph.constants.extend(constants);
         self.graph.generation += 1;
         self.graph.relink();
         self.changed = true;

@@ -134,7 +134,7 @@ impl Turn<'_> {
             node
         });
         let instances: Vec<_> = instances.collect();
-        self.graph.nodes.splice(place + 1..place + 1, instances);
+        self.graph.nodes.splice(place + 1..=place, instances);
         self.graph.relink();
         self.go(place, State::FanOut, None);
     }

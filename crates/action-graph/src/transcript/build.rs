@@ -2,12 +2,14 @@
 
 use crate::accept::Repair;
 use crate::action::{Condition, Ending, Test};
-use crate::graph::Graph;
+use crate::code::Code;
+use crate::graph::{Graph, Status};
 use crate::json::{canonical, pretty};
 use crate::node::{Block, Node, State, Wait};
 use crate::policy::{Return, Visibility};
 use crate::print::condition_json;
 use crate::result::deliver::Shown;
+use crate::result::expand::Expanded;
 use crate::result::observe::{Budget, observe};
 use crate::schedule::Why;
 use crate::transcript::{CallTurn, Notice, ProtocolTurn};
@@ -119,14 +121,12 @@ fn call_turn(graph: &Graph, node: &Node, shown: Shown) -> CallTurn {
             ),
         }
     });
-    let mut text = match is_end {
-        true => shown.text,
-        false => String::new(),
-    };
+    let mut text = if is_end { shown.text } else { String::new() };
     if node.is_fan_out() && !is_private {
         let items = item_lines(graph, node);
         if !items.is_empty() {
-            text = format!("{items}\n{text}").trim_end().to_owned();
+            text = format!("{items}\n{text}");
+            text.truncate(text.trim_end().len());
         }
     }
     let is_reference = delivered.asked == Return::OnDemand && node.state == State::Completed;
@@ -177,9 +177,10 @@ fn arguments(node: &Node) -> String {
             pretty(input)
         };
     }
-    match node.action.input.is_empty() {
-        true => String::new(),
-        false => pretty(&serde_json::Value::Object(node.action.input.clone())),
+    if node.action.input.is_empty() {
+        String::new()
+    } else {
+        pretty(&serde_json::Value::Object(node.action.input.clone()))
     }
 }
 
@@ -276,7 +277,52 @@ fn condition_line(condition: &Condition) -> String {
                 if *negate { "is absent" } else { "exists" }
             )
         }
-        other => canonical(&condition_json(other)),
+        Condition::Value { .. } => canonical(&condition_json(condition)),
+    }
+}
+
+/// The answer to a request for more of stored results.
+pub fn expansion_turn(run_id: &str, answers: &[Expanded]) -> ProtocolTurn {
+    let calls = answers.iter().enumerate().map(|(index, answer)| {
+        let is_missing = answer.why == Some("missing");
+        CallTurn {
+            id: format!("expand_{}", index + 1),
+            kind: "Runtime".to_owned(),
+            target: "expand".to_owned(),
+            arguments: pretty(&serde_json::json!({"ref": answer.reference})),
+            status: if is_missing { "failed" } else { "completed" }.to_owned(),
+            reason: is_missing.then(|| {
+                (
+                    Code::RefExpired.to_string(),
+                    "the result is gone".to_owned(),
+                )
+            }),
+            shown: (answer.tokens < answer.of_tokens).then(|| {
+                format!(
+                    "excerpt of full, {}/{} tokens",
+                    answer.tokens, answer.of_tokens
+                )
+            }),
+            text: answer.text.clone(),
+            ..CallTurn::default()
+        }
+    });
+    let calls: Vec<_> = calls.collect();
+    let is_empty = answers.iter().all(|answer| answer.why == Some("missing"));
+    ProtocolTurn {
+        run_id: run_id.to_owned(),
+        purpose: "More of stored results".to_owned(),
+        status: if is_empty {
+            Status::Failed
+        } else {
+            Status::Completed
+        },
+        declaration: None,
+        continues: None,
+        calls,
+        next: None,
+        tokens: 0,
+        is_exact: true,
     }
 }
 

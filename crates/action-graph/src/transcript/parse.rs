@@ -179,9 +179,12 @@ fn call(lines: &mut Lines<'_>, is_exact: bool) -> Option<CallTurn> {
             .clone_into(&mut call.id);
         lines.blank()?;
         let (kind, target) = lines.next()?.split_once(": `")?;
-        call.kind = kind.to_owned();
-        call.target = target.strip_suffix('`')?.to_owned();
-        call.does = lines.labelled("Does").unwrap_or_default().to_owned();
+        kind.clone_into(&mut call.kind);
+        target.strip_suffix('`')?.clone_into(&mut call.target);
+        lines
+            .labelled("Does")
+            .unwrap_or_default()
+            .clone_into(&mut call.does);
         call.after = lines.labelled("After").map(list).unwrap_or_default();
         call.when = lines.labelled("When").map(str::to_owned);
         lines.blank()?;
@@ -193,9 +196,12 @@ fn call(lines: &mut Lines<'_>, is_exact: bool) -> Option<CallTurn> {
         .clone_into(&mut call.id);
     lines.blank()?;
     if !is_exact {
-        call.does = lines.labelled("Does").unwrap_or_default().to_owned();
+        lines
+            .labelled("Does")
+            .unwrap_or_default()
+            .clone_into(&mut call.does);
     }
-    call.status = lines.labelled("Status")?.to_owned();
+    lines.labelled("Status")?.clone_into(&mut call.status);
     call.reason = lines.labelled("Reason").map(|reason| {
         let (code, line) = reason.split_once(", ").unwrap_or((reason, ""));
         (code.to_owned(), line.to_owned())

@@ -56,12 +56,13 @@ pub(super) fn request_text(text: &str) -> String {
     if !text.contains(ATTACHMENT) {
         return text;
     }
-    let lines = text
-        .split('\n')
-        .map(|line| match line.starts_with(ATTACHMENT) {
-            true => format!(" {line}"),
-            false => line.to_owned(),
-        });
+    let lines = text.split('\n').map(|line| {
+        if line.starts_with(ATTACHMENT) {
+            format!(" {line}")
+        } else {
+            line.to_owned()
+        }
+    });
     lines.collect::<Vec<_>>().join("\n")
 }
 

@@ -1,6 +1,6 @@
 //! Arguments against the schema of their executor, before and after binding.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::action::{Action, ExecutorKind};
 use crate::catalog::Catalog;
@@ -44,23 +44,34 @@ fn violations(
     let schema = entry.map(|entry| &entry.schema);
     // An agent's task may stand in its title, description or prompt alone.
     let is_free =
-        resolved.kind == ExecutorKind::Agent && input.as_object().is_some_and(|o| o.is_empty());
+        resolved.kind == ExecutorKind::Agent && input.as_object().is_some_and(Map::is_empty);
     match schema {
         Some(schema) if !is_free => schema::check(schema, input, bindings),
         _ => Vec::new(),
     }
 }
 
+/// Checks the new input of a retry (`Decision::input`) before [`Event::Decide`](crate::schedule::Event::Decide): bindings
+/// count as values of any type.
+pub fn check_input(
+    action: &Action,
+    input: &Map<String, Value>,
+    catalog: &Catalog,
+) -> Vec<Diagnostic> {
+    let input = Value::Object(input.clone());
+    as_diagnostics(action, violations(action, &input, catalog, true))
+}
+
 /// The second check, of bound arguments, right before `Execute` is carried out. A fault becomes
 /// `Finished(Err(args_schema))` with `sent: No`.
 pub fn check_bound(action: &Action, input: &Value, catalog: &Catalog) -> Vec<Diagnostic> {
-    let violations = violations(action, input, catalog, false);
+    as_diagnostics(action, violations(action, input, catalog, false))
+}
+
+fn as_diagnostics(action: &Action, violations: Vec<schema::Violation>) -> Vec<Diagnostic> {
     let as_diagnostic = |one: schema::Violation| {
-        Diagnostic::new(
-            Code::ArgsSchema,
-            format!("{}/args{}", action.pointer, one.pointer),
-            one.message,
-        )
+        let at = format!("{}/args{}", action.pointer, one.pointer);
+        Diagnostic::new(Code::ArgsSchema, at, one.message)
     };
     violations.into_iter().map(as_diagnostic).collect()
 }

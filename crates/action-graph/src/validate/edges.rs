@@ -7,7 +7,7 @@ use crate::code::Code;
 use crate::declaration::Declaration;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::ids::ActionId;
-use crate::validate::{Context, base_actions, fields};
+use crate::validate::{Context, fields, started_actions};
 
 pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut Diagnostics) {
     settle_names(draft, context, found);
@@ -70,11 +70,7 @@ fn settle_names(draft: &mut Declaration, context: Context<'_>, found: &mut Diagn
         .iter()
         .map(|action| action.id.clone())
         .collect();
-    local.extend(
-        base_actions(draft, context.known)
-            .into_iter()
-            .flat_map(|map| map.keys().cloned()),
-    );
+    local.extend(started_actions(draft, context.known).cloned());
     for action in draft.actions_mut() {
         let at = format!("{}/{}", action.pointer, fields.depends);
         let mut met = Vec::new();

@@ -145,17 +145,15 @@ fn tool<'a>(
         .of_kind(ExecutorKind::Tool)
         .filter(|entry| has_all(entry, wanted));
     let able: Vec<_> = able.filter(|entry| entry.granted).collect();
-    match (able.as_slice(), wanted.is_empty()) {
-        ([one], false) => Some(one),
-        _ => {
-            let names = catalog
-                .of_kind(ExecutorKind::Tool)
-                .filter(|entry| entry.granted);
-            let diagnostic = Diagnostic::new(Code::AutoTool, at, "a tool must be named");
-            found.push(diagnostic.allow(names.map(|entry| entry.name.clone())));
-            None
-        }
+    if let ([one], false) = (able.as_slice(), wanted.is_empty()) {
+        return Some(one);
     }
+    let names = catalog
+        .of_kind(ExecutorKind::Tool)
+        .filter(|entry| entry.granted);
+    let diagnostic = Diagnostic::new(Code::AutoTool, at, "a tool must be named");
+    found.push(diagnostic.allow(names.map(|entry| entry.name.clone())));
+    None
 }
 
 fn has_all(entry: &Entry, wanted: &[String]) -> bool {

@@ -13,7 +13,7 @@ use crate::ids::ActionId;
 use crate::reference::{Part, Reference};
 use crate::rules::KnownAction;
 use crate::sections::USER_VISIBLE;
-use crate::validate::{Context, base_actions, fields};
+use crate::validate::{Context, fields, started_actions};
 
 /// The place of a reference decides which kinds it may have.
 #[derive(Clone, Copy, PartialEq)]
@@ -49,11 +49,7 @@ pub(super) fn check(
     found: &mut Diagnostics,
 ) {
     let mut local: BTreeSet<_> = draft.actions().iter().map(|action| &action.id).collect();
-    local.extend(
-        base_actions(draft, context.known)
-            .into_iter()
-            .flat_map(BTreeMap::keys),
-    );
+    local.extend(started_actions(draft, context.known));
     let mut gate = Gate {
         draft,
         context,
@@ -249,17 +245,14 @@ impl Gate<'_> {
 
     fn section(&mut self, id: &str, reference: &Reference, at: &str) {
         let id = id.to_lowercase();
-        match self.draft.source.sections.get(&id) {
-            Some(section) => {
-                let text = Value::from(section.text.as_str());
-                self.constants.insert(reference.clone(), text);
-            }
-            None => {
-                let known = self.draft.source.sections.keys().cloned();
-                let message = format!("there is no section `{id}`");
-                self.found
-                    .push(Diagnostic::new(Code::UnknownSection, at, message).allow(known));
-            }
+        if let Some(section) = self.draft.source.sections.get(&id) {
+            let text = Value::from(section.text.as_str());
+            self.constants.insert(reference.clone(), text);
+        } else {
+            let known = self.draft.source.sections.keys().cloned();
+            let message = format!("there is no section `{id}`");
+            self.found
+                .push(Diagnostic::new(Code::UnknownSection, at, message).allow(known));
         }
         self.used_sections.insert(id);
     }

@@ -6,7 +6,7 @@ use crate::code::Code;
 use crate::declaration::{Declaration, Intent, Origin, Payload};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::policy::{ENFORCED, Policies};
-use crate::validate::Context;
+use crate::validate::{Context, started_actions};
 
 pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut Diagnostics) {
     let mut seen = BTreeSet::new();
@@ -19,6 +19,19 @@ pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut D
                 format!("`{}` stands twice", action.id),
             );
         }
+    }
+    let started: BTreeSet<_> = started_actions(draft, context.known).collect();
+    for action in draft
+        .actions()
+        .iter()
+        .filter(|one| started.contains(&one.id))
+    {
+        let at = format!("{}/id", action.pointer);
+        found.add(
+            Code::DuplicateId,
+            at,
+            format!("`{}` has started", action.id),
+        );
     }
     check_features(draft, context, found);
     check_base(draft, context, found);

@@ -649,7 +649,7 @@ fn policy_and_recovery_rows() -> Vec<Row> {
     };
     vec![
         (Code::BudgetExhausted, "", call(json!({})), |world| {
-            world.known.budget_gone = true
+            world.known.budget_gone = true;
         }),
         (
             Code::RepeatDeclaration,
@@ -665,10 +665,10 @@ fn policy_and_recovery_rows() -> Vec<Row> {
             },
         ),
         (Code::TurnLimit, "", call(json!({})), |world| {
-            world.known.declarations = 24
+            world.known.declarations = 24;
         }),
         (Code::GraphLimit, "", call(json!({})), |world| {
-            world.rules.limits.open_graphs = 1
+            world.rules.limits.open_graphs = 1;
         }),
         (
             Code::PersistUpgraded,
@@ -714,7 +714,7 @@ fn policy_and_recovery_rows() -> Vec<Row> {
             },
         ),
         (Code::RecoveredText, "", one(json!({})), |world| {
-            world.rules.carrier = CarrierMode::Flat
+            world.rules.carrier = CarrierMode::Flat;
         }),
         (
             Code::PlainAnswer,

@@ -41,7 +41,7 @@ fn act_maps_each_call_to_an_action() {
         (find.title.as_str(), find.operation.as_str()),
         ("Find", "glob")
     );
-    assert_eq!(see.depends_on, [find.id.clone()]);
+    assert_eq!(see.depends_on, std::slice::from_ref(&find.id));
     assert_eq!(
         see.result.as_ref().map(|one| one.return_to_model),
         Some(Return::Structured)

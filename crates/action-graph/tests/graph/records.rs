@@ -187,9 +187,12 @@ fn foreign_damaged_and_later_records_are_refused() {
     );
     let lost = restore(head.clone(), "conv", &mut |_| None);
     assert!(matches!(lost, Err(RestoreError::Body(_))));
-    let bent = restore(head, "conv", &mut |key| match key.starts_with("find.1") {
-        true => Some(json!({"value": 1, "bytes": 1})),
-        false => bodies.get(key).cloned(),
+    let bent = restore(head, "conv", &mut |key| {
+        if key.starts_with("find.1") {
+            Some(json!({"value": 1, "bytes": 1}))
+        } else {
+            bodies.get(key).cloned()
+        }
     });
     assert!(matches!(bent, Err(RestoreError::Body(_))));
 }

@@ -300,24 +300,23 @@ pub(crate) fn go_on(
                 }
                 Command::SpawnChild(one) => {
                     let (id, attempt) = (one.id, one.attempt);
-                    events.push(match outcome(id.as_str()) {
-                        Some(outcome) => Event::Finished {
+                    events.push(if let Some(outcome) = outcome(id.as_str()) {
+                        Event::Finished {
                             id,
                             attempt,
                             outcome,
-                        },
-                        None => {
-                            let run = "run_child".to_owned();
-                            Event::Suspended {
-                                id,
-                                attempt,
-                                on: Suspension::Child { run },
-                            }
+                        }
+                    } else {
+                        let run = "run_child".to_owned();
+                        Event::Suspended {
+                            id,
+                            attempt,
+                            on: Suspension::Child { run },
                         }
                     });
                 }
                 Command::SetTimer { id, attempt, .. } => {
-                    events.push(Event::TimerFired { id, attempt })
+                    events.push(Event::TimerFired { id, attempt });
                 }
                 Command::Quiescent(reason) => why = Some(reason),
                 _ => {}

@@ -158,7 +158,7 @@ fn every_state_has_a_golden_turn() {
         text.push_str(&format!(
             "== {name}\n{}",
             render(std::slice::from_ref(turn))
-        ))
+        ));
     };
     let mail = json!({"id": "mail", "type": "tool", "name": "send_mail", "args": {"to": "x", "text": "y"}});
     show(
@@ -248,9 +248,14 @@ fn revised_graph_shows_its_new_actions() {
         "",
     );
     let actions = world().accepted(&new).declaration.actions().to_vec();
-    let why = go_on(&mut graph, Event::Revise { actions }, &|_| {
-        ok(json!("c is read"))
-    });
+    let why = go_on(
+        &mut graph,
+        Event::Revise {
+            actions,
+            constants: [].into(),
+        },
+        &|_| ok(json!("c is read")),
+    );
     golden(
         "transcript-revised.md",
         &render(&[Turn::Protocol(protocol_turn(

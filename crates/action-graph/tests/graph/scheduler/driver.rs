@@ -236,7 +236,7 @@ impl<'a> Player<'a> {
                         .extend(requests.into_iter().map(|one| Pending::Approval {
                             id: one.id,
                             hash: one.hash,
-                        }))
+                        }));
                 }
                 Command::Quiescent(reason) => why = Some(reason),
                 _ => {}

@@ -77,9 +77,12 @@ fn end_of(action: &ActionSpec, spec: &Spec, ends: &[End]) -> End {
     if let Some((items, survives)) = &action.each {
         let all: Vec<End> = items
             .iter()
-            .map(|script| match lacks_input {
-                true => End::BlockedByInput,
-                false => attempts(action, script, true),
+            .map(|script| {
+                if lacks_input {
+                    End::BlockedByInput
+                } else {
+                    attempts(action, script, true)
+                }
             })
             .collect();
         if all.contains(&End::Uncertain) {
@@ -89,11 +92,12 @@ fn end_of(action: &ActionSpec, spec: &Spec, ends: &[End]) -> End {
             .iter()
             .filter(|end| **end == End::Completed { opens: true })
             .count();
-        return match all.len() - good > usize::from(*survives) {
-            true => End::Failed {
+        return if all.len() - good > usize::from(*survives) {
+            End::Failed {
                 opens: goes_on(action.mode),
-            },
-            false => End::Completed { opens: true },
+            }
+        } else {
+            End::Completed { opens: true }
         };
     }
     if lacks_input {

@@ -1,5 +1,7 @@
 //! Properties over random graphs. `RUNNEL_GRAPHS` sets how many.
 
+use std::collections::BTreeMap;
+
 use action_graph::code::Code;
 use action_graph::declaration::{Choice, Decision};
 use action_graph::graph::{Graph, Status};
@@ -159,6 +161,7 @@ fn any_event(dice: &mut Dice, spec: &Spec, graph: &Graph) -> Event {
             let index = dice.below(spec.actions.len());
             Event::Revise {
                 actions: vec![build_action(index, &spec.actions[index])],
+                constants: BTreeMap::new(),
             }
         }
         17 => Event::CancelAction { id },
@@ -217,7 +220,8 @@ fn revisions_never_touch_started_actions() {
                 .is_some_and(|node| fixed.contains(node))
         });
         let before = graph.generation;
-        step(&mut graph, Event::Revise { actions }, 1);
+        let constants = BTreeMap::new();
+        step(&mut graph, Event::Revise { actions, constants }, 1);
         assert_eq!(graph.generation, before + u32::from(!touches));
         for node in &fixed {
             assert_eq!(

@@ -768,6 +768,7 @@ fn revisions_replace_what_has_not_started() {
         &mut graph,
         Event::Revise {
             actions: actions.clone(),
+            constants: [].into(),
         },
         1,
     );
@@ -775,7 +776,14 @@ fn revisions_replace_what_has_not_started() {
     assert!(graph.node(&"b".into()).is_none());
     assert_eq!(state(&graph, "c"), State::Running);
     assert_eq!(
-        step(&mut graph, Event::Revise { actions }, 2),
+        step(
+            &mut graph,
+            Event::Revise {
+                actions,
+                constants: [].into()
+            },
+            2
+        ),
         [Command::Count(Counted::Refused)]
     );
 }
