@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::action::ExecutorKind;
+
 /// Bounds that an operator may set. Sizes are bytes, times milliseconds, texts characters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -60,6 +62,14 @@ pub struct Limits {
     pub retry_delay_ms: u32,
     /// Transitions kept in a graph.
     pub transitions: usize,
+    /// Longest attempt of a tool or a word.
+    pub tool_timeout_ms: u32,
+    /// Longest attempt of a service or a pipeline.
+    pub service_timeout_ms: u32,
+    /// Longest child run.
+    pub agent_timeout_ms: u32,
+    /// Longest wait for an answer of the user.
+    pub human_timeout_ms: u32,
     /// Output text that is stored.
     pub stored_output_bytes: usize,
     /// Raw output that is stored for inspection.
@@ -105,8 +115,25 @@ impl Default for Limits {
             grace_ms: 5_000,
             retry_delay_ms: 60_000,
             transitions: 2_000,
+            tool_timeout_ms: 120_000,
+            service_timeout_ms: 60_000,
+            agent_timeout_ms: 600_000,
+            human_timeout_ms: 1_800_000,
             stored_output_bytes: 10 << 20,
             raw_bytes: 64 << 10,
         }
+    }
+}
+
+impl Limits {
+    /// Longest attempt of an action: its own limit can only lower that of its executor's class.
+    pub fn timeout_ms(&self, kind: ExecutorKind, own: Option<u32>) -> u32 {
+        let most = match kind {
+            ExecutorKind::Tool | ExecutorKind::Runtime => self.tool_timeout_ms,
+            ExecutorKind::Service | ExecutorKind::Pipeline => self.service_timeout_ms,
+            ExecutorKind::Agent => self.agent_timeout_ms,
+            ExecutorKind::Human => self.human_timeout_ms,
+        };
+        own.unwrap_or(most).min(most)
     }
 }

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::action::Action;
+use crate::action::{Action, Class};
 use crate::graph::Graph;
 use crate::ids::ActionId;
 use crate::node::{Item, Output, State};
+use crate::result::deliver::policy_of;
 use crate::result::summary::summary_of;
 use crate::result::tokens::head_bytes;
 use crate::sha256;
@@ -118,7 +119,7 @@ pub fn store(
     slim.transitions.clear();
     let mut outputs = BTreeMap::new();
     let mut inputs = BTreeMap::new();
-    for node in &mut slim.nodes {
+    for (place, node) in slim.nodes.iter_mut().enumerate() {
         let id = node.action.id.clone();
         let skeleton = Action::new(id.as_str(), crate::action::Executor::default());
         let action = std::mem::replace(&mut node.action, skeleton);
@@ -126,6 +127,7 @@ pub fn store(
             body.actions.push(action);
         }
         if let Some(output) = node.output.take() {
+            let output = kept(&output, is_whole(graph, place));
             let blob = blob(&format!("{id}.{}", node.attempt), &output);
             let stored = StoredOutput {
                 key: blob.key.clone(),
@@ -160,6 +162,25 @@ pub fn store(
         return Err(RestoreError::TooLarge(size));
     }
     Ok((head, blobs))
+}
+
+/// Whether the whole output is stored: `store_full: false` is refused for actions that run at most once.
+fn is_whole(graph: &Graph, place: usize) -> bool {
+    let node = &graph.nodes[place];
+    policy_of(graph, node).store_full || node.class() == Class::AtMostOnce
+}
+
+/// The output, or its summary alone.
+fn kept(output: &Output, is_whole: bool) -> Output {
+    if is_whole {
+        return output.clone();
+    }
+    let (summary, source) = summary_of(output);
+    Output {
+        value: summary.as_str().into(),
+        summary: Some((summary, source)),
+        ..output.clone()
+    }
 }
 
 /// A body under a name and the beginning of its hash, so that a key never changes its content.

@@ -31,6 +31,18 @@ pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut D
         resolved.class = Class::of(&resolved.effects, idempotency);
         resolved.visibility = resolved.visibility.max(visibility).max(own_visibility);
         let at = &action.pointer;
+        let keeps_all = action
+            .result
+            .as_ref()
+            .is_none_or(|policy| policy.store_full);
+        if !keeps_all && resolved.class == Class::AtMostOnce {
+            let message = "the whole result is stored, since the action runs at most once";
+            found.add(
+                Code::UnsupportedPolicy,
+                format!("{at}/result_policy/store_full"),
+                message,
+            );
+        }
         for effect in resolved.effects.intersection(&context.rules.forbid) {
             let message = format!("`{}` has the effect `{}`", resolved.target, effect.as_str());
             found.add(Code::EffectsForbidden, at, message);

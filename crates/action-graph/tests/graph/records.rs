@@ -385,3 +385,24 @@ fn workflows_map_to_durable_graphs() {
         ]
     );
 }
+
+#[test]
+fn store_full_false_keeps_the_summary_alone() {
+    let run = |target: &str| {
+        let policy = json!({"store_full": false});
+        let action = read_action(
+            "a",
+            json!({"executor": {"type": "tool", "target": target}, "result_policy": policy}),
+        );
+        let mut graph = graph_of(&world(), &fenced(&envelope(json!([action]), json!({})), ""));
+        play(&mut graph, &|_| ok(json!("word\n".repeat(2_000))));
+        let (_, blobs) = store(&graph, "conv", owner()).expect("it fits");
+        let output = blobs
+            .iter()
+            .find(|blob| blob.key.starts_with("a.1."))
+            .expect("an output");
+        output.content["value"].as_str().map(str::len)
+    };
+    assert_eq!(run("read"), Some("word\n2000 lines, 10000 bytes".len()));
+    assert_eq!(run("mystery"), Some(10_000), "it runs at most once");
+}

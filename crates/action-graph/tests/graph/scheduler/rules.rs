@@ -835,3 +835,15 @@ fn one_action_cancels_alone() {
         (State::Running, State::Blocked(Block::Dependency))
     );
 }
+
+#[test]
+fn timeouts_can_only_be_lowered() {
+    use action_graph::action::ExecutorKind;
+    let limits = action_graph::limits::Limits::default();
+    assert_eq!(limits.timeout_ms(ExecutorKind::Tool, None), 120_000);
+    assert_eq!(limits.timeout_ms(ExecutorKind::Tool, Some(5)), 5);
+    assert_eq!(
+        limits.timeout_ms(ExecutorKind::Service, Some(u32::MAX)),
+        60_000
+    );
+}
