@@ -139,10 +139,10 @@ impl Turn<'_> {
         node.error = Some(error);
         let is_instance = node.parent.is_some();
         let last = node.action.failure.last();
-        node.satisfying = last == FailureMode::Continue && !is_instance;
+        node.satisfying = last == FailureMode::Continue;
         self.go(place, State::Failed, Some(code));
         if last == FailureMode::Abort && !is_instance && self.graph.stop.is_none() {
-            self.stop(Stop::Aborted);
+            self.halt(Stop::Aborted);
         }
     }
 

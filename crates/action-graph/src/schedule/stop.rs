@@ -16,6 +16,11 @@ impl Turn<'_> {
         if self.graph.begun && self.graph.nodes.iter().all(|node| node.state.is_terminal()) {
             return self.count(Counted::Late);
         }
+        self.halt(stop);
+    }
+
+    /// Stops the graph, also when the last action ended with this very step.
+    pub(super) fn halt(&mut self, stop: Stop) {
         self.graph.begun = true;
         self.graph.stop = Some(stop);
         self.changed = true;

@@ -467,6 +467,8 @@ fn value_conditions_pass_closed_tests() {
         (json!({"in": [1, 2]}), false),
         (json!({"less": 4}), true),
         (json!({"more": 4}), false),
+        (json!({"less": 3}), false),
+        (json!({"more": 3}), false),
         (json!({"exists": true}), true),
         (json!({"exists": false}), false),
         (json!({"equals": 3, "negate": true}), false),
@@ -845,5 +847,82 @@ fn timeouts_can_only_be_lowered() {
     assert_eq!(
         limits.timeout_ms(ExecutorKind::Service, Some(u32::MAX)),
         60_000
+    );
+}
+
+#[test]
+fn unsafe_retries_have_keys_of_their_own() {
+    let action = read_action(
+        "a",
+        json!({"executor": {"type": "tool", "target": "mystery"}, "failure_policy": {"mode": "retry", "max_attempts": 2}}),
+    );
+    let mut graph = full(json!([action]), json!({}));
+    let first = started(&step(&mut graph, Event::Begin, 0))[0].key.clone();
+    step(&mut graph, finish("a", 1, lost(Sent::No, true)), 1);
+    let commands = step(
+        &mut graph,
+        Event::TimerFired {
+            id: "a".into(),
+            attempt: 1,
+        },
+        900,
+    );
+    assert_ne!(started(&commands)[0].key, first);
+}
+
+#[test]
+fn items_that_may_fail_abort_nothing() {
+    let run = |max_failures: u16| {
+        let each = json!({"items": "action:list.output", "max": 5, "max_failures": max_failures});
+        let action = read_action("a", json!({"failure_policy": "abort", "for_each": each}));
+        let mut graph = full(json!([read_action("list", json!({})), action]), json!({}));
+        play(&mut graph, &|id| match id {
+            "list" => ok(json!([1, 2])),
+            "a[0]" => failed(Code::ToolError, "no"),
+            _ => ok(json!(1)),
+        });
+        graph.stop
+    };
+    assert_eq!((run(1), run(0)), (None, Some(Stop::Aborted)));
+}
+
+#[test]
+fn waived_actions_survive_a_cancel() {
+    let bound = json!({"input": {"path": {"$ref": "action:a.output#/none"}}});
+    let mut graph = full(
+        json!([
+            read_action("a", json!({})),
+            read_action("b", bound),
+            read_action("c", json!({"depends_on": ["b"]}))
+        ]),
+        json!({}),
+    );
+    play(&mut graph, &|id| {
+        (id == "a").then(|| ok(json!({}))).flatten()
+    });
+    decide(&mut graph, Some("b"), Choice::Skip, Actor::Model);
+    assert_eq!(state(&graph, "c"), State::Running);
+    step(&mut graph, Event::Cancel, 9);
+    assert_eq!(state(&graph, "b"), State::Blocked(Block::Input));
+}
+
+#[test]
+fn outputs_of_failed_fan_outs_are_not_bound() {
+    let each = read_action(
+        "each",
+        json!({"failure_policy": "continue", "for_each": {"items": "input:event#/list", "max": 5}}),
+    );
+    let bound = read_action(
+        "b",
+        json!({"input": {"path": {"$ref": "action:each.output#/1"}}}),
+    );
+    let mut graph = full(json!([each, bound]), json!({}));
+    play(&mut graph, &|id| match id {
+        "each[0]" => failed(Code::ToolError, "no"),
+        _ => ok(json!("x")),
+    });
+    assert_eq!(
+        (state(&graph, "each"), state(&graph, "b")),
+        (State::Failed, State::Blocked(Block::Input))
     );
 }
