@@ -138,10 +138,9 @@ impl Turn<'_> {
     /// Returns blocked actions to pending; the rules look at them again.
     fn unblock(&mut self, only: Option<usize>) {
         for place in 0..self.graph.nodes.len() {
-            let node = &mut self.graph.nodes[place];
+            let node = &self.graph.nodes[place];
             let is_chosen = only.is_none_or(|only| only == place);
             if is_chosen && matches!(node.state, State::Blocked(_)) && !node.waived {
-                node.input = None;
                 self.go(place, State::Pending, None);
             }
         }

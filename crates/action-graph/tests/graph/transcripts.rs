@@ -118,6 +118,18 @@ fn three_replays_of_one_history() {
 }
 
 #[test]
+fn long_declarations_are_brief_at_once() {
+    let turn = |words: usize| {
+        let path = "word ".repeat(words);
+        let output = act(json!([read_call("a", json!({"args": {"path": path}}))]));
+        let turn = turn_of(&output, &|_| ok(json!("fine"))).1;
+        let shown = replay(&[turn], Replay::Hybrid, 100_000, &estimate);
+        matches!(&shown[0], Turn::Protocol(turn) if turn.is_exact)
+    };
+    assert_eq!((turn(10), turn(900)), (true, false));
+}
+
+#[test]
 fn old_failures_lose_their_detail() {
     let text = render(&replay(&history(), Replay::Full, 100_000, &estimate));
     assert!(text.contains("tool_error") && !text.contains("details of the failure"));
