@@ -21,7 +21,7 @@ pub struct Delivered {
     pub tokens: usize,
     /// Tokens of the whole.
     pub of_tokens: usize,
-    /// Why less was shown than was asked for.
+    /// Why less was shown than was asked for: `private`, `cap` of the form, or `budget` of the observation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Source of the summary, where one was shown.
@@ -123,7 +123,7 @@ pub fn deliver_as(
     shown.delivered.given = given;
     shown.delivered.summary_source = source;
     if given != asked && asked != Return::Adaptive {
-        shown.delivered.why = Some("budget".to_owned());
+        shown.delivered.why = Some("cap".to_owned());
     }
     shown.text = text;
     shown

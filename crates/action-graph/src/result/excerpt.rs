@@ -131,7 +131,11 @@ pub fn structured(
     };
     let mut kept = Map::new();
     let first = priority.iter().filter(|key| object.contains_key(*key));
-    let rest = object.keys().filter(|key| !priority.contains(key));
+    let mut rest: Vec<_> = object
+        .keys()
+        .filter(|key| !priority.contains(key))
+        .collect();
+    rest.sort_unstable();
     for key in first.chain(rest) {
         let Some(value) = object.get(key) else {
             continue;

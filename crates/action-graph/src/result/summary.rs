@@ -54,11 +54,13 @@ pub fn mechanical(output: &Output) -> String {
         Value::Object(object) => {
             lines.push(format!("{} keys, {} bytes", object.len(), output.bytes));
             lines.push(format!("Keys: {}", keys(object.keys())));
-            for (key, value) in object {
-                if let Value::Array(list) = value {
-                    lines.push(format!("{key}: {} items", list.len()));
-                }
-            }
+            let lists = object
+                .iter()
+                .filter_map(|(key, value)| Some((key, value.as_array()?)));
+            let mut lists: Vec<_> = lists.collect();
+            lists.sort_unstable_by_key(|(key, _)| *key);
+            let lists = lists.into_iter().take(KEYS);
+            lines.extend(lists.map(|(key, list)| format!("{key}: {} items", list.len())));
             for key in ["exit_code", "exitCode", "status", "count", "total"] {
                 if let Some(value) = object.get(key).filter(|value| !value.is_object()) {
                     lines.push(format!("{key}: {}", head_bytes(&canonical(value), 100)));

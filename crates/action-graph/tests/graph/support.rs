@@ -9,6 +9,7 @@ use action_graph::catalog::{Catalog, Cost, Entry};
 use action_graph::code::Code;
 use action_graph::graph::Graph;
 use action_graph::ids::GraphId;
+use action_graph::json::canonical;
 use action_graph::node::{Output, Sent};
 use action_graph::output::ModelOutput;
 use action_graph::policy::Visibility;
@@ -244,7 +245,10 @@ pub(crate) fn envelope(actions: Value, more: Value) -> Value {
 
 /// A text with the block and what stands behind it.
 pub(crate) fn fenced(envelope: &Value, behind: &str) -> ModelOutput {
-    let text = format!("```json agent-protocol\n{envelope}\n```\n{behind}");
+    let text = format!(
+        "```json agent-protocol\n{}\n```\n{behind}",
+        canonical(envelope)
+    );
     ModelOutput::text(&text)
 }
 
