@@ -1,0 +1,260 @@
+//! The way from a model output to an accepted declaration, an answer or a repair.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::carrier;
+use crate::code::{Code, Level, Stage};
+use crate::declaration::{CARRIER, Declaration, Intent, Origin, Payload};
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::fenced;
+use crate::output::{Classified, ModelOutput, classify};
+use crate::recover;
+use crate::rules::{CarrierMode, PlainText};
+use crate::sha256;
+use crate::validate::{Accepted, Context, validate};
+
+/// What becomes of a model output.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// The agent declares nothing: the text is ordinary content.
+    Content(String),
+    /// A declaration, an answer or an end. Nothing has run yet.
+    Accepted(Box<Accepted>),
+    /// Nothing runs; the model is told why, or the run fails.
+    Repair(Box<Repair>),
+}
+
+/// A refused output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Repair {
+    /// Faults for the notice, errors first, at most 8.
+    pub diagnostics: Vec<Diagnostic>,
+    /// Schemas of tools whose arguments failed.
+    pub schemas: Vec<(String, Value)>,
+    /// Text that may stand as an answer once repairs are used up.
+    pub plain: Option<String>,
+    /// The output for inspection, at most 64 KiB; never replayed.
+    pub raw: String,
+}
+
+/// How an output kept to the protocol, for metrics by model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Adherence {
+    /// The agent declares nothing.
+    Content,
+    /// A declaration in the form that was asked for.
+    Declared,
+    /// A declaration that was recovered, by its code.
+    Recovered(Code),
+    /// Plain text taken as an answer.
+    Plain,
+    /// A refusal, by its first error.
+    Refused(Code),
+}
+
+impl Verdict {
+    /// How the output kept to the protocol.
+    pub fn adherence(&self) -> Adherence {
+        match self {
+            Self::Content(_) => Adherence::Content,
+            Self::Accepted(accepted) => {
+                let codes = accepted.diagnostics.iter().map(|one| one.code);
+                match codes
+                    .into_iter()
+                    .find(|code| code.stage() == Stage::Recovery)
+                {
+                    Some(Code::PlainAnswer) => Adherence::Plain,
+                    Some(code) => Adherence::Recovered(code),
+                    None => Adherence::Declared,
+                }
+            }
+            Self::Repair(repair) => {
+                let first = repair.diagnostics.first();
+                Adherence::Refused(first.map_or(Code::NoDeclaration, |one| one.code))
+            }
+        }
+    }
+}
+
+/// Repairs that are left, per model turn and per run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepairBudget {
+    turn: u8,
+    run: u8,
+}
+
+/// What follows a refused output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AfterRefusal {
+    /// Ask the model once more, with a notice.
+    Repair,
+    /// Answer with the text that came along.
+    Answer(String),
+    /// Fail the run as `runner.protocol`, retryable.
+    Fail,
+}
+
+impl Default for RepairBudget {
+    fn default() -> Self {
+        Self { turn: 2, run: 6 }
+    }
+}
+
+impl RepairBudget {
+    /// Begins a model turn after an accepted output.
+    pub fn next_turn(&mut self) {
+        self.turn = Self::default().turn;
+    }
+
+    /// Spends a repair, or decides without one.
+    pub fn refuse(&mut self, repair: &Repair) -> AfterRefusal {
+        if self.turn > 0 && self.run > 0 {
+            self.turn -= 1;
+            self.run -= 1;
+            return AfterRefusal::Repair;
+        }
+        match &repair.plain {
+            Some(text) => AfterRefusal::Answer(text.clone()),
+            None => AfterRefusal::Fail,
+        }
+    }
+}
+
+/// Judges a complete model output.
+pub fn accept(output: &ModelOutput, context: Context<'_>) -> Verdict {
+    if !context.rules.enabled {
+        return Verdict::Content(output.text.clone());
+    }
+    let mut found = Diagnostics::default();
+    let limits = &context.rules.limits;
+    let draft = match classify(output) {
+        Classified::Carrier(arguments) => carrier::read(arguments, limits, &mut found),
+        Classified::Fenced(block) => {
+            let draft = fenced::read(block, limits, &mut found);
+            if context.rules.carrier != CarrierMode::Fenced {
+                found.add(
+                    Code::RecoveredText,
+                    "",
+                    "a block is read where the carrier belongs",
+                );
+            }
+            draft
+        }
+        Classified::Plain(text) => plain(text, context, &mut found),
+        Classified::Direct(calls) => recover::direct(calls, context, &mut found),
+        Classified::Textual(calls) => recover::textual(&calls, context, &mut found),
+        Classified::Broken(code) => refused(code, &mut found),
+        Classified::Cut => refused(Code::IncompleteOutput, &mut found),
+        Classified::Empty => refused(Code::NoDeclaration, &mut found),
+    };
+    let Some(mut draft) = draft else {
+        return repair(output, found.finish(limits.diagnostics), context);
+    };
+    draft.source.raw_sha256 = sha256::hex(output.raw());
+    match validate(draft, found, context) {
+        Ok(accepted) => Verdict::Accepted(Box::new(accepted)),
+        Err(faults) => repair(output, faults, context),
+    }
+}
+
+/// Validates a declaration that the runtime or a workflow made.
+pub fn accept_draft(draft: Declaration, context: Context<'_>) -> Result<Accepted, Vec<Diagnostic>> {
+    if !context.rules.enabled && draft.source.origin != Origin::Workflow {
+        let disabled = Diagnostic::new(Code::ProtocolDisabled, "", "this agent declares nothing");
+        return Err(vec![disabled]);
+    }
+    validate(draft, Diagnostics::default(), context)
+}
+
+fn refused(code: Code, found: &mut Diagnostics) -> Option<Declaration> {
+    let message = match code {
+        Code::IncompleteOutput => "the output was cut off",
+        Code::NoDeclaration => "the output holds no declaration",
+        Code::UnclosedFence => "the block has no end",
+        Code::MixedCarriers => "the declaration stands beside other calls or blocks",
+        _ => "the output holds several declarations",
+    };
+    found.add(code, "", message);
+    None
+}
+
+fn plain(text: &str, context: Context<'_>, found: &mut Diagnostics) -> Option<Declaration> {
+    if context.rules.plain_text == PlainText::Repair {
+        found.add(
+            Code::NoDeclaration,
+            "",
+            "the output is text without a declaration",
+        );
+        return None;
+    }
+    found.add(Code::PlainAnswer, "", "the text is taken as the answer");
+    let text = text.to_owned();
+    let payload = Payload::Message { text: text.clone() };
+    let mut draft = Declaration::new(Intent::Respond, payload);
+    draft.message = text;
+    draft.source.origin = Origin::Plain;
+    Some(draft)
+}
+
+fn repair(output: &ModelOutput, faults: Vec<Diagnostic>, context: Context<'_>) -> Verdict {
+    let limits = &context.rules.limits;
+    let schemas = failed_schemas(output, &faults, context);
+    let mut diagnostics = faults;
+    diagnostics.sort_by_key(|one| one.level != Level::Error);
+    diagnostics.truncate(limits.notice_diagnostics);
+    let is_plain = matches!(classify(output), Classified::Plain(_))
+        || output.calls.iter().any(|call| call.name == CARRIER) && !output.text.trim().is_empty();
+    let mut raw = output.raw();
+    let mut end = raw.len().min(limits.raw_bytes);
+    while !raw.is_char_boundary(end) {
+        end -= 1;
+    }
+    raw.truncate(end);
+    Verdict::Repair(Box::new(Repair {
+        diagnostics,
+        schemas,
+        plain: is_plain.then(|| output.text.trim().to_owned()),
+        raw,
+    }))
+}
+
+/// Schemas of the tools whose arguments failed, by the names that the output gives them.
+fn failed_schemas(
+    output: &ModelOutput,
+    faults: &[Diagnostic],
+    context: Context<'_>,
+) -> Vec<(String, Value)> {
+    let is_schema = |one: &&Diagnostic| matches!(one.code, Code::ArgsSchema | Code::ArgsNotObject);
+    let places: Vec<_> = faults
+        .iter()
+        .filter(is_schema)
+        .map(|one| &one.pointer)
+        .collect();
+    if places.is_empty() {
+        return Vec::new();
+    }
+    let mut found = Diagnostics::default();
+    let limits = &context.rules.limits;
+    let draft = match classify(output) {
+        Classified::Carrier(arguments) => carrier::read(arguments, limits, &mut found),
+        Classified::Fenced(block) => fenced::read(block, limits, &mut found),
+        Classified::Direct(calls) => Some(recover::draft_of(calls, context)),
+        _ => None,
+    };
+    let mut names = BTreeSet::new();
+    for action in draft.iter().flat_map(Declaration::actions) {
+        let prefix = format!("{}/", action.pointer);
+        if places.iter().any(|place| place.starts_with(&prefix)) {
+            names.extend(action.executor.kind.zip(action.executor.target.clone()));
+        }
+    }
+    let entries = names
+        .iter()
+        .filter_map(|(kind, name)| context.catalog.find(*kind, name));
+    entries
+        .filter(|entry| entry.granted)
+        .map(|entry| (entry.carrier_name(), entry.schema.clone()))
+        .collect()
+}

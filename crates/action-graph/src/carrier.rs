@@ -1,0 +1,332 @@
+//! The carrier `AgentProtocolOutput`: arguments of one call to a declaration.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use crate::action::{Action, Executor, ExecutorKind};
+use crate::code::Code;
+use crate::declaration::{Declaration, Intent, Origin, Payload, ReplyOutcome};
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::fence;
+use crate::ids::is_action_id;
+use crate::json::{self, type_name};
+use crate::limits::Limits;
+use crate::policy::Return;
+use crate::reader::Reader;
+
+/// Result forms that the carrier offers.
+pub(crate) const RESULTS: [Return; 6] = [
+    Return::Summary,
+    Return::Full,
+    Return::Structured,
+    Return::OnFailure,
+    Return::OnDemand,
+    Return::Adaptive,
+];
+/// Objects that models put around the fields.
+const WRAPPERS: [&str; 3] = ["input", "arguments", "parameters"];
+/// Words that stand for "no dependency".
+const NO_DEPENDENCY: [&str; 2] = ["", "none"];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Act,
+    Answer,
+    Done,
+}
+
+/// Reads the arguments of the carrier. `None` when no declaration can be made of them.
+pub(crate) fn read(
+    arguments: &str,
+    limits: &Limits,
+    found: &mut Diagnostics,
+) -> Option<Declaration> {
+    if arguments.len() > limits.carrier_bytes {
+        let most = limits.carrier_bytes;
+        found.add(
+            Code::TooLarge,
+            "",
+            format!("the arguments exceed {most} bytes"),
+        );
+        return None;
+    }
+    let object = root(arguments, limits, found)?;
+    let mut reader = Reader::new(object, "", found);
+    if !reader.has("kind") {
+        reader.add(Code::MissingField, "kind", "`kind` is missing");
+    }
+    let kinds = [
+        ("act", Kind::Act),
+        ("answer", Kind::Answer),
+        ("done", Kind::Done),
+    ];
+    let kind = reader.word("kind", Code::BadEnum, &kinds);
+    let message = reader.text("message", usize::MAX).unwrap_or_default();
+    let outcomes = [
+        ("ok", ReplyOutcome::Ok),
+        ("not_done", ReplyOutcome::NotDone),
+        ("need_input", ReplyOutcome::NeedInput),
+    ];
+    let outcome = reader.word("outcome", Code::BadEnum, &outcomes);
+    let actions = read_calls(&mut reader, kind, limits);
+    let policies = reader.policies();
+    let extra = reader.rest();
+    let mut declaration = match kind? {
+        Kind::Act => {
+            let payload = Payload::ActionGraph {
+                actions,
+                report: None,
+            };
+            let mut declaration = Declaration::new(Intent::Execute, payload);
+            declaration.note.clone_from(&message);
+            declaration
+        }
+        kind => {
+            if kind == Kind::Answer && message.trim().is_empty() {
+                found.add(
+                    Code::MessageMissing,
+                    "/message",
+                    "the answer has no message",
+                );
+            }
+            let intent = match kind {
+                Kind::Done => Intent::Stop,
+                _ => Intent::Respond,
+            };
+            let text = message.clone();
+            Declaration::new(intent, Payload::Message { text })
+        }
+    };
+    declaration.message = message;
+    declaration.outcome = outcome.unwrap_or_default();
+    declaration.policies = policies;
+    declaration.policies.extra = extra;
+    declaration.source.origin = Origin::Carrier;
+    Some(declaration)
+}
+
+/// The object that holds `kind`: without a fence, a string or one wrapper around it.
+fn root(arguments: &str, limits: &Limits, found: &mut Diagnostics) -> Option<Map<String, Value>> {
+    let text = fence::unwrap(arguments);
+    if text.len() != arguments.trim().len() {
+        found.add(Code::Unwrapped, "", "the code fence is dropped");
+    }
+    let parsed = json::parse(text, limits.json_depth).map_err(|fault| {
+        found.add(fault.code, fault.pointer, fault.message);
+    });
+    let mut value = parsed.ok()?;
+    if let Value::String(inner) = &value
+        && let Ok(inner @ Value::Object(_)) = json::parse(inner, limits.json_depth)
+    {
+        found.add(Code::Unstringified, "", "the JSON in the string is used");
+        value = inner;
+    }
+    let Value::Object(mut object) = value else {
+        let found_type = type_name(&value);
+        found.add(
+            Code::NotObject,
+            "",
+            format!("expected an object, found {found_type}"),
+        );
+        return None;
+    };
+    if !object.contains_key("kind") && object.len() == 1 {
+        let holds_kind = |name: &&str| {
+            let inner = object.get(*name).and_then(Value::as_object);
+            inner.is_some_and(|inner| inner.contains_key("kind"))
+        };
+        if let Some(wrapper) = WRAPPERS.into_iter().find(|name| holds_kind(name))
+            && let Some(Value::Object(inner)) = object.remove(wrapper)
+        {
+            found.add(
+                Code::Unwrapped,
+                "",
+                format!("`{wrapper}` around the fields is dropped"),
+            );
+            return Some(inner);
+        }
+    }
+    Some(object)
+}
+
+fn read_calls(reader: &mut Reader<'_>, kind: Option<Kind>, limits: &Limits) -> Vec<Action> {
+    if kind == Some(Kind::Act) && reader.has("call") {
+        reader.add(Code::SingularCall, "call", "`call` is no field");
+        let _ = reader.take("call");
+    } else if kind == Some(Kind::Act) && !reader.has("calls") {
+        reader.add(Code::MissingCalls, "calls", "`calls` is missing");
+    }
+    let Some(mut calls) = reader.list("calls") else {
+        return Vec::new();
+    };
+    let all = calls.len();
+    let is_blank = |call: &Value| call.as_str().is_some_and(|text| text.trim().is_empty());
+    calls.retain(|call| !is_blank(call));
+    if calls.len() < all {
+        reader.add(Code::Repaired, "calls", "blank entries are dropped");
+    }
+    match kind {
+        Some(Kind::Act) if calls.is_empty() => {
+            reader.add(Code::EmptyCalls, "calls", "`calls` is empty");
+        }
+        Some(Kind::Answer | Kind::Done) if !calls.is_empty() => {
+            let message = "an ending written beside calls is not based on their results";
+            reader.add(Code::UnexpectedCalls, "calls", message);
+        }
+        _ => {}
+    }
+    if calls.len() > limits.carrier_actions {
+        let most = limits.carrier_actions;
+        reader.add(
+            Code::TooManyActions,
+            "calls",
+            format!("more than {most} calls"),
+        );
+        calls.truncate(most);
+    }
+    let ids: Vec<_> = calls
+        .iter()
+        .filter_map(|call| call.get("id")?.as_str())
+        .collect();
+    let ids: BTreeSet<String> = ids.into_iter().map(str::to_owned).collect();
+    let mut actions = Vec::with_capacity(calls.len());
+    for (index, call) in calls.into_iter().enumerate() {
+        let at = format!("/calls/{index}");
+        match call {
+            Value::Object(call) => {
+                let mut reader = Reader::new(call, &at, reader.found());
+                let mut action = read_call(&mut reader, &ids, limits);
+                action.policies = reader.policies();
+                action.policies.extra = reader.rest();
+                action.pointer = at;
+                actions.push(action);
+            }
+            other => {
+                let message = format!("a call must be an object, found {}", type_name(&other));
+                reader.found().add(Code::WrongJsonType, at, message);
+            }
+        }
+    }
+    actions
+}
+
+fn read_call(reader: &mut Reader<'_>, ids: &BTreeSet<String>, limits: &Limits) -> Action {
+    let id = read_id(reader);
+    let kind = read_kind(reader, "type", &[ExecutorKind::Tool, ExecutorKind::Agent]);
+    if !reader.has("name") {
+        reader.add(Code::MissingField, "name", "`name` is missing");
+    }
+    let name = reader.text("name", 256);
+    let mut action = Action::new(&id, Executor::default());
+    action.executor = executor_of(kind, name.as_deref());
+    action.operation = name.unwrap_or_default();
+    action.input = reader
+        .object("args", Code::ArgsNotObject)
+        .unwrap_or_default();
+    action.depends_on = read_depends(reader, "depends", ids, limits);
+    let results = RESULTS.map(|form| (form.as_str(), form));
+    let result = reader.word("result", Code::BadEnum, &results);
+    action.result = result.map(Into::into);
+    let title = reader.text("title", limits.title_chars);
+    action.title = title.unwrap_or_else(|| id.clone());
+    action.description.clone_from(&action.title);
+    action
+}
+
+/// The id of an action. A bad one is reported and kept, so that later gates can name it.
+pub(crate) fn read_id(reader: &mut Reader<'_>) -> String {
+    if !reader.has("id") {
+        reader.add(Code::MissingField, "id", "`id` is missing");
+    }
+    let id = reader.text("id", usize::MAX).unwrap_or_default();
+    if !id.is_empty() && !is_action_id(&id) {
+        let shown: String = id.chars().take(64).collect();
+        reader.add(Code::BadId, "id", format!("`{shown}` is no id"));
+        return shown;
+    }
+    id
+}
+
+/// The class of an executor among `allowed`.
+pub(crate) fn read_kind(
+    reader: &mut Reader<'_>,
+    key: &str,
+    allowed: &[ExecutorKind],
+) -> Option<ExecutorKind> {
+    if !reader.has(key) {
+        let code = match allowed.len() {
+            2 => Code::MissingField,
+            _ => Code::ExecutorTypeMissing,
+        };
+        reader.add(code, key, format!("`{key}` is missing"));
+        return None;
+    }
+    let mut words: Vec<_> = allowed
+        .iter()
+        .map(|kind| (kind.as_str(), Some(*kind)))
+        .collect();
+    words.push(("auto", None));
+    let kind = reader.word(key, Code::BadEnum, &words)?;
+    if kind.is_none() {
+        let diagnostic =
+            Diagnostic::new(Code::ExecutorTypeAuto, reader.at(key), "the type is `auto`");
+        let allowed = allowed.iter().map(|kind| kind.as_str());
+        reader.found().push(diagnostic.allow(allowed));
+    }
+    kind
+}
+
+/// A call's executor: `runtime.` and `human.` name words, `auto` names none.
+pub(crate) fn executor_of(kind: Option<ExecutorKind>, name: Option<&str>) -> Executor {
+    let name = name.filter(|name| *name != "auto");
+    let word = name.and_then(|name| {
+        let runtime = name
+            .strip_prefix("runtime.")
+            .map(|word| (ExecutorKind::Runtime, word));
+        runtime.or_else(|| Some((ExecutorKind::Human, name.strip_prefix("human.")?)))
+    });
+    match word {
+        Some((kind, word)) => Executor::named(kind, word),
+        None => Executor {
+            kind,
+            target: name.map(str::to_owned),
+            capabilities: Vec::new(),
+        },
+    }
+}
+
+/// Dependencies: a text or a list; doubles and words for "none" are dropped.
+pub(crate) fn read_depends(
+    reader: &mut Reader<'_>,
+    key: &str,
+    ids: &BTreeSet<String>,
+    limits: &Limits,
+) -> Vec<crate::ids::ActionId> {
+    let list = reader.texts(key, 256);
+    let mut depends: Vec<String> = Vec::new();
+    let mut is_repaired = false;
+    for entry in &list {
+        for id in entry.split(',').map(str::trim) {
+            let is_none = NO_DEPENDENCY.contains(&id.to_lowercase().as_str()) && !ids.contains(id);
+            if is_none || depends.iter().any(|one| one == id) {
+                is_repaired = true;
+            } else {
+                depends.push(id.chars().take(64).collect());
+            }
+        }
+    }
+    if is_repaired {
+        reader.add(Code::Repaired, key, "doubles and empty entries are dropped");
+    }
+    if depends.len() > limits.dependencies {
+        let most = limits.dependencies;
+        reader.add(
+            Code::TooLarge,
+            key,
+            format!("more than {most} dependencies"),
+        );
+        depends.truncate(most);
+    }
+    depends.iter().map(|id| id.as_str().into()).collect()
+}

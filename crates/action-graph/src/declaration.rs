@@ -1,0 +1,383 @@
+//! Declarations: one model output in the form that both carriers share.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::action::Action;
+use crate::ids::{ActionId, GraphId};
+use crate::policy::{Policies, ResultPolicy};
+use crate::reference::Reference;
+
+/// Name of the one tool that carries declarations.
+pub const CARRIER: &str = "AgentProtocolOutput";
+
+/// A declaration, parsed and normalised.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Declaration {
+    /// Major version of the protocol: 1.
+    pub version: u16,
+    /// What it wants.
+    pub intent: Intent,
+    /// Whether state is stored before anything runs.
+    pub persist: Option<bool>,
+    /// Short label.
+    pub title: String,
+    /// Text for the user: an answer, or a word before the work.
+    pub message: String,
+    /// `user.visible`, or the message of an act.
+    pub note: String,
+    /// How the graph runs.
+    pub execution: Execution,
+    /// Result policy of actions that give none.
+    pub response_policy: Option<ResultPolicy>,
+    /// The content.
+    pub payload: Payload,
+    /// Reserved policies and unknown fields.
+    pub policies: Policies,
+    /// The graph that a revision changes.
+    pub base: Option<GraphId>,
+    /// Whether a delegated run did its work.
+    pub outcome: ReplyOutcome,
+    /// Where it came from.
+    pub source: Source,
+}
+
+impl Declaration {
+    /// A declaration with this content and defaults for the rest.
+    pub fn new(intent: Intent, payload: Payload) -> Self {
+        Self {
+            version: 1,
+            intent,
+            persist: None,
+            title: String::new(),
+            message: String::new(),
+            note: String::new(),
+            execution: Execution::default(),
+            response_policy: None,
+            payload,
+            policies: Policies::default(),
+            base: None,
+            outcome: ReplyOutcome::Ok,
+            source: Source::default(),
+        }
+    }
+
+    /// Its actions; empty for other payloads.
+    pub fn actions(&self) -> &[Action] {
+        match &self.payload {
+            Payload::ActionGraph { actions, .. } => actions,
+            _ => &[],
+        }
+    }
+
+    pub(crate) fn actions_mut(&mut self) -> &mut [Action] {
+        match &mut self.payload {
+            Payload::ActionGraph { actions, .. } => actions,
+            _ => &mut [],
+        }
+    }
+
+    /// Whether accepting it makes a graph.
+    pub fn makes_graph(&self) -> bool {
+        matches!(self.intent, Intent::Execute | Intent::Plan)
+            && matches!(self.payload, Payload::ActionGraph { .. })
+    }
+}
+
+/// What a declaration wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Intent {
+    /// Run the graph.
+    Execute,
+    /// Store the graph; run nothing.
+    Plan,
+    /// Show more of stored results.
+    ExpandRef,
+    /// Cancel a graph or an action.
+    Cancel,
+    /// Replace actions that have not started.
+    Revise,
+    /// Decide about a failed or blocked action.
+    Decide,
+    /// Answer the user; from the carrier alone.
+    Respond,
+    /// End the turn; from the carrier alone.
+    Stop,
+}
+
+impl Intent {
+    /// The intents of the full DSL.
+    pub const FULL: [Self; 6] = [
+        Self::Execute,
+        Self::Plan,
+        Self::ExpandRef,
+        Self::Cancel,
+        Self::Revise,
+        Self::Decide,
+    ];
+
+    /// The name in declarations and records.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Execute => "execute",
+            Self::Plan => "plan",
+            Self::ExpandRef => "expand_ref",
+            Self::Cancel => "cancel",
+            Self::Revise => "revise",
+            Self::Decide => "decide",
+            Self::Respond => "respond",
+            Self::Stop => "stop",
+        }
+    }
+}
+
+/// How a graph runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Execution {
+    /// Whether its state is stored.
+    pub mode: Mode,
+    /// Order of its actions.
+    pub strategy: Strategy,
+    /// Actions at the same time; can only lower the limit.
+    pub max_parallel: Option<u8>,
+}
+
+/// Durability.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Lives in one run.
+    #[default]
+    Ephemeral,
+    /// Survives restarts and runs.
+    Durable,
+}
+
+/// Order of the actions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    /// As the edges allow.
+    #[default]
+    Dag,
+    /// One at a time.
+    Sequential,
+}
+
+/// The content of a declaration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Payload {
+    /// Work.
+    ActionGraph {
+        /// The actions in the order of their declaration.
+        actions: Vec<Action>,
+        /// A report that ends the run without a further model call.
+        report: Option<ReportSpec>,
+    },
+    /// Requests for more of stored results.
+    ExpandRef {
+        /// The requests.
+        refs: Vec<ExpandItem>,
+    },
+    /// A decision about a graph.
+    Decision(Decision),
+    /// A report over results.
+    FinalReportSpec(ReportSpec),
+    /// Text of an answer or an end.
+    Message {
+        /// Markdown.
+        text: String,
+    },
+}
+
+/// One request for more of a stored result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpandItem {
+    /// The result.
+    pub reference: Reference,
+    /// Why it is needed.
+    pub reason: String,
+    /// The part of it.
+    pub range: Range,
+}
+
+/// The part of a text that is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
+    /// Windows around matches of `match` or of words of the reason.
+    #[serde(default)]
+    pub around_matches: bool,
+    /// Lines around a match, at most 200.
+    #[serde(default)]
+    pub context_lines: u16,
+    /// The text to look for.
+    #[serde(default, rename = "match")]
+    pub pattern: Option<String>,
+    /// First line, from 1.
+    #[serde(default)]
+    pub from: Option<u32>,
+    /// Number of lines.
+    #[serde(default)]
+    pub lines: Option<u32>,
+}
+
+/// A decision about a graph or one of its actions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// The graph.
+    pub graph: GraphId,
+    /// The action; absent for the whole graph.
+    pub action: Option<ActionId>,
+    /// What shall happen.
+    pub choice: Choice,
+    /// Why.
+    pub reason: String,
+    /// Replaces the input of a retried action.
+    pub input: Option<Map<String, Value>>,
+}
+
+/// Choices of a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    /// Run a failed action again.
+    Retry,
+    /// Go on without it; an uncertain effect did not happen.
+    Skip,
+    /// Go on as if it had succeeded; an uncertain effect happened.
+    Continue,
+    /// End the graph as failed.
+    Abort,
+    /// Cancel the graph or the action.
+    Cancel,
+    /// Look at blocked actions again.
+    Resume,
+    /// Start a planned graph.
+    Execute,
+}
+
+impl Choice {
+    /// All choices.
+    pub const ALL: [Self; 7] = [
+        Self::Retry,
+        Self::Skip,
+        Self::Continue,
+        Self::Abort,
+        Self::Cancel,
+        Self::Resume,
+        Self::Execute,
+    ];
+
+    /// The name in declarations.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Skip => "skip",
+            Self::Continue => "continue",
+            Self::Abort => "abort",
+            Self::Cancel => "cancel",
+            Self::Resume => "resume",
+            Self::Execute => "execute",
+        }
+    }
+}
+
+/// A report made of texts and results.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportSpec {
+    /// Heading of the report.
+    pub title: String,
+    /// Its sections.
+    pub sections: Vec<ReportSection>,
+    /// Closing line.
+    pub footer: String,
+}
+
+/// One section of a report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportSection {
+    /// Its heading.
+    pub heading: String,
+    /// Its body.
+    pub body: ReportBody,
+    /// Whether the report stands without it.
+    pub optional: bool,
+}
+
+/// The body of a section.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReportBody {
+    /// A fixed text.
+    Text(String),
+    /// A result.
+    Ref(Reference),
+}
+
+/// Whether a delegated run did its work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplyOutcome {
+    /// It did.
+    #[default]
+    Ok,
+    /// It did not.
+    NotDone,
+    /// It needs an answer first.
+    NeedInput,
+}
+
+/// The form in which a declaration came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// A call of the carrier.
+    #[default]
+    Carrier,
+    /// A fenced block.
+    Fenced,
+    /// A direct call of a tool.
+    RecoveredTool,
+    /// A direct call of an agent.
+    RecoveredDelegation,
+    /// A call written as text.
+    RecoveredText,
+    /// Plain text.
+    Plain,
+    /// A workflow of the operator.
+    Workflow,
+    /// The runtime itself.
+    Injected,
+}
+
+/// The raw material of a declaration, for records.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// The form in which it came.
+    pub origin: Origin,
+    /// SHA-256 of the raw output.
+    pub raw_sha256: String,
+    /// SHA-256 of the accepted declaration as canonical JSON.
+    pub accepted_sha256: String,
+    /// SHA-256 over the work alone, without titles and reasons.
+    pub semantic_sha256: String,
+    /// Markdown sections by id.
+    pub sections: BTreeMap<String, Section>,
+    /// The visible text outside of sections and block; takes no part in execution.
+    pub intro: String,
+}
+
+/// A Markdown section.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Section {
+    /// Its text without the heading.
+    pub text: String,
+    /// SHA-256 of the text.
+    pub sha256: String,
+    /// Line of the heading, from 1.
+    pub line: u32,
+}

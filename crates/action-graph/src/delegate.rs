@@ -1,0 +1,252 @@
+//! Delegation: node requests, assignments and handoffs.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::graph::{Graph, Millis};
+use crate::ids::{ActionId, GraphId};
+use crate::json::pretty;
+use crate::node::{Node, State};
+use crate::policy::{ResultPolicy, Visibility};
+use crate::reference::{Part, Reference};
+use crate::result::deliver::{policy_of, reference_of};
+use crate::result::summary::summary_of;
+use crate::result::tokens::{clip_head, estimate};
+
+/// Tokens of one reference in a prompt; longer ones become a summary and the reference.
+const PER_REFERENCE: usize = 4_000;
+
+/// An action bound to an agent, stored before the child run starts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// Its id: graph, action and attempt.
+    pub id: String,
+    /// The graph.
+    pub graph: GraphId,
+    /// The action.
+    pub action: ActionId,
+    /// The agent.
+    pub agent: String,
+    /// The child run, once it is known.
+    pub child_run: Option<String>,
+    /// Hash of the grant that the host computed.
+    pub authority: Option<String>,
+    /// Where the node request stands.
+    pub context_bundle_ref: String,
+    /// The result that is asked for.
+    pub expected: ResultPolicy,
+    /// What counts as done.
+    pub criteria: Vec<String>,
+    /// When it must end.
+    pub deadline: Option<Millis>,
+    /// Tokens that it may use.
+    pub budget: Option<u64>,
+    /// Artifacts that it made.
+    pub artifacts: Vec<String>,
+    /// Traces of the child run.
+    pub trace: Vec<String>,
+    /// Its status word.
+    pub status: String,
+    /// Where its result stands.
+    pub result: Option<String>,
+}
+
+/// A structured transfer; never itself a result, so that it opens no edge.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handoff {
+    /// Its id.
+    pub id: String,
+    /// The assignment that hands over.
+    pub from: String,
+    /// The action, agent or person that goes on.
+    pub to: String,
+    /// What was found.
+    pub result_summary: String,
+    /// Claims with references.
+    pub evidence: Vec<Evidence>,
+    /// Artifacts.
+    pub artifacts: Vec<String>,
+    /// What went wrong and may matter.
+    pub risks: Vec<String>,
+    /// What is open.
+    pub unresolved: Vec<String>,
+    /// What comes next.
+    pub next_goal: String,
+    /// Bounds of the next work.
+    pub constraints: Vec<String>,
+    /// Actions that it rests on.
+    pub dependencies: Vec<ActionId>,
+    /// Where raw results stand.
+    pub raw_refs: Vec<String>,
+    /// Words of the child without a reference.
+    pub notes: Vec<String>,
+}
+
+/// A claim with its references.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The claim.
+    pub text: String,
+    /// Its references.
+    pub refs: Vec<String>,
+}
+
+/// The request that an agent gets: expanded context, task and input. `None` for an unknown action or a reference
+/// without a value; unresolved references never reach an executor.
+pub fn node_request(graph: &Graph, id: &ActionId) -> Option<String> {
+    let node = graph.node(id)?;
+    let mut contexts = Vec::new();
+    for reference in &node.action.context_refs {
+        contexts.push(expanded(graph, node, reference)?);
+    }
+    let task = if let Some(reference) = &node.action.prompt_ref {
+        expanded(graph, node, reference)?
+    } else {
+        let input = node.input.as_ref();
+        let prompt = input.and_then(|input| input.get("prompt")?.as_str());
+        prompt.map_or_else(|| node.action.description.clone(), str::to_owned)
+    };
+    let mut text = format!(
+        "<node-request run_id=\"{}\" action_id=\"{}\">\n",
+        escape(&graph.id.0),
+        escape(&id.0)
+    );
+    if !contexts.is_empty() {
+        let _ = write!(
+            text,
+            "<context>\n{}\n</context>\n",
+            escape(&contexts.join("\n\n"))
+        );
+    }
+    let _ = write!(text, "<task>\n{}\n</task>\n", escape(&task));
+    if let Some(input) = node.input.as_ref().filter(|input| has_values(input)) {
+        let _ = write!(text, "<input>\n{}\n</input>\n", escape(&pretty(input)));
+    }
+    text.push_str("</node-request>\n");
+    Some(text)
+}
+
+fn has_values(input: &Value) -> bool {
+    input.as_object().is_some_and(|input| !input.is_empty())
+}
+
+fn expanded(graph: &Graph, node: &Node, reference: &Reference) -> Option<String> {
+    if graph.readers_of(reference, Some(node)) == Visibility::RuntimeOnly {
+        return Some(format!("(private: {reference})"));
+    }
+    let text = match graph.value_of(reference, Some(node))? {
+        Value::String(text) => text,
+        other => pretty(&other),
+    };
+    if estimate(&text) <= PER_REFERENCE {
+        return Some(text);
+    }
+    let summary = match reference {
+        Reference::Action {
+            id,
+            part: Part::Output,
+            ..
+        } => graph
+            .node(id)
+            .and_then(|node| node.output.as_ref())
+            .map(|output| summary_of(output).0),
+        _ => None,
+    };
+    let summary = summary.unwrap_or_else(|| clip_head(&text, PER_REFERENCE, &estimate).to_owned());
+    Some(format!("{summary}\n(shortened: {reference})"))
+}
+
+fn escape(text: &str) -> String {
+    let text = text
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;");
+    text.replace('"', "&quot;")
+}
+
+/// The assignment of a running agent action; `None` for other actions.
+pub fn assignment(graph: &Graph, id: &ActionId) -> Option<Assignment> {
+    let node = graph
+        .node(id)
+        .filter(|node| node.kind() == crate::action::ExecutorKind::Agent)?;
+    let criteria = node
+        .action
+        .policies
+        .extra
+        .get("criteria")
+        .and_then(Value::as_array);
+    let criteria = criteria
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned);
+    let artifacts = node.output.iter().flat_map(|output| &output.artifacts);
+    Some(Assignment {
+        id: format!("{}.{id}.{}", graph.id, node.attempt),
+        graph: graph.id.clone(),
+        action: id.clone(),
+        agent: node.target().to_owned(),
+        child_run: node.child.clone(),
+        authority: None,
+        context_bundle_ref: format!("runtime://runs/{}/actions/{id}/request", graph.id),
+        expected: policy_of(graph, node),
+        criteria: criteria.collect(),
+        deadline: None,
+        budget: None,
+        artifacts: artifacts.map(|(_, reference)| reference.clone()).collect(),
+        trace: node.child.iter().map(|run| format!("run:{run}")).collect(),
+        status: node.state.status().as_str().to_owned(),
+        result: node.output.as_ref().map(|_| reference_of(graph, node)),
+    })
+}
+
+/// The handoff from an ended assignment to an action that depends on it, built mechanically.
+pub fn handoff(graph: &Graph, from: &ActionId, to: &ActionId) -> Option<Handoff> {
+    let assignment = assignment(graph, from)?;
+    let (source, next) = (graph.node(from)?, graph.node(to)?);
+    let (summary, notes) = match &source.output {
+        Some(output) => (summary_of(output).0, vec![]),
+        None => (
+            String::new(),
+            vec!["the assignment has no result".to_owned()],
+        ),
+    };
+    let failed = graph.declared().filter(|node| node.state == State::Failed);
+    let risks = failed.map(|node| {
+        let message = node
+            .error
+            .as_ref()
+            .map_or("", |error| error.message.as_str());
+        format!("{}: {message}", node.action.id)
+    });
+    let unresolved = if source.satisfying {
+        Vec::new()
+    } else {
+        assignment.criteria.clone()
+    };
+    let reference = reference_of(graph, source);
+    Some(Handoff {
+        id: format!("{}>{to}", assignment.id),
+        from: assignment.id,
+        to: to.0.clone(),
+        evidence: source
+            .output
+            .iter()
+            .map(|_| Evidence {
+                text: "full result".to_owned(),
+                refs: vec![reference.clone()],
+            })
+            .collect(),
+        result_summary: summary,
+        artifacts: assignment.artifacts,
+        risks: risks.collect(),
+        unresolved,
+        next_goal: next.action.description.clone(),
+        constraints: Vec::new(),
+        dependencies: next.action.depends_on.clone(),
+        raw_refs: source.output.iter().map(|_| reference.clone()).collect(),
+        notes,
+    })
+}

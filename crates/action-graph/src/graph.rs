@@ -1,0 +1,309 @@
+//! Graphs: accepted declarations with the state of each action.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::action::{Action, Class, ExecutorKind};
+use crate::declaration::{Execution, Intent, Mode, Origin, Payload, ReportSpec, Strategy};
+use crate::ids::{ActionId, GraphId};
+use crate::node::{Node, State};
+use crate::policy::{Policies, ResultPolicy};
+use crate::reference::Reference;
+use crate::rules::{Known, Rules, StandingApproval};
+pub use crate::status::{Settings, Status, Stop, Transition};
+use crate::validate::Accepted;
+
+/// Milliseconds since the epoch, given by the caller.
+pub type Millis = u64;
+
+/// A graph in memory. [`step`](crate::schedule::step) changes it, nothing else does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Graph {
+    /// Its id: `run_id` in transcripts.
+    pub id: GraphId,
+    /// Revisions so far, from 1.
+    pub generation: u32,
+    /// What it was declared for.
+    pub info: Info,
+    /// Its actions in the order of their declaration; instances stand behind their fan-out.
+    pub nodes: Vec<Node>,
+    /// Values that were known at acceptance.
+    pub constants: BTreeMap<Reference, Value>,
+    /// Bounds and approvals of the run.
+    pub settings: Settings,
+    /// Whether it has begun; a plan has not.
+    pub begun: bool,
+    /// Why nothing starts any more.
+    pub stop: Option<Stop>,
+    /// Number of the last transition.
+    pub seq: u64,
+    /// The last transitions, oldest first.
+    pub transitions: VecDeque<Transition>,
+    #[serde(skip)]
+    links: Links,
+}
+
+/// What a graph was declared for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Info {
+    /// Short label.
+    pub title: String,
+    /// The note for the user.
+    pub note: String,
+    /// The request of the user.
+    pub goal: String,
+    /// Execute or plan.
+    pub intent: Intent,
+    /// The form in which it was declared.
+    pub origin: Origin,
+    /// Durability and order.
+    pub execution: Execution,
+    /// Result policy of actions that give none.
+    pub response_policy: Option<ResultPolicy>,
+    /// The report that ends the run.
+    pub report: Option<ReportSpec>,
+    /// Reserved policies and unknown fields.
+    pub policies: Policies,
+    /// SHA-256 of the raw output.
+    pub raw_sha256: String,
+    /// SHA-256 of the accepted declaration.
+    pub accepted_sha256: String,
+    /// SHA-256 over its work alone.
+    pub semantic_sha256: String,
+}
+
+/// Places of ids and edges, rebuilt whenever the list of nodes changes.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Links {
+    index: HashMap<ActionId, usize>,
+    edges: Vec<Edges>,
+}
+
+/// The edges of a node, as places in the list.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Edges {
+    /// Must be satisfying.
+    pub(crate) needs: Vec<usize>,
+    /// Must be settled.
+    pub(crate) settles: Vec<usize>,
+    /// The fan-out that it belongs to.
+    pub(crate) parent: Option<usize>,
+}
+
+impl Graph {
+    /// The graph of an accepted declaration. An intent other than execute and plan makes an empty graph.
+    pub fn new(
+        id: GraphId,
+        accepted: Accepted,
+        rules: &Rules,
+        known: &Known,
+        standing: Vec<StandingApproval>,
+    ) -> Self {
+        let declaration = accepted.declaration;
+        let (actions, report) = match declaration.payload {
+            Payload::ActionGraph { actions, report } => (actions, report),
+            Payload::FinalReportSpec(report) => (Vec::new(), Some(report)),
+            _ => (Vec::new(), None),
+        };
+        let limits = &rules.limits;
+        let parallel = match declaration.execution.strategy {
+            Strategy::Sequential => 1,
+            Strategy::Dag => {
+                let asked = declaration
+                    .execution
+                    .max_parallel
+                    .unwrap_or(limits.parallel);
+                asked.clamp(1, limits.parallel.max(1))
+            }
+        };
+        let mut graph = Self {
+            id,
+            generation: 1,
+            info: Info {
+                title: declaration.title,
+                note: declaration.note,
+                goal: known.goal.clone(),
+                intent: declaration.intent,
+                origin: declaration.source.origin,
+                execution: declaration.execution,
+                response_policy: declaration.response_policy,
+                report,
+                policies: declaration.policies,
+                raw_sha256: declaration.source.raw_sha256,
+                accepted_sha256: declaration.source.accepted_sha256,
+                semantic_sha256: declaration.source.semantic_sha256,
+            },
+            nodes: actions.into_iter().map(Node::new).collect(),
+            constants: accepted.constants,
+            settings: Settings {
+                parallel,
+                agents: limits.agents,
+                can_ask: known.can_ask,
+                standing,
+                grace_ms: limits.grace_ms,
+                retry_delay_ms: limits.retry_delay_ms,
+                decisions: limits.decisions,
+                output_bytes: limits.stored_output_bytes,
+                transitions: limits.transitions,
+            },
+            begun: false,
+            stop: None,
+            seq: 0,
+            transitions: VecDeque::new(),
+            links: Links::default(),
+        };
+        graph.relink();
+        graph
+    }
+
+    /// Whether its state is stored.
+    pub fn is_durable(&self) -> bool {
+        self.info.execution.mode == Mode::Durable
+    }
+
+    /// The node of this id.
+    pub fn node(&self, id: &ActionId) -> Option<&Node> {
+        self.place(id).map(|place| &self.nodes[place])
+    }
+
+    /// The declared actions, without instances of a fan-out.
+    pub fn declared(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(|node| node.parent.is_none())
+    }
+
+    /// The instances of a fan-out, in the order of their items.
+    pub fn instances<'a>(&'a self, id: &'a ActionId) -> impl Iterator<Item = &'a Node> {
+        self.nodes
+            .iter()
+            .filter(move |node| node.parent.as_ref() == Some(id))
+    }
+
+    /// Attempts whose end is not known, for reconciliation after a take-over.
+    pub fn open_attempts(&self) -> impl Iterator<Item = (&ActionId, u32)> {
+        let open = self.nodes.iter().filter(|node| node.has_open_attempt());
+        open.map(|node| (&node.action.id, node.attempt))
+    }
+
+    /// The aggregate of a protocol turn: completed, blocked or failed (DSL-33).
+    pub fn aggregate(&self) -> Status {
+        let mut nodes = self.declared();
+        if matches!(self.stop, Some(Stop::Canceled | Stop::Aborted)) {
+            return Status::Failed;
+        }
+        if nodes.any(|node| !node.is_settled()) || self.has_uncertain() {
+            return Status::Blocked;
+        }
+        if self
+            .declared()
+            .any(|node| node.state == State::Failed && !node.satisfying)
+        {
+            return Status::Failed;
+        }
+        let is_blocked = |node: &Node| matches!(node.state, State::Blocked(_)) && !node.waived;
+        if self.declared().any(is_blocked) || self.stop.is_some() {
+            return Status::Blocked;
+        }
+        Status::Completed
+    }
+
+    fn has_uncertain(&self) -> bool {
+        self.nodes.iter().any(|node| node.state == State::Uncertain)
+    }
+
+    /// The status of the graph for users.
+    pub fn status(&self) -> Status {
+        let is_running =
+            |node: &Node| matches!(node.state, State::Running) || node.state.is_timed();
+        if !self.begun {
+            return Status::Pending;
+        }
+        if self.nodes.iter().any(is_running) {
+            return Status::Running;
+        }
+        match self.stop {
+            Some(Stop::Canceled) => return Status::Canceled,
+            Some(Stop::Aborted | Stop::Deadline | Stop::Budget) => return Status::Failed,
+            None => {}
+        }
+        if self.has_uncertain() {
+            return Status::Blocked;
+        }
+        let is_waiting = |node: &Node| matches!(node.state, State::Waiting(_));
+        if self.nodes.iter().any(is_waiting) {
+            return Status::Waiting;
+        }
+        if self.nodes.iter().any(|node| !node.is_settled()) {
+            return Status::Running;
+        }
+        self.aggregate()
+    }
+
+    pub(crate) fn place(&self, id: &ActionId) -> Option<usize> {
+        if self.links.edges.len() == self.nodes.len() {
+            self.links.index.get(id).copied()
+        } else {
+            self.nodes.iter().position(|node| node.action.id == *id)
+        }
+    }
+
+    pub(crate) fn edges(&self, place: usize) -> &Edges {
+        &self.links.edges[place]
+    }
+
+    /// Rebuilds places and edges after a restore or a change of the list.
+    pub(crate) fn relink(&mut self) {
+        let ids = self.nodes.iter().enumerate();
+        let index: HashMap<_, _> = ids.map(|(at, node)| (node.action.id.clone(), at)).collect();
+        let places = |ids: &[ActionId]| -> Vec<usize> {
+            ids.iter().filter_map(|id| index.get(id).copied()).collect()
+        };
+        let edges = self.nodes.iter().map(|node| Edges {
+            needs: places(&node.action.depends_on),
+            settles: node
+                .action
+                .resolved
+                .as_ref()
+                .map_or_else(Vec::new, |one| places(&one.settles)),
+            parent: node.parent.as_ref().and_then(|id| index.get(id).copied()),
+        });
+        let edges = edges.collect();
+        self.links = Links { index, edges };
+    }
+
+    pub(crate) fn is_linked(&self) -> bool {
+        self.links.edges.len() == self.nodes.len()
+    }
+}
+
+impl Node {
+    /// Class of its executor.
+    pub fn kind(&self) -> ExecutorKind {
+        let resolved = self.action.resolved.as_ref();
+        resolved.map_or(ExecutorKind::Tool, |one| one.kind)
+    }
+
+    /// Name of its executor.
+    pub fn target(&self) -> &str {
+        let resolved = self.action.resolved.as_ref();
+        resolved.map_or("", |one| one.target.as_str())
+    }
+
+    /// How it may be made again.
+    pub fn class(&self) -> Class {
+        let resolved = self.action.resolved.as_ref();
+        resolved.map_or(Class::AtMostOnce, |one| one.class)
+    }
+
+    /// Whether it runs once for each item of a list.
+    pub fn is_fan_out(&self) -> bool {
+        self.action.for_each.is_some()
+    }
+}
+
+/// Whether an action may be replaced by a revision.
+pub fn is_revisable(action: &Action, graph: &Graph) -> bool {
+    let node = graph.node(&action.id);
+    node.is_none_or(|node| matches!(node.state, State::Pending | State::Blocked(_)) && !node.waived)
+}

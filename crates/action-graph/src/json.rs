@@ -1,0 +1,317 @@
+//! Strict JSON: bounded depth, unique keys, no NUL; canonical text that does not depend on the order of keys.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use crate::code::Code;
+
+/// A JSON text that is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct JsonFault {
+    /// `bad_json`, `duplicate_key` or `too_deep`.
+    pub code: Code,
+    /// Place of the fault; empty when the text is no JSON at all.
+    pub pointer: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// Parses one value. Keys are unique, nesting is at most `depth`, texts hold no NUL.
+pub fn parse(text: &str, depth: usize) -> Result<Value, JsonFault> {
+    let fault = RefCell::new(None);
+    let strict = Strict {
+        depth,
+        at: &Place::Root,
+        fault: &fault,
+    };
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let parsed = strict
+        .deserialize(&mut deserializer)
+        .and_then(|value| deserializer.end().map(|()| value));
+    parsed.map_err(|error| {
+        fault.borrow_mut().take().unwrap_or_else(|| JsonFault {
+            code: Code::BadJson,
+            pointer: String::new(),
+            message: format!("no JSON: {error}"),
+        })
+    })
+}
+
+/// The way from a value to the root; made into a pointer only for faults.
+enum Place<'a> {
+    Root,
+    Key(&'a Place<'a>, &'a str),
+    Index(&'a Place<'a>, usize),
+}
+
+impl Place<'_> {
+    fn pointer(&self) -> String {
+        match self {
+            Self::Root => String::new(),
+            Self::Key(parent, key) => join(&parent.pointer(), key),
+            Self::Index(parent, index) => format!("{}/{index}", parent.pointer()),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Strict<'a> {
+    depth: usize,
+    at: &'a Place<'a>,
+    fault: &'a RefCell<Option<JsonFault>>,
+}
+
+impl Strict<'_> {
+    fn fail<E: serde::de::Error>(&self, code: Code, message: &str) -> E {
+        let fault = JsonFault {
+            code,
+            pointer: self.at.pointer(),
+            message: message.to_owned(),
+        };
+        self.fault.borrow_mut().get_or_insert(fault);
+        E::custom(message)
+    }
+
+    fn inside<E: serde::de::Error>(&self) -> Result<usize, E> {
+        match self.depth.checked_sub(1) {
+            Some(left) => Ok(left),
+            None => Err(self.fail(Code::TooDeep, "the JSON is nested too deeply")),
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        let number = serde_json::Number::from_f64(value);
+        number
+            .map(Value::Number)
+            .ok_or_else(|| self.fail(Code::BadJson, "a number is not finite"))
+    }
+
+    fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Value, E> {
+        if value.contains('\0') {
+            return Err(self.fail(Code::BadJson, "a text holds a NUL"));
+        }
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let depth = self.inside()?;
+        let mut list = Vec::new();
+        loop {
+            let at = Place::Index(self.at, list.len());
+            let inner = Strict {
+                depth,
+                at: &at,
+                fault: self.fault,
+            };
+            match seq.next_element_seed(inner)? {
+                Some(value) => list.push(value),
+                None => return Ok(Value::Array(list)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let depth = self.inside()?;
+        let mut object = Map::new();
+        while let Some(key) = map.next_key::<String>()? {
+            let at = Place::Key(self.at, &key);
+            let inner = Strict {
+                depth,
+                at: &at,
+                fault: self.fault,
+            };
+            if key.contains('\0') {
+                return Err(self.fail(Code::BadJson, "a key holds a NUL"));
+            }
+            if object.contains_key(&key) {
+                return Err(inner.fail(Code::DuplicateKey, "the key stands twice"));
+            }
+            let value = map.next_value_seed(inner)?;
+            object.insert(key, value);
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+/// `pointer` with one more token, escaped.
+pub fn join(pointer: &str, token: &str) -> String {
+    let token = token.replace('~', "~0").replace('/', "~1");
+    format!("{pointer}/{token}")
+}
+
+/// Canonical text: keys sorted, no blanks.
+pub fn canonical(value: &Value) -> String {
+    let mut text = String::new();
+    write(value, None, &mut text);
+    text
+}
+
+/// Text for reading: keys sorted, two blanks of indentation.
+pub fn pretty(value: &Value) -> String {
+    let mut text = String::new();
+    write(value, Some(0), &mut text);
+    text
+}
+
+fn write(value: &Value, indent: Option<usize>, text: &mut String) {
+    match value {
+        Value::Array(list) if !list.is_empty() => {
+            text.push('[');
+            for (index, value) in list.iter().enumerate() {
+                break_line(indent, index, text);
+                write(value, indent.map(|level| level + 1), text);
+            }
+            close(indent, ']', text);
+        }
+        Value::Object(object) if !object.is_empty() => {
+            let mut members: Vec<_> = object.iter().collect();
+            members.sort_by_key(|(key, _)| *key);
+            text.push('{');
+            for (index, (key, value)) in members.into_iter().enumerate() {
+                break_line(indent, index, text);
+                write_text(key, text);
+                text.push_str(if indent.is_some() { ": " } else { ":" });
+                write(value, indent.map(|level| level + 1), text);
+            }
+            close(indent, '}', text);
+        }
+        Value::String(string) => write_text(string, text),
+        scalar => text.push_str(&scalar.to_string()),
+    }
+}
+
+fn write_text(string: &str, text: &mut String) {
+    let is_plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
+    if string.bytes().all(is_plain) {
+        text.push('"');
+        text.push_str(string);
+        text.push('"');
+    } else {
+        text.push_str(&Value::from(string).to_string());
+    }
+}
+
+/// Length of the canonical text in bytes, without escapes.
+pub(crate) fn size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len() + 2,
+        Value::Array(list) => 2 + list.iter().map(|one| size(one) + 1).sum::<usize>(),
+        Value::Object(object) => size_of(object),
+        Value::Null | Value::Bool(_) => 5,
+        Value::Number(_) => 8,
+    }
+}
+
+/// The same for an object.
+pub(crate) fn size_of(object: &Map<String, Value>) -> usize {
+    2 + object
+        .iter()
+        .map(|(key, one)| key.len() + 4 + size(one))
+        .sum::<usize>()
+}
+
+fn break_line(indent: Option<usize>, index: usize, text: &mut String) {
+    if index > 0 {
+        text.push(',');
+    }
+    if let Some(level) = indent {
+        text.push('\n');
+        text.push_str(&"  ".repeat(level + 1));
+    }
+}
+
+fn close(indent: Option<usize>, mark: char, text: &mut String) {
+    if let Some(level) = indent {
+        text.push('\n');
+        text.push_str(&"  ".repeat(level));
+    }
+    text.push(mark);
+}
+
+/// The JSON word for the type of a value.
+pub fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(text: &str) -> (Code, String) {
+        let fault = parse(text, 4).expect_err("it is refused");
+        (fault.code, fault.pointer)
+    }
+
+    #[test]
+    fn refuses_duplicates_depth_nul_and_garbage() {
+        assert_eq!(
+            fault(r#"{"a":[{"b":1,"b":2}]}"#),
+            (Code::DuplicateKey, "/a/0/b".into())
+        );
+        assert_eq!(fault("[[[[[1]]]]]").0, Code::TooDeep);
+        for text in [
+            r#"{"a":"\u0000"}"#,
+            "{",
+            "NaN",
+            "{'a':1}",
+            "[1,]",
+            r#""\ud800""#,
+            "1 2",
+            "1e999",
+        ] {
+            assert_eq!(fault(text).0, Code::BadJson, "{text}");
+        }
+    }
+
+    #[test]
+    fn canonical_text_ignores_key_order() {
+        let left = parse(r#"{"b":[1,{"d":2,"c":"x"}],"a":{}}"#, 8).expect("JSON");
+        let right = parse(r#"{"a":{},"b":[1,{"c":"x","d":2}]}"#, 8).expect("JSON");
+        assert_eq!(canonical(&left), r#"{"a":{},"b":[1,{"c":"x","d":2}]}"#);
+        assert_eq!(canonical(&left), canonical(&right));
+        assert_eq!(parse(&pretty(&left), 8).expect("JSON"), right);
+    }
+}

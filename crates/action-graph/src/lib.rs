@@ -1,0 +1,120 @@
+//! The Agent Protocol DSL: a model declares a graph of actions, the runtime decides.
+//!
+//! The crate is pure: no I/O, no clock, no randomness. Times, ids and token counts are arguments. A service drives it:
+//!
+//! 1. **Tell the model.** [`Catalog`](catalog::Catalog) lists the executors of the run, [`Rules`](rules::Rules) what the
+//!    agent may do, [`Known`](rules::Known) the facts of the conversation. [`card::system_message`] is the stable system
+//!    message, [`card::carrier_tool`] the one tool to offer. [`transcript::replay`] and [`transcript::render`] make the
+//!    user messages of earlier turns, [`transcript::instruction`] the last one.
+//! 2. **Judge its output.** [`accept()`] classifies the complete output by all of its parts, recovers what rules allow,
+//!    and passes it through every gate. [`Verdict::Repair`] runs nothing: [`transcript::notice`] says why, and
+//!    [`RepairBudget`](accept::RepairBudget) when to stop asking. An accepted answer ends the turn; an accepted graph
+//!    may name an earlier one whose results answer it ([`Accepted::repeats`](validate::Accepted::repeats)).
+//! 3. **Begin.** [`Graph::new`], then [`step`] with [`Event::Begin`]. Store durable graphs before
+//!    ([`record::store`]), so that [`record::restore`] finds the declaration.
+//! 4. **Carry out commands in their order.** [`Note`](Command::Note): show and log. [`Persist`](Command::Persist): write
+//!    bodies, then the head, and go on only then. [`Abort`](Command::Abort): ask the executor to end.
+//!    [`Execute`](Command::Execute): check bound arguments once more ([`validate::check_bound`]), then call.
+//!    [`SpawnChild`](Command::SpawnChild): store the [`assignment`](delegate::assignment), then start a child run with
+//!    the [`node_request`](delegate::node_request). [`Ask`](Command::Ask) and [`AskApproval`](Command::AskApproval): ask
+//!    the user. [`SetTimer`](Command::SetTimer), [`Resume`](Command::Resume), [`Count`](Command::Count).
+//! 5. **Feed events.** `Started`, `Finished`, `Suspended`, `Woken`, `TimerFired`, `Approved`, `Denied`, `Decide`,
+//!    `Revise`, `Cancel`, `Deadline`, `BudgetGone`; after a take-over one `Recovered` for each of
+//!    [`Graph::open_attempts`]. An event that comes late or twice is counted and changes nothing.
+//! 6. **At [`Quiescent`](Command::Quiescent), and only then, observe.** [`transcript::protocol_turn`] is the turn for the
+//!    model, [`result::observe::mark_delivered`] says what is new in it, [`record::result_record`] the record for
+//!    machines, [`report::render_report`] the report that ends the run. Between these moments,
+//!    [`project::project`] and [`project::patch`] show the user how far it is.
+//!
+//! Three facts of an action are never merged: its state, whether it opens edges (`satisfying`), and whether an
+//! observation has shown it (`delivered`).
+//!
+//! ```
+//! use action_graph::catalog::{Catalog, Entry};
+//! use action_graph::action::{Effect, ExecutorKind, Idempotency};
+//! use action_graph::ids::GraphId;
+//! use action_graph::node::Output;
+//! use action_graph::output::ModelOutput;
+//! use action_graph::rules::{Known, Rules};
+//! use action_graph::schedule::{Outcome, Why};
+//! use action_graph::validate::Context;
+//! use action_graph::{Command, Event, Graph, Verdict, accept, step};
+//! use serde_json::json;
+//!
+//! let schema = json!({"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]});
+//! let read = Entry::new(ExecutorKind::Tool, "read", "Read a file.", schema);
+//! let catalog = Catalog::new(vec![read.acting(&[Effect::Read], Idempotency::Safe)]);
+//! let rules = Rules { enabled: true, ..Rules::default() };
+//! let known = Known { remaining_ms: 60_000, ..Known::default() };
+//!
+//! let output = ModelOutput::carrier(
+//!     r#"{"kind": "act", "message": "I look.", "calls": [
+//!         {"id": "look", "type": "tool", "name": "read", "args": {"path": "a.txt"}}]}"#,
+//! );
+//! let context = Context { catalog: &catalog, known: &known, rules: &rules };
+//! let Verdict::Accepted(accepted) = accept(&output, context) else { panic!("refused") };
+//! let mut graph = Graph::new(GraphId::from_random(7), *accepted, &rules, &known, Vec::new());
+//!
+//! let mut events = vec![Event::Begin];
+//! let mut why = None;
+//! while let Some(event) = events.pop() {
+//!     for command in step(&mut graph, event, 0) {
+//!         match command {
+//!             Command::Execute(call) => {
+//!                 let output = Output::text("the content");
+//!                 let outcome = Outcome::Ok { output, satisfying: true };
+//!                 events.push(Event::Finished { id: call.id, attempt: call.attempt, outcome });
+//!             }
+//!             Command::Quiescent(reason) => why = Some(reason),
+//!             _ => {}
+//!         }
+//!     }
+//! }
+//! assert_eq!(why, Some(Why::Finished));
+//! ```
+
+pub mod accept;
+pub mod action;
+pub mod bind;
+pub mod card;
+mod carrier;
+pub mod catalog;
+pub mod code;
+pub mod declaration;
+pub mod delegate;
+pub mod diagnostic;
+mod effect;
+pub mod fence;
+mod fenced;
+pub mod graph;
+pub mod ids;
+pub mod json;
+pub mod limits;
+pub mod node;
+pub mod output;
+pub mod policy;
+pub mod print;
+pub mod project;
+mod read_action;
+mod reader;
+pub mod record;
+mod recover;
+pub mod reference;
+pub mod report;
+pub mod result;
+pub mod rules;
+pub mod schedule;
+pub mod schema;
+mod sections;
+pub mod sha256;
+mod status;
+pub mod textual;
+pub mod transcript;
+pub mod validate;
+mod values;
+pub mod words;
+pub mod workflow;
+
+pub use accept::{Verdict, accept};
+pub use graph::Graph;
+pub use schedule::{Command, Event, step};

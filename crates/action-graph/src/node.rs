@@ -1,0 +1,317 @@
+//! Nodes: the state of one action, its attempts and its output.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::action::Action;
+use crate::code::Code;
+use crate::graph::{Millis, Status};
+use crate::ids::ActionId;
+use crate::policy::Visibility;
+
+/// Attempts that a node keeps.
+const ATTEMPTS: usize = 32;
+
+/// The state of an action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Not started; ready, or waiting for edges, slots or a lane.
+    Pending,
+    /// An attempt runs.
+    Running,
+    /// Its instances run.
+    FanOut,
+    /// It waits for something outside.
+    Waiting(Wait),
+    /// It cannot start unless a decision changes that.
+    Blocked(Block),
+    /// Whether its effect happened is not known.
+    Uncertain,
+    /// It ended with an output.
+    Completed,
+    /// It ended with an error.
+    Failed,
+    /// Its condition did not hold.
+    Skipped,
+    /// It was cancelled.
+    Canceled,
+}
+
+/// What an action waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names are those of the specification")]
+pub enum Wait {
+    Retry,
+    Approval,
+    User,
+    Child,
+    External,
+    Timer,
+}
+
+/// Why an action cannot start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Block {
+    /// A dependency ended without opening its edge.
+    Dependency,
+    /// A value of its input does not exist.
+    Input,
+}
+
+impl State {
+    /// Whether it never changes again by itself or by the model.
+    pub fn is_terminal(self) -> bool {
+        matches!(
+            self,
+            Self::Completed | Self::Failed | Self::Skipped | Self::Canceled
+        )
+    }
+
+    pub(crate) fn is_timed(self) -> bool {
+        self == Self::Waiting(Wait::Retry)
+    }
+
+    /// The word of the projection.
+    pub fn status(self) -> Status {
+        match self {
+            Self::Pending => Status::Pending,
+            Self::Running | Self::FanOut => Status::Running,
+            Self::Waiting(_) => Status::Waiting,
+            Self::Blocked(_) | Self::Uncertain => Status::Blocked,
+            Self::Completed => Status::Completed,
+            Self::Failed => Status::Failed,
+            Self::Skipped | Self::Canceled => Status::Canceled,
+        }
+    }
+}
+
+/// Whether a call was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sent {
+    /// It surely was not.
+    No,
+    /// It may have been: a timeout, or a broken answer.
+    Maybe,
+    /// It surely was, and its result is known.
+    Yes,
+}
+
+/// The result of an attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Output {
+    /// A JSON value, or a text.
+    pub value: Value,
+    /// A summary and its source, where the executor gave one.
+    #[serde(default)]
+    pub summary: Option<(String, SummarySource)>,
+    /// Artifacts by name, with their references.
+    #[serde(default)]
+    pub artifacts: Vec<(String, String)>,
+    /// Size of the whole output in bytes, also when the value is shortened.
+    pub bytes: usize,
+}
+
+impl Output {
+    /// A JSON output.
+    pub fn json(value: Value) -> Self {
+        let bytes = match &value {
+            Value::String(text) => text.len(),
+            other => other.to_string().len(),
+        };
+        Self {
+            value,
+            summary: None,
+            artifacts: Vec::new(),
+            bytes,
+        }
+    }
+
+    /// A text output. A text that is a JSON object or list is taken as such.
+    pub fn text(text: &str) -> Self {
+        let bytes = text.len();
+        let is_json = text.trim_start().starts_with(['{', '[']);
+        let parsed = is_json
+            .then(|| serde_json::from_str::<Value>(text).ok())
+            .flatten();
+        Self {
+            value: parsed.unwrap_or_else(|| text.into()),
+            summary: None,
+            artifacts: Vec::new(),
+            bytes,
+        }
+    }
+}
+
+/// The source of a summary (DSL-98).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names are those of the specification")]
+pub enum SummarySource {
+    Tool,
+    Mechanical,
+    Executor,
+    Summarizer,
+}
+
+/// An error of an action.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActionError {
+    /// The stable name.
+    pub code: Code,
+    /// What happened, for the model.
+    pub message: String,
+}
+
+/// One execution of an action.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Its number, from 1.
+    pub n: u32,
+    /// Its idempotency key.
+    pub key: String,
+    /// When it was started.
+    pub started: Millis,
+    /// When it ended.
+    pub ended: Option<Millis>,
+    /// How it failed.
+    pub code: Option<Code>,
+    /// Whether it was sent.
+    pub sent: Option<Sent>,
+}
+
+/// An item of a fan-out; its value may be `null`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Item {
+    /// The value.
+    pub value: Value,
+}
+
+/// An action with its state. Three facts are kept apart: state, satisfying, delivered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts of the specification"
+)]
+pub struct Node {
+    /// The action.
+    pub action: Action,
+    /// The fan-out that it belongs to.
+    pub parent: Option<ActionId>,
+    /// The item of the fan-out.
+    pub item: Option<Item>,
+    /// Its state.
+    pub state: State,
+    /// Why it is in this state.
+    pub why: Option<Code>,
+    /// Whether it opens the edges of others.
+    pub satisfying: bool,
+    /// Whether a decision went on without it.
+    pub waived: bool,
+    /// The attempt that an observation has shown, per state; later ones are new.
+    pub delivered: Option<(u32, State)>,
+    /// Whether its bound arguments are approved.
+    pub cleared: bool,
+    /// Hash of the arguments that an approval names.
+    pub approval: Option<String>,
+    /// Number of the last attempt; 0 before the first.
+    pub attempt: u32,
+    /// Attempts of this iteration.
+    pub tries: u8,
+    /// Iteration of `repeat`, from 0.
+    pub iteration: u8,
+    /// Decisions to run it again.
+    pub decisions: u8,
+    /// Whether the next start takes the same attempt again.
+    pub resumes: bool,
+    /// Whether its end was asked for.
+    pub aborting: bool,
+    /// Bound arguments.
+    pub input: Option<Value>,
+    /// Strictest readers of its bound values.
+    pub taint: Visibility,
+    /// Its last output.
+    pub output: Option<Output>,
+    /// Its last error.
+    pub error: Option<ActionError>,
+    /// When a retry is due.
+    pub due: Option<Millis>,
+    /// The child run that it waits for.
+    pub child: Option<String>,
+    /// Its attempts, the last 32.
+    pub attempts: Vec<Attempt>,
+}
+
+impl Node {
+    pub(crate) fn new(action: Action) -> Self {
+        Self {
+            action,
+            parent: None,
+            item: None,
+            state: State::Pending,
+            why: None,
+            satisfying: false,
+            waived: false,
+            delivered: None,
+            cleared: false,
+            approval: None,
+            attempt: 0,
+            tries: 0,
+            iteration: 0,
+            decisions: 0,
+            resumes: false,
+            aborting: false,
+            input: None,
+            taint: Visibility::Model,
+            output: None,
+            error: None,
+            due: None,
+            child: None,
+            attempts: Vec::new(),
+        }
+    }
+
+    /// Terminal or blocked.
+    pub fn is_settled(&self) -> bool {
+        self.state.is_terminal() || matches!(self.state, State::Blocked(_))
+    }
+
+    /// Whether an attempt began whose end is not known.
+    pub fn has_open_attempt(&self) -> bool {
+        matches!(
+            self.state,
+            State::Running
+                | State::Waiting(Wait::User | Wait::Child | Wait::External | Wait::Timer)
+        )
+    }
+
+    /// Readers of its result: its own and those of the values that went in.
+    pub fn visibility(&self) -> Visibility {
+        let own = self.action.resolved.as_ref().map(|one| one.visibility);
+        own.unwrap_or_default().max(self.taint)
+    }
+
+    /// Whether it ended without opening its edges, so that a decision may help.
+    pub fn needs_decision(&self) -> bool {
+        let is_end = matches!(self.state, State::Failed | State::Completed);
+        is_end && !self.satisfying
+    }
+
+    pub(crate) fn push_attempt(&mut self, attempt: Attempt) {
+        if self.attempts.len() == ATTEMPTS {
+            self.attempts.remove(0);
+        }
+        self.attempts.push(attempt);
+    }
+
+    pub(crate) fn end_attempt(&mut self, now: Millis, code: Option<Code>, sent: Option<Sent>) {
+        if let Some(last) = self.attempts.last_mut() {
+            last.ended = Some(now);
+            last.code = code;
+            last.sent = sent;
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Policies: how results return to the model, and the thirteen kept objects.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// How much of a result the model sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Return {
+    /// The status alone.
+    None,
+    /// A short text, or the whole one when it is short.
+    #[default]
+    Summary,
+    /// A pruned JSON object.
+    Structured,
+    /// Windows around what matters.
+    Excerpt,
+    /// The whole text up to the cap.
+    Full,
+    /// Details of failures alone.
+    OnFailure,
+    /// A line and a reference.
+    OnDemand,
+    /// The fullest form that fits.
+    Adaptive,
+}
+
+impl Return {
+    /// All forms, in the order of the specification.
+    pub const ALL: [Self; 8] = [
+        Self::None,
+        Self::Summary,
+        Self::Structured,
+        Self::Excerpt,
+        Self::Full,
+        Self::OnFailure,
+        Self::OnDemand,
+        Self::Adaptive,
+    ];
+
+    /// The name in declarations and transcripts.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Summary => "summary",
+            Self::Structured => "structured",
+            Self::Excerpt => "excerpt",
+            Self::Full => "full",
+            Self::OnFailure => "on_failure",
+            Self::OnDemand => "on_demand",
+            Self::Adaptive => "adaptive",
+        }
+    }
+}
+
+/// What stands instead of a text that is too long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IfTruncated {
+    /// A summary and the reference.
+    #[default]
+    ProvideRefAndSummary,
+    /// The beginning of the text.
+    Truncate,
+    /// The status alone.
+    Refuse,
+}
+
+/// What the model asks to see of a result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResultPolicy {
+    /// The form.
+    pub return_to_model: Return,
+    /// Words and keys that come first.
+    #[serde(default)]
+    pub priority: Vec<String>,
+    /// Tokens at most; can only lower the form's cap.
+    #[serde(default)]
+    pub max_tokens: Option<u32>,
+    /// Whether the whole output is stored.
+    #[serde(default = "yes")]
+    pub store_full: bool,
+    /// What stands instead of a text that is too long.
+    #[serde(default)]
+    pub if_truncated: IfTruncated,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Default for ResultPolicy {
+    fn default() -> Self {
+        Self {
+            return_to_model: Return::default(),
+            priority: Vec::new(),
+            max_tokens: None,
+            store_full: true,
+            if_truncated: IfTruncated::default(),
+        }
+    }
+}
+
+impl From<Return> for ResultPolicy {
+    fn from(return_to_model: Return) -> Self {
+        Self {
+            return_to_model,
+            ..Self::default()
+        }
+    }
+}
+
+/// Readers of a result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Visibility {
+    /// The model and the user.
+    #[default]
+    Model,
+    /// The user, never the model.
+    User,
+    /// The runtime alone.
+    RuntimeOnly,
+}
+
+/// Names of the policies that the protocol reserves.
+pub const POLICY_NAMES: [&str; 13] = [
+    "permission_policy",
+    "budget_policy",
+    "cancellation_policy",
+    "idempotency",
+    "side_effects",
+    "data_visibility",
+    "privacy",
+    "conflict_resolution",
+    "schema_evolution",
+    "partial_results",
+    "approval_gates",
+    "result_granularity",
+    "ui_projection",
+];
+
+/// Reserved policies that the runtime acts on.
+pub(crate) const ENFORCED: [&str; 4] = [
+    "permission_policy",
+    "side_effects",
+    "data_visibility",
+    "privacy",
+];
+
+/// Reserved policies and unknown fields, kept as they came.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Policies {
+    /// The reserved policies by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub named: BTreeMap<String, Value>,
+    /// Unknown fields.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub extra: BTreeMap<String, Value>,
+}
+
+impl Policies {
+    /// The strictest visibility that these policies ask for.
+    pub fn visibility(&self) -> Visibility {
+        let word = self.named.get("data_visibility").and_then(word_of);
+        let wanted = match word {
+            Some("runtime_only") => Visibility::RuntimeOnly,
+            Some("user") => Visibility::User,
+            _ => Visibility::Model,
+        };
+        let no_replay = self.named.get("privacy").is_some_and(|privacy| {
+            privacy.get("no_replay").and_then(Value::as_bool) == Some(true)
+                || privacy.as_str() == Some("no_replay")
+        });
+        wanted.max(if no_replay {
+            Visibility::User
+        } else {
+            Visibility::Model
+        })
+    }
+
+    /// Whether the model itself asks for an approval.
+    pub fn wants_approval(&self) -> bool {
+        let policy = self.named.get("permission_policy");
+        policy.is_some_and(|policy| {
+            policy.get("requires_approval").and_then(Value::as_bool) == Some(true)
+        })
+    }
+}
+
+/// A policy's word: a text, or the `level` of an object.
+fn word_of(value: &Value) -> Option<&str> {
+    value
+        .as_str()
+        .or_else(|| value.get("level").and_then(Value::as_str))
+}

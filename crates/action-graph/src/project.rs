@@ -1,0 +1,276 @@
+//! The projection: what a person sees of a graph, without protocol words.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use crate::code::Code;
+use crate::graph::{Graph, Status};
+use crate::node::{Node, State, Wait};
+use crate::policy::Visibility;
+use crate::result::summary::summary_of;
+use crate::result::tokens::head_bytes;
+
+/// Characters of a title taken from the request.
+const TITLE: usize = 60;
+/// Bytes of a result's text.
+const SUMMARY: usize = 400;
+
+/// A graph for users.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Projection {
+    /// The graph.
+    pub graph_id: String,
+    /// Short label.
+    pub title: String,
+    /// The note for the user.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+    /// One of seven words.
+    pub status: Status,
+    /// How far it is.
+    pub progress: Progress,
+    /// What it waits for: `user`, `approval`, `child`, `external` or `timer`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<Wait>,
+    /// Its actions.
+    pub actions: Vec<ProjectedAction>,
+    /// Result for the user, once it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_summary: Option<String>,
+    /// Where the raw declaration stands.
+    pub details_ref: String,
+    /// Revisions so far.
+    pub generation: u32,
+    /// Number of the last transition.
+    pub seq: u64,
+}
+
+/// Actions that are done, of all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Settled actions.
+    pub done: usize,
+    /// All actions.
+    pub total: usize,
+    /// Titles of what runs.
+    pub phase: String,
+}
+
+/// An action for users.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProjectedAction {
+    /// The action.
+    pub id: String,
+    /// Short label.
+    pub title: String,
+    /// The work.
+    pub description: String,
+    /// One of seven words.
+    pub status: Status,
+    /// Why it is in this state, for a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Items of a fan-out: done, of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<(usize, usize)>,
+    /// Result for the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_summary: Option<String>,
+    /// Where the whole result stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details_ref: Option<String>,
+    /// Class of its executor.
+    pub kind_label: String,
+}
+
+/// Changes of a projection: the whole head, and actions that differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Patch {
+    /// The graph.
+    pub graph_id: String,
+    /// Its status.
+    pub status: Status,
+    /// How far it is.
+    pub progress: Progress,
+    /// What it waits for.
+    pub waiting_for: Option<Wait>,
+    /// Actions that are new or differ.
+    pub actions: Vec<ProjectedAction>,
+    /// Actions that a revision removed.
+    pub removed: Vec<String>,
+    /// Result for the user.
+    pub result_summary: Option<String>,
+    /// Revisions so far.
+    pub generation: u32,
+    /// Number of the last transition.
+    pub seq: u64,
+}
+
+/// The projection of a graph.
+pub fn project(graph: &Graph) -> Projection {
+    let actions: Vec<_> = graph
+        .declared()
+        .map(|node| project_action(graph, node))
+        .collect();
+    let running = graph
+        .declared()
+        .filter(|node| node.state.status() == Status::Running);
+    let phase: Vec<_> = running
+        .take(4)
+        .map(|node| node.action.title.as_str())
+        .collect();
+    let waits = graph.nodes.iter().filter_map(|node| match node.state {
+        State::Waiting(wait) if wait != Wait::Retry => Some(wait),
+        _ => None,
+    });
+    let title = match graph.info.title.trim() {
+        "" => graph.info.goal.chars().take(TITLE).collect(),
+        title => title.to_owned(),
+    };
+    let status = graph.status();
+    let is_over = matches!(
+        status,
+        Status::Completed | Status::Failed | Status::Canceled
+    );
+    Projection {
+        graph_id: graph.id.0.clone(),
+        title,
+        note: graph.info.note.clone(),
+        status,
+        progress: Progress {
+            done: graph.declared().filter(|node| node.is_settled()).count(),
+            total: actions.len(),
+            phase: phase.join(", "),
+        },
+        waiting_for: waits.min_by_key(|wait| match wait {
+            Wait::User => 0,
+            Wait::Approval => 1,
+            _ => 2,
+        }),
+        result_summary: is_over.then(|| outcome(graph)),
+        actions,
+        details_ref: format!("runtime://runs/{}/declaration", graph.id),
+        generation: graph.generation,
+        seq: graph.seq,
+    }
+}
+
+fn outcome(graph: &Graph) -> String {
+    let count = |state: State| graph.declared().filter(|node| node.state == state).count();
+    let all = graph.declared().count();
+    let mut text = format!("{} of {all} steps done", count(State::Completed));
+    for (state, word) in [(State::Failed, "failed"), (State::Canceled, "canceled")] {
+        let number = count(state);
+        if number > 0 {
+            let _ = write!(text, ", {number} {word}");
+        }
+    }
+    text
+}
+
+fn project_action(graph: &Graph, node: &Node) -> ProjectedAction {
+    let instances: Vec<_> = graph.instances(&node.action.id).collect();
+    let done = instances.iter().filter(|one| one.is_settled()).count();
+    let may_see = node.visibility() < Visibility::RuntimeOnly;
+    let output = node
+        .output
+        .as_ref()
+        .filter(|_| may_see && node.state == State::Completed);
+    let details = output.map(|_| crate::result::deliver::reference_of(graph, node));
+    ProjectedAction {
+        id: node.action.id.0.clone(),
+        title: node.action.title.clone(),
+        description: node.action.description.clone(),
+        status: node.state.status(),
+        reason: reason(node),
+        progress: (!instances.is_empty()).then_some((done, instances.len())),
+        result_summary: output.map(|output| {
+            let (text, _) = summary_of(output);
+            let is_json = text.trim_start().starts_with(['{', '[']);
+            if is_json {
+                "done".to_owned()
+            } else {
+                head_bytes(text.trim(), SUMMARY).to_owned()
+            }
+        }),
+        details_ref: details,
+        kind_label: node.kind().label().to_owned(),
+    }
+}
+
+/// The reason of a state in words for a person.
+fn reason(node: &Node) -> Option<String> {
+    let text = match node.state {
+        State::Waiting(Wait::Approval) => "waits for your approval",
+        State::Waiting(Wait::User) => "waits for your answer",
+        State::Waiting(Wait::Retry) => "tries again shortly",
+        State::Waiting(_) => "waits",
+        State::Uncertain => "it is not known whether this happened",
+        State::Skipped => "not needed",
+        State::Blocked(_) => "cannot go on",
+        State::Canceled => "canceled",
+        State::Failed => match node.why {
+            Some(Code::ApprovalDenied) => "you refused it",
+            Some(Code::InteractionExpired) => "no answer in time",
+            Some(Code::ApprovalUnavailable) => {
+                "it needs an approval, and no person can be asked here"
+            }
+            Some(Code::Timeout) => "it took too long",
+            _ => "it failed",
+        },
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+/// What changed between two projections; `None` when nothing did.
+pub fn patch(before: &Projection, after: &Projection) -> Option<Patch> {
+    if before == after {
+        return None;
+    }
+    let same = |one: &&ProjectedAction| before.actions.contains(one);
+    let actions = after
+        .actions
+        .iter()
+        .filter(|one| !same(one))
+        .cloned()
+        .collect();
+    let is_kept = |one: &ProjectedAction| after.actions.iter().any(|other| other.id == one.id);
+    let removed = before.actions.iter().filter(|one| !is_kept(one));
+    Some(Patch {
+        graph_id: after.graph_id.clone(),
+        status: after.status,
+        progress: after.progress.clone(),
+        waiting_for: after.waiting_for,
+        actions,
+        removed: removed.map(|one| one.id.clone()).collect(),
+        result_summary: after.result_summary.clone(),
+        generation: after.generation,
+        seq: after.seq,
+    })
+}
+
+/// A projection after a patch, for clients.
+pub fn apply(mut projection: Projection, patch: &Patch) -> Projection {
+    projection.status = patch.status;
+    projection.progress.clone_from(&patch.progress);
+    projection.waiting_for = patch.waiting_for;
+    projection.result_summary.clone_from(&patch.result_summary);
+    projection.generation = patch.generation;
+    projection.seq = patch.seq;
+    projection
+        .actions
+        .retain(|one| !patch.removed.contains(&one.id));
+    for action in &patch.actions {
+        match projection
+            .actions
+            .iter_mut()
+            .find(|one| one.id == action.id)
+        {
+            Some(one) => one.clone_from(action),
+            None => projection.actions.push(action.clone()),
+        }
+    }
+    projection
+}

@@ -1,0 +1,232 @@
+//! Reads the fields of a JSON object: types, words, lengths, harmless repairs and unknown fields.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use crate::code::Code;
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::json::{self, join, type_name};
+use crate::policy::{POLICY_NAMES, Policies};
+
+/// Nesting of JSON that stands in a string.
+const STRING_DEPTH: usize = 16;
+
+/// An object whose fields are taken out one by one; the rest is unknown.
+pub(crate) struct Reader<'a> {
+    map: Map<String, Value>,
+    at: String,
+    found: &'a mut Diagnostics,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(map: Map<String, Value>, at: &str, found: &'a mut Diagnostics) -> Self {
+        Self {
+            map,
+            at: at.to_owned(),
+            found,
+        }
+    }
+
+    pub(crate) fn at(&self, key: &str) -> String {
+        join(&self.at, key)
+    }
+
+    pub(crate) fn add(&mut self, code: Code, key: &str, message: impl AsRef<str>) {
+        let at = self.at(key);
+        self.found.add(code, at, message);
+    }
+
+    /// The value of a field; `null` is absence.
+    pub(crate) fn take(&mut self, key: &str) -> Option<Value> {
+        self.map.remove(key).filter(|value| !value.is_null())
+    }
+
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(|value| !value.is_null())
+    }
+
+    pub(crate) fn is_text(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(Value::is_string)
+    }
+
+    fn wrong_type(&mut self, key: &str, expected: &str, value: &Value) {
+        let found = type_name(value);
+        self.add(
+            Code::WrongJsonType,
+            key,
+            format!("`{key}` must be {expected}, found {found}"),
+        );
+    }
+
+    /// A text of at most `most` characters.
+    pub(crate) fn text(&mut self, key: &str, most: usize) -> Option<String> {
+        match self.take(key)? {
+            Value::String(text) => {
+                if text.len() > most && text.chars().count() > most {
+                    self.add(
+                        Code::TextTooLong,
+                        key,
+                        format!("`{key}` has more than {most} characters"),
+                    );
+                    return None;
+                }
+                Some(text)
+            }
+            other => {
+                self.wrong_type(key, "a string", &other);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn flag(&mut self, key: &str) -> Option<bool> {
+        match self.take(key)? {
+            Value::Bool(flag) => Some(flag),
+            other => {
+                self.wrong_type(key, "a boolean", &other);
+                None
+            }
+        }
+    }
+
+    /// A whole number between `least` and `most`.
+    pub(crate) fn number<T: TryFrom<u64>>(
+        &mut self,
+        key: &str,
+        least: u64,
+        most: u64,
+    ) -> Option<T> {
+        let value = self.take(key)?;
+        match value.as_u64() {
+            Some(number) if (least..=most).contains(&number) => T::try_from(number).ok(),
+            Some(_) => {
+                let message = format!("`{key}` must be between {least} and {most}");
+                self.add(Code::BadEnum, key, message);
+                None
+            }
+            None => {
+                self.wrong_type(key, "a whole number", &value);
+                None
+            }
+        }
+    }
+
+    /// One of some words; blanks and capitals are repaired.
+    pub(crate) fn word<T: Copy>(&mut self, key: &str, code: Code, all: &[(&str, T)]) -> Option<T> {
+        let text = self.text(key, usize::MAX)?;
+        let is = |word: &str| {
+            all.iter()
+                .find(|(name, _)| *name == word)
+                .map(|(_, value)| *value)
+        };
+        if let Some(value) = is(&text) {
+            return Some(value);
+        }
+        let repaired = text.trim().to_lowercase().replace('-', "_");
+        if let Some(value) = is(&repaired) {
+            self.add(Code::Repaired, key, format!("read as `{repaired}`"));
+            return Some(value);
+        }
+        let shown: String = text.chars().take(40).collect();
+        let names = all.iter().map(|(name, _)| *name);
+        let diagnostic = Diagnostic::new(code, self.at(key), format!("`{shown}` is no {key}"));
+        self.found.push(diagnostic.allow(names));
+        None
+    }
+
+    /// An object; a string that holds the JSON of one is parsed once.
+    pub(crate) fn object(&mut self, key: &str, code: Code) -> Option<Map<String, Value>> {
+        let value = self.take(key)?;
+        match self.unstringified(key, value, Value::is_object) {
+            Value::Object(object) => Some(object),
+            other => {
+                let found = type_name(&other);
+                self.add(
+                    code,
+                    key,
+                    format!("`{key}` must be an object, found {found}"),
+                );
+                None
+            }
+        }
+    }
+
+    /// A list; a string that holds the JSON of one is parsed once.
+    pub(crate) fn list(&mut self, key: &str) -> Option<Vec<Value>> {
+        let value = self.take(key)?;
+        match self.unstringified(key, value, Value::is_array) {
+            Value::Array(list) => Some(list),
+            other => {
+                self.wrong_type(key, "a list", &other);
+                None
+            }
+        }
+    }
+
+    fn unstringified(&mut self, key: &str, value: Value, fits: fn(&Value) -> bool) -> Value {
+        let Value::String(text) = &value else {
+            return value;
+        };
+        match json::parse(text, STRING_DEPTH) {
+            Ok(inner) if fits(&inner) => {
+                self.add(Code::Unstringified, key, "the JSON in the string is used");
+                inner
+            }
+            _ => value,
+        }
+    }
+
+    /// A list of texts; one text stands for a list of one.
+    pub(crate) fn texts(&mut self, key: &str, most: usize) -> Vec<String> {
+        let list = match self.map.get(key) {
+            Some(Value::String(_)) => {
+                self.add(Code::Repaired, key, "read as a list");
+                self.take(key).into_iter().collect()
+            }
+            _ => self.list(key).unwrap_or_default(),
+        };
+        if list.len() > most {
+            self.add(
+                Code::TooLarge,
+                key,
+                format!("`{key}` has more than {most} entries"),
+            );
+            return Vec::new();
+        }
+        let mut texts = Vec::with_capacity(list.len());
+        for (index, value) in list.into_iter().enumerate() {
+            match value {
+                Value::String(text) => texts.push(text),
+                other => self.wrong_type(&format!("{key}/{index}"), "a string", &other),
+            }
+        }
+        texts
+    }
+
+    /// The reserved policies.
+    pub(crate) fn policies(&mut self) -> Policies {
+        let mut policies = Policies::default();
+        for name in POLICY_NAMES {
+            if let Some(value) = self.take(name) {
+                policies.named.insert(name.to_owned(), value);
+            }
+        }
+        policies
+    }
+
+    /// The unknown fields, each with a warning.
+    pub(crate) fn rest(self) -> BTreeMap<String, Value> {
+        for key in self.map.keys() {
+            let shown: String = key.chars().take(64).collect();
+            let message = format!("`{shown}` is no field");
+            self.found
+                .add(Code::UnknownField, join(&self.at, &shown), message);
+        }
+        self.map.into_iter().collect()
+    }
+
+    pub(crate) fn found(&mut self) -> &mut Diagnostics {
+        self.found
+    }
+}

@@ -1,0 +1,257 @@
+//! `agent.protocol.result`: the machine-readable record of a graph; never the model's transcript.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::action::{Class, Effect};
+use crate::declaration::{Intent, Origin};
+use crate::delegate::{Assignment, assignment};
+use crate::diagnostic::Diagnostic;
+use crate::graph::{Graph, Millis, Status};
+use crate::ids::ActionId;
+use crate::node::{ActionError, Attempt, Node, State, SummarySource, Wait};
+use crate::policy::Visibility;
+use crate::result::deliver::Delivered;
+use crate::result::observe::{Budget, observe};
+use crate::result::summary::summary_of;
+
+/// Bytes of a summary in a record.
+const SUMMARY: usize = 1 << 10;
+
+/// What may follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names are those of the record")]
+pub enum Next {
+    FinalAnswer,
+    Decide,
+    WaitUser,
+    WaitApproval,
+    WaitChild,
+    None,
+}
+
+/// Measures that the service counted; those of the graph are added.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are those of the record")]
+pub struct Metrics {
+    pub model_calls: u64,
+    pub tokens_in: u64,
+    pub tokens_out: u64,
+    pub tokens_shown: u64,
+    pub bytes_stored: u64,
+    pub actions: u64,
+    pub attempts: u64,
+    pub parallel_max: u64,
+    pub wall_ms: u64,
+    pub busy_ms: u64,
+}
+
+/// The record of a graph.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResultRecord {
+    /// `agent.protocol.result`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `1`.
+    pub version: String,
+    /// The graph.
+    pub run_id: String,
+    /// Revisions so far.
+    pub generation: u32,
+    /// Completed, blocked or failed.
+    pub status: Status,
+    /// Short label.
+    pub title: String,
+    /// What was declared.
+    pub intent: Intent,
+    /// The form in which it was declared.
+    pub origin: Origin,
+    /// Hash and place of the declaration.
+    pub declaration: BTreeMap<String, String>,
+    /// Its actions.
+    pub actions: Vec<ActionRecord>,
+    /// What may follow.
+    pub next: Next,
+    /// Warnings and repairs of the declaration.
+    pub diagnostics: Vec<Diagnostic>,
+    /// Measures.
+    pub metrics: Metrics,
+    /// Gateway runs that drove it.
+    pub gateway_runs: Vec<String>,
+    /// When the record was made.
+    pub time: Millis,
+}
+
+/// The record of an action.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ActionRecord {
+    /// The action.
+    pub id: ActionId,
+    /// Short label.
+    pub title: String,
+    /// The work.
+    pub description: String,
+    /// Its meaning.
+    pub operation: String,
+    /// Class, name and choice of its executor.
+    pub executor: Value,
+    /// One of seven words.
+    pub status: Status,
+    /// Whether it opens edges.
+    pub satisfying: bool,
+    /// What was shown of its result.
+    pub delivered: Option<Delivered>,
+    /// Its summary, at most 1 KiB; absent for private results.
+    pub summary: Option<String>,
+    /// Source of the summary.
+    pub summary_source: Option<SummarySource>,
+    /// Its artifacts.
+    pub artifacts: Vec<String>,
+    /// Its error.
+    pub error: Option<ActionError>,
+    /// Its attempts.
+    pub attempts: Vec<Attempt>,
+    /// Its effects.
+    pub effects: BTreeSet<Effect>,
+    /// How it may be made again.
+    pub class: Class,
+    /// Its dependencies.
+    pub depends_on: Vec<ActionId>,
+    /// The child run, for agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assignment: Option<Assignment>,
+    /// Instances of a fan-out with their status.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instances: Vec<(ActionId, Status)>,
+    /// Time in attempts, in milliseconds.
+    pub time_ms: u64,
+}
+
+/// The record of a graph at a decision point.
+pub fn result_record(
+    graph: &Graph,
+    diagnostics: Vec<Diagnostic>,
+    mut metrics: Metrics,
+    gateway_runs: Vec<String>,
+    budget: Budget<'_>,
+    now: Millis,
+) -> ResultRecord {
+    let shown = observe(graph, budget);
+    let actions: Vec<_> = graph
+        .declared()
+        .zip(shown)
+        .map(|(node, (_, shown))| action_record(graph, node, shown.delivered))
+        .collect();
+    let delivered = actions
+        .iter()
+        .filter_map(|action| action.delivered.as_ref());
+    metrics.tokens_shown = delivered.map(|one| one.tokens as u64).sum();
+    metrics.actions = graph.declared().count() as u64;
+    metrics.attempts = graph.nodes.iter().map(|node| u64::from(node.attempt)).sum();
+    metrics.busy_ms = graph.nodes.iter().map(busy).sum();
+    let declaration = [
+        ("sha256", graph.info.accepted_sha256.clone()),
+        ("raw_sha256", graph.info.raw_sha256.clone()),
+        ("ref", format!("runtime://runs/{}/declaration", graph.id)),
+    ];
+    ResultRecord {
+        kind: "agent.protocol.result".to_owned(),
+        version: "1".to_owned(),
+        run_id: graph.id.0.clone(),
+        generation: graph.generation,
+        status: graph.aggregate(),
+        title: graph.info.title.clone(),
+        intent: graph.info.intent,
+        origin: graph.info.origin,
+        declaration: declaration
+            .map(|(key, value)| (key.to_owned(), value))
+            .into(),
+        actions,
+        next: next_of(graph),
+        diagnostics,
+        metrics,
+        gateway_runs,
+        time: now,
+    }
+}
+
+fn busy(node: &Node) -> u64 {
+    let ended = node
+        .attempts
+        .iter()
+        .filter_map(|one| Some((one.started, one.ended?)));
+    ended
+        .map(|(started, ended)| ended.saturating_sub(started))
+        .sum()
+}
+
+fn action_record(graph: &Graph, node: &Node, delivered: Delivered) -> ActionRecord {
+    let resolved = node.action.resolved.as_ref();
+    let is_open = node.visibility() < Visibility::RuntimeOnly;
+    let output = node.output.as_ref().filter(|_| is_open);
+    let summary = output.map(summary_of);
+    let is_end = node.is_settled() || node.state == State::Uncertain;
+    let instances = graph.instances(&node.action.id);
+    ActionRecord {
+        id: node.action.id.clone(),
+        title: node.action.title.clone(),
+        description: node.action.description.clone(),
+        operation: node.action.operation.clone(),
+        executor: json!({
+            "type": node.kind(),
+            "target": node.target(),
+            "chosen_by": resolved.map(|one| one.chosen_by),
+        }),
+        status: node.state.status(),
+        satisfying: node.satisfying,
+        delivered: is_end.then_some(delivered),
+        summary_source: summary.as_ref().map(|(_, source)| *source),
+        summary: summary
+            .map(|(text, _)| crate::result::tokens::head_bytes(&text, SUMMARY).to_owned()),
+        artifacts: output
+            .iter()
+            .flat_map(|output| &output.artifacts)
+            .map(|(_, one)| one.clone())
+            .collect(),
+        error: node.error.clone(),
+        attempts: node.attempts.clone(),
+        effects: resolved.map(|one| one.effects.clone()).unwrap_or_default(),
+        class: node.class(),
+        depends_on: node.action.depends_on.clone(),
+        assignment: assignment(graph, &node.action.id),
+        instances: instances
+            .map(|one| (one.action.id.clone(), one.state.status()))
+            .collect(),
+        time_ms: busy(node),
+    }
+}
+
+fn next_of(graph: &Graph) -> Next {
+    let is = |state: State| graph.nodes.iter().any(|node| node.state == state);
+    if graph.stop.is_some() {
+        return Next::FinalAnswer;
+    }
+    if is(State::Waiting(Wait::User)) {
+        return Next::WaitUser;
+    }
+    if is(State::Waiting(Wait::Approval)) {
+        return Next::WaitApproval;
+    }
+    if is(State::Waiting(Wait::Child)) {
+        return Next::WaitChild;
+    }
+    match graph.aggregate() {
+        Status::Completed => Next::FinalAnswer,
+        _ if graph
+            .nodes
+            .iter()
+            .any(|node| node.state.status() == Status::Running) =>
+        {
+            Next::None
+        }
+        _ => Next::Decide,
+    }
+}

@@ -1,0 +1,281 @@
+//! What is stored of a graph: a small head that is written at each step, and bodies that never change.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::action::{Action, Class};
+use crate::graph::Graph;
+use crate::ids::ActionId;
+use crate::node::{Item, Output, State};
+use crate::result::deliver::policy_of;
+use crate::result::summary::summary_of;
+use crate::result::tokens::head_bytes;
+use crate::sha256;
+
+/// Version of the stored form.
+const VERSION: u16 = 1;
+/// Bytes of a head.
+const HEAD_BYTES: usize = 200 << 10;
+/// Bytes of a summary in a head.
+const SUMMARY: usize = 1 << 10;
+
+/// The run that drives a graph. No clock decides: a later owner has a higher epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// The gateway run.
+    pub run: String,
+    /// Its attempt.
+    pub attempt: u32,
+    /// Take-overs so far.
+    pub epoch: u64,
+}
+
+/// The head of a graph: states, attempts, keys and references; no bodies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StoredGraph {
+    /// Version of this form.
+    pub version: u16,
+    /// The conversation that it belongs to.
+    pub conversation: String,
+    /// The run that drives it.
+    pub owner: Owner,
+    /// Key of the declaration's body.
+    pub declaration: String,
+    /// The graph without actions, values, inputs, outputs and transitions.
+    pub graph: Graph,
+    /// Outputs by action.
+    pub outputs: BTreeMap<ActionId, StoredOutput>,
+    /// Keys of inputs and items by action.
+    pub inputs: BTreeMap<ActionId, String>,
+}
+
+/// A stored output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredOutput {
+    /// Key of its body.
+    pub key: String,
+    /// SHA-256 of the body.
+    pub sha256: String,
+    /// Size of the output in bytes.
+    pub bytes: usize,
+    /// Its summary, at most 1 KiB.
+    pub summary: String,
+}
+
+/// A body: written once under its key, before the head that names it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Blob {
+    /// Its key below the graph's prefix.
+    pub key: String,
+    /// Its content.
+    pub content: Value,
+}
+
+/// A stored graph that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    /// It was written by a later version.
+    #[error("version {0} of a stored graph is not known: upgrade the runner")]
+    Version(u16),
+    /// It belongs to another conversation, and counts as absent.
+    #[error("the stored graph belongs to another conversation")]
+    Foreign,
+    /// A body is gone or damaged.
+    #[error("body `{0}` is missing or damaged: close the graph and tell the user")]
+    Body(String),
+    /// The head is too large.
+    #[error("the head has {0} bytes, at most 204800 are stored: declare smaller graphs")]
+    TooLarge(usize),
+}
+
+/// The declared actions and constants of a generation.
+#[derive(Serialize, Deserialize)]
+struct Body {
+    actions: Vec<Action>,
+    constants: Vec<(crate::reference::Reference, Value)>,
+}
+
+/// The input and item of a node.
+#[derive(Serialize, Deserialize)]
+struct Bound {
+    input: Option<Value>,
+    item: Option<Item>,
+}
+
+/// Splits a graph into its head and bodies. Bodies whose keys were written before need no second write.
+pub fn store(
+    graph: &Graph,
+    conversation: &str,
+    owner: Owner,
+) -> Result<(StoredGraph, Vec<Blob>), RestoreError> {
+    let mut blobs = Vec::new();
+    let mut slim = graph.clone();
+    let mut body = Body {
+        actions: Vec::new(),
+        constants: std::mem::take(&mut slim.constants).into_iter().collect(),
+    };
+    slim.transitions.clear();
+    let mut outputs = BTreeMap::new();
+    let mut inputs = BTreeMap::new();
+    for (place, node) in slim.nodes.iter_mut().enumerate() {
+        let id = node.action.id.clone();
+        let skeleton = Action::new(id.as_str(), crate::action::Executor::default());
+        let action = std::mem::replace(&mut node.action, skeleton);
+        if node.parent.is_none() {
+            body.actions.push(action);
+        }
+        if let Some(output) = node.output.take() {
+            let output = kept(&output, is_whole(graph, place));
+            let blob = blob(&format!("{id}.{}", node.attempt), &output);
+            let stored = StoredOutput {
+                key: blob.key.clone(),
+                sha256: hash(&blob.content),
+                bytes: output.bytes,
+                summary: head_bytes(&summary_of(&output).0, SUMMARY).to_owned(),
+            };
+            outputs.insert(id.clone(), stored);
+            blobs.push(blob);
+        }
+        if node.input.is_some() || node.item.is_some() {
+            let (input, item) = (node.input.take(), node.item.take());
+            let blob = blob(&format!("{id}.input"), &Bound { input, item });
+            inputs.insert(id, blob.key.clone());
+            blobs.push(blob);
+        }
+    }
+    let body = blob("declaration", &body);
+    let declaration = body.key.clone();
+    blobs.push(body);
+    let head = StoredGraph {
+        version: VERSION,
+        conversation: conversation.to_owned(),
+        owner,
+        declaration,
+        graph: slim,
+        outputs,
+        inputs,
+    };
+    let size = serde_json::to_vec(&head).map_or(0, |bytes| bytes.len());
+    if size > HEAD_BYTES {
+        return Err(RestoreError::TooLarge(size));
+    }
+    Ok((head, blobs))
+}
+
+/// Whether the whole output is stored: `store_full: false` is refused for actions that run at most once.
+fn is_whole(graph: &Graph, place: usize) -> bool {
+    let node = &graph.nodes[place];
+    policy_of(graph, node).store_full || node.class() == Class::AtMostOnce
+}
+
+/// The output, or its summary alone.
+fn kept(output: &Output, is_whole: bool) -> Output {
+    if is_whole {
+        return output.clone();
+    }
+    let (summary, source) = summary_of(output);
+    Output {
+        value: summary.as_str().into(),
+        summary: Some((summary, source)),
+        ..output.clone()
+    }
+}
+
+/// A body under a name and the beginning of its hash, so that a key never changes its content.
+fn blob(name: &str, content: &impl Serialize) -> Blob {
+    let content = serde_json::to_value(content).unwrap_or_default();
+    let key = format!("{name}.{}", &hash(&content)[..16]);
+    Blob { key, content }
+}
+
+fn hash(content: &Value) -> String {
+    sha256::hex(crate::json::canonical(content))
+}
+
+/// Joins a head with its bodies. The restored graph has the same future as the stored one.
+pub fn restore(
+    head: StoredGraph,
+    conversation: &str,
+    load: &mut dyn FnMut(&str) -> Option<Value>,
+) -> Result<Graph, RestoreError> {
+    if head.version != VERSION {
+        return Err(RestoreError::Version(head.version));
+    }
+    if head.conversation != conversation {
+        return Err(RestoreError::Foreign);
+    }
+    let mut read = |key: &str| load(key).ok_or_else(|| RestoreError::Body(key.to_owned()));
+    let damaged = |key: &str| RestoreError::Body(key.to_owned());
+    let body = read(&head.declaration)?;
+    let body: Body = serde_json::from_value(body).map_err(|_| damaged(&head.declaration))?;
+    let mut graph = head.graph;
+    graph.constants = body.constants.into_iter().collect();
+    let actions: BTreeMap<_, _> = body
+        .actions
+        .into_iter()
+        .map(|action| (action.id.clone(), action))
+        .collect();
+    for node in &mut graph.nodes {
+        let id = node.action.id.clone();
+        let declared = node.parent.as_ref().unwrap_or(&id);
+        let action = actions
+            .get(declared)
+            .ok_or_else(|| damaged(&head.declaration))?;
+        node.action = match node.parent {
+            Some(_) => instance(action, &id),
+            None => action.clone(),
+        };
+        if let Some(key) = head.inputs.get(&id) {
+            let bound: Bound = serde_json::from_value(read(key)?).map_err(|_| damaged(key))?;
+            node.input = bound.input;
+            node.item = bound.item;
+        }
+        if let Some(stored) = head.outputs.get(&id) {
+            let content = read(&stored.key)?;
+            if hash(&content) != stored.sha256 {
+                return Err(damaged(&stored.key));
+            }
+            let output: Output =
+                serde_json::from_value(content).map_err(|_| damaged(&stored.key))?;
+            node.output = Some(output);
+        }
+    }
+    graph.relink();
+    Ok(graph)
+}
+
+/// The action of an instance, as the fan-out made it.
+pub(crate) fn instance(action: &Action, id: &ActionId) -> Action {
+    let mut action = action.clone();
+    action.id = id.clone();
+    action.depends_on.clear();
+    action.when = None;
+    action.for_each = None;
+    if let Some(resolved) = &mut action.resolved {
+        resolved.settles.clear();
+    }
+    action
+}
+
+impl StoredGraph {
+    /// Whether another run may take the graph over: the owner's run is known to be over.
+    pub fn take_over(&mut self, run: &str, attempt: u32) {
+        self.owner = Owner {
+            run: run.to_owned(),
+            attempt,
+            epoch: self.owner.epoch + 1,
+        };
+    }
+
+    /// Actions that had begun and whose end is not stored.
+    pub fn open_actions(&self) -> impl Iterator<Item = &ActionId> {
+        let open = self
+            .graph
+            .nodes
+            .iter()
+            .filter(|node| node.state == State::Running);
+        open.map(|node| &node.action.id)
+    }
+}

@@ -1,0 +1,219 @@
+//! Excerpts: windows around matches, head and tail, and pruned JSON.
+
+use serde_json::{Map, Value};
+
+use crate::json::canonical;
+use crate::result::tokens::{CountTokens, TOKEN_BYTES, clip_head, clip_tail, head_bytes};
+
+/// Items that a pruned list keeps.
+const ITEMS: usize = 20;
+/// Lines around a match.
+const AROUND: usize = 3;
+/// Lines that are searched.
+const SEARCHED: usize = 100_000;
+
+/// The mark of text that is left out.
+pub(crate) const GAP: &str = "[…]";
+
+/// Windows of lines around matches of the words, within `most` tokens; `None` without a match.
+pub fn windows(
+    text: &str,
+    words: &[String],
+    around: usize,
+    most: usize,
+    count: CountTokens<'_>,
+) -> Option<String> {
+    let words: Vec<_> = words
+        .iter()
+        .filter(|word| !word.is_empty())
+        .map(|word| word.to_lowercase())
+        .collect();
+    if words.is_empty() {
+        return None;
+    }
+    let lines: Vec<&str> = text.lines().take(SEARCHED).collect();
+    let mut shown: Vec<(usize, usize)> = Vec::new();
+    for (number, line) in lines.iter().enumerate() {
+        let line = line.to_lowercase();
+        if !words.iter().any(|word| line.contains(word)) {
+            continue;
+        }
+        let (begin, end) = (
+            number.saturating_sub(around),
+            (number + around + 1).min(lines.len()),
+        );
+        match shown.last_mut() {
+            Some(last) if last.1 >= begin => last.1 = end,
+            _ => shown.push((begin, end)),
+        }
+        if shown.len() > 64 {
+            break;
+        }
+    }
+    if shown.is_empty() {
+        return None;
+    }
+    let mut parts = Vec::new();
+    let mut after = 0;
+    for (begin, end) in shown {
+        if begin > after {
+            parts.push(GAP.to_owned());
+        }
+        parts.extend(lines[begin..end].iter().map(|line| (*line).to_owned()));
+        after = end;
+    }
+    if after < lines.len() {
+        parts.push(GAP.to_owned());
+    }
+    Some(clip_head(&parts.join("\n"), most, count).to_owned())
+}
+
+/// Two thirds from the beginning, one third from the end, at lines, with the gap marked.
+pub fn head_and_tail(text: &str, most: usize, count: CountTokens<'_>) -> String {
+    if text.len() <= most.saturating_mul(TOKEN_BYTES) && count(text) <= most {
+        return text.to_owned();
+    }
+    let most = most.saturating_sub(count(GAP) + 2);
+    let head = clip_head(text, most * 2 / 3, count);
+    let tail = clip_tail(&text[head.len()..], most - most * 2 / 3, count);
+    if head.len() + tail.len() >= text.len() {
+        return text.to_owned();
+    }
+    format!(
+        "{}\n{GAP}\n{}",
+        head.trim_end_matches('\n'),
+        tail.trim_start_matches('\n')
+    )
+}
+
+/// The end first, at a line, with the gap marked.
+pub fn tail_first(text: &str, most: usize, count: CountTokens<'_>) -> String {
+    if text.len() <= most.saturating_mul(TOKEN_BYTES) && count(text) <= most {
+        return text.to_owned();
+    }
+    let tail = clip_tail(text, most.saturating_sub(count(GAP) + 1), count);
+    format!("{GAP}\n{}", tail.trim_start_matches('\n'))
+}
+
+/// An excerpt: windows around the words, else both ends, or the end of a failure.
+pub fn excerpt(
+    text: &str,
+    words: &[String],
+    is_failure: bool,
+    most: usize,
+    count: CountTokens<'_>,
+) -> String {
+    if let Some(windows) = windows(text, words, AROUND, most, count) {
+        return windows;
+    }
+    if is_failure {
+        tail_first(text, most, count)
+    } else {
+        head_and_tail(text, most, count)
+    }
+}
+
+/// JSON within `most` tokens: keys of priority first, then less depth; lists keep 20 items.
+pub fn structured(
+    value: &Value,
+    priority: &[String],
+    most: usize,
+    count: CountTokens<'_>,
+) -> String {
+    for depth in [8, 4, 3, 2, 1] {
+        let text = canonical(&prune(value, depth));
+        if text.len() <= most.saturating_mul(TOKEN_BYTES) && count(&text) <= most {
+            return text;
+        }
+    }
+    let Value::Object(object) = value else {
+        return head_and_tail(&canonical(&prune(value, 1)), most, count);
+    };
+    let mut kept = Map::new();
+    let first = priority.iter().filter(|key| object.contains_key(*key));
+    let mut rest: Vec<_> = object
+        .keys()
+        .filter(|key| !priority.contains(key))
+        .collect();
+    rest.sort_unstable();
+    for key in first.chain(rest) {
+        let Some(value) = object.get(key) else {
+            continue;
+        };
+        kept.insert(key.clone(), prune(value, 2));
+        let text = canonical(&Value::Object(kept.clone()));
+        if text.len() > most.saturating_mul(TOKEN_BYTES) || count(&text) > most {
+            kept.remove(key);
+        }
+        if kept.len() > 64 {
+            break;
+        }
+    }
+    canonical(&Value::Object(kept))
+}
+
+/// A value with less depth: lists keep 20 items, texts 500 bytes.
+fn prune(value: &Value, depth: usize) -> Value {
+    match value {
+        Value::Array(list) if depth == 0 => format!("[{} items]", list.len()).into(),
+        Value::Object(object) if depth == 0 => format!("{{{} keys}}", object.len()).into(),
+        Value::Array(list) => {
+            let mut kept: Vec<_> = list
+                .iter()
+                .take(ITEMS)
+                .map(|one| prune(one, depth - 1))
+                .collect();
+            if list.len() > ITEMS {
+                kept.push(format!("{} more", list.len() - ITEMS).into());
+            }
+            kept.into()
+        }
+        Value::Object(object) => {
+            let kept = object
+                .iter()
+                .map(|(key, one)| (key.clone(), prune(one, depth - 1)));
+            Value::Object(kept.collect())
+        }
+        Value::String(text) if text.len() > 500 => format!("{}{GAP}", head_bytes(text, 500)).into(),
+        scalar => scalar.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::result::tokens::estimate;
+
+    #[test]
+    fn windows_surround_matches_and_mark_gaps() {
+        let text: Vec<_> = (0..50).map(|n| format!("line {n}")).collect();
+        let text = text.join("\n");
+        let found = windows(&text, &["line 20".to_owned()], 1, 100, &estimate);
+        assert_eq!(
+            found.as_deref(),
+            Some("[…]\nline 19\nline 20\nline 21\n[…]")
+        );
+        assert_eq!(
+            windows(&text, &["none".to_owned()], 1, 100, &estimate),
+            None
+        );
+    }
+
+    #[test]
+    fn excerpts_stay_within_their_bound() {
+        let text = "some words in a line\n".repeat(500);
+        for most in [20, 100, 1_000] {
+            assert!(estimate(&head_and_tail(&text, most, &estimate)) <= most);
+            assert!(estimate(&tail_first(&text, most, &estimate)) <= most);
+        }
+    }
+
+    #[test]
+    fn structured_keeps_priority_keys() {
+        let value = json!({"a": "x".repeat(400), "b": "y".repeat(400), "errors": [1, 2]});
+        let text = structured(&value, &["errors".to_owned()], 120, &estimate);
+        assert!(text.contains("errors") && estimate(&text) <= 120, "{text}");
+    }
+}

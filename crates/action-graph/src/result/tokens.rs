@@ -1,0 +1,108 @@
+//! Token counts: the caller's function, or an estimate.
+
+/// Counts the tokens of a text.
+pub type CountTokens<'a> = &'a dyn Fn(&str) -> usize;
+
+/// Bytes that are counted exactly; the rest of a longer text is extrapolated.
+const COUNTED: usize = 64 << 10;
+/// Bytes that one token has at most, for cutting a text before it is counted.
+pub(crate) const TOKEN_BYTES: usize = 16;
+
+/// Estimates tokens: four ASCII characters, or one other character, are a token.
+pub fn estimate(text: &str) -> usize {
+    let (mut ascii, mut others) = (0_usize, 0_usize);
+    for letter in text.chars() {
+        if letter.is_ascii() {
+            ascii += 1;
+        } else {
+            others += 1;
+        }
+    }
+    ascii.div_ceil(4) + others
+}
+
+/// Tokens of a text; beyond 64 KiB the beginning stands for the whole.
+pub fn count_long(text: &str, count: CountTokens<'_>) -> usize {
+    if text.len() <= COUNTED {
+        return count(text);
+    }
+    let head = head_bytes(text, COUNTED);
+    count(head).saturating_mul(text.len()) / head.len().max(1)
+}
+
+/// The first `most` bytes at most, at a character.
+pub(crate) fn head_bytes(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// The last `most` bytes at most, at a character.
+pub(crate) fn tail_bytes(text: &str, most: usize) -> &str {
+    let mut begin = text.len().saturating_sub(most);
+    while !text.is_char_boundary(begin) {
+        begin += 1;
+    }
+    &text[begin..]
+}
+
+/// The longest beginning within `most` tokens, at a line where one ends early enough.
+pub fn clip_head<'a>(text: &'a str, most: usize, count: CountTokens<'_>) -> &'a str {
+    let text = head_bytes(text, most.saturating_mul(TOKEN_BYTES));
+    if count(text) <= most {
+        return text;
+    }
+    let fitting = bisect(text.len(), |end| count(head_bytes(text, end)) <= most);
+    let clipped = head_bytes(text, fitting);
+    match clipped.rfind('\n') {
+        Some(line) if line > clipped.len() / 2 => &clipped[..line],
+        _ => clipped,
+    }
+}
+
+/// The longest end within `most` tokens, at a line where one begins late enough.
+pub fn clip_tail<'a>(text: &'a str, most: usize, count: CountTokens<'_>) -> &'a str {
+    let text = tail_bytes(text, most.saturating_mul(TOKEN_BYTES));
+    if count(text) <= most {
+        return text;
+    }
+    let fitting = bisect(text.len(), |end| count(tail_bytes(text, end)) <= most);
+    let clipped = tail_bytes(text, fitting);
+    match clipped.find('\n') {
+        Some(line) if line < clipped.len() / 2 => &clipped[line + 1..],
+        _ => clipped,
+    }
+}
+
+/// The largest size below `most` that fits.
+fn bisect(most: usize, fits: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, most);
+    while low < high {
+        let middle = (low + high).div_ceil(2);
+        if fits(middle) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clips_at_lines_within_the_bound() {
+        let text = "one line\ntwo line\nthree line\n".repeat(40);
+        for most in [0, 1, 5, 20, 100] {
+            let head = clip_head(&text, most, &estimate);
+            let tail = clip_tail(&text, most, &estimate);
+            assert!(estimate(head) <= most && text.starts_with(head));
+            assert!(estimate(tail) <= most && text.ends_with(tail));
+        }
+        assert_eq!(estimate("工具栏"), 3);
+    }
+}

@@ -1,0 +1,275 @@
+//! Rules of an agent and facts of a conversation: what validation is told besides the catalogue.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::action::Effect;
+use crate::graph::{Graph, Status};
+use crate::ids::{ActionId, GraphId};
+use crate::limits::Limits;
+use crate::node::State;
+use crate::policy::Visibility;
+use crate::result::summary::summary_of;
+
+/// The form in which the model is asked to declare.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CarrierMode {
+    /// One tool with a flat schema.
+    #[default]
+    Flat,
+    /// The same for strict schemas: every field required, arguments as a JSON text.
+    Strict,
+    /// A fenced block.
+    Fenced,
+}
+
+/// Treatment of text without a declaration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlainText {
+    /// It is an answer.
+    #[default]
+    Accept,
+    /// The model is asked for a declaration.
+    Repair,
+}
+
+/// Loose outputs that are recovered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Recovery {
+    /// Effects with which a direct call of a tool is recovered; empty: never.
+    pub tools: BTreeSet<Effect>,
+    /// Calls written as text.
+    pub text: bool,
+    /// Direct calls of an agent.
+    pub delegation: bool,
+}
+
+impl Default for Recovery {
+    fn default() -> Self {
+        Self {
+            tools: BTreeSet::from([Effect::None, Effect::Read]),
+            text: false,
+            delegation: false,
+        }
+    }
+}
+
+/// Features of the graph that an operator may switch off.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[expect(clippy::struct_excessive_bools, reason = "switches of a configuration")]
+pub struct Features {
+    /// Conditions.
+    pub when: bool,
+    /// Bindings, in both carriers.
+    pub bind: bool,
+    /// Runs for each item of a list.
+    pub for_each: bool,
+    /// Bounded repetition.
+    pub repeat: bool,
+    /// Reports without a further model call.
+    pub report: bool,
+}
+
+impl Default for Features {
+    fn default() -> Self {
+        Self {
+            when: true,
+            bind: true,
+            for_each: true,
+            repeat: true,
+            report: true,
+        }
+    }
+}
+
+/// Treatment of two writes without an order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Conflicts {
+    /// They run one after the other.
+    #[default]
+    Serialize,
+    /// The declaration is refused.
+    Refuse,
+}
+
+/// An approval that the user gave for the whole conversation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StandingApproval {
+    /// Its name, for revocation.
+    pub id: String,
+    /// The executor that it covers.
+    pub target: String,
+    /// Effects that it covers.
+    pub effects: BTreeSet<Effect>,
+    /// Arguments that must have these values, by JSON pointer.
+    #[serde(default)]
+    pub arguments: BTreeMap<String, Value>,
+}
+
+impl StandingApproval {
+    /// Whether it covers this call.
+    pub fn covers(&self, target: &str, effects: &BTreeSet<Effect>, input: &Value) -> bool {
+        let has = |(pointer, value): (&String, &Value)| input.pointer(pointer) == Some(value);
+        self.target == target && effects.is_subset(&self.effects) && self.arguments.iter().all(has)
+    }
+}
+
+/// Rules of an agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rules {
+    /// Whether the agent declares at all.
+    pub enabled: bool,
+    /// The form in which it is asked to.
+    pub carrier: CarrierMode,
+    /// Treatment of plain text.
+    pub plain_text: PlainText,
+    /// Loose outputs that are recovered.
+    pub recovery: Recovery,
+    /// Features of the graph.
+    pub features: Features,
+    /// Whether the run is a delegated one, so that `outcome` is shown.
+    pub delegated: bool,
+    /// Effects that need an approval.
+    pub approve: BTreeSet<Effect>,
+    /// Effects that are refused.
+    pub forbid: BTreeSet<Effect>,
+    /// Treatment of unordered writes.
+    pub conflicts: Conflicts,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        let approve = [
+            Effect::Send,
+            Effect::Delete,
+            Effect::Purchase,
+            Effect::Publish,
+            Effect::External,
+        ];
+        Self {
+            enabled: false,
+            carrier: CarrierMode::Flat,
+            plain_text: PlainText::Accept,
+            recovery: Recovery::default(),
+            features: Features::default(),
+            delegated: false,
+            approve: BTreeSet::from(approve),
+            forbid: BTreeSet::new(),
+            conflicts: Conflicts::Serialize,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Facts of the conversation and the run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Known {
+    /// Text of the user's request.
+    pub goal: String,
+    /// The event that began the run, as far as references may read it.
+    pub event: Value,
+    /// Graphs of the conversation, oldest first.
+    pub graphs: Vec<KnownGraph>,
+    /// Ids of answers, which are no dependencies.
+    pub answers: BTreeSet<String>,
+    /// Declarations of this run so far.
+    pub declarations: u32,
+    /// Semantic hashes of declarations and how often each was accepted.
+    pub repeats: BTreeMap<String, (GraphId, u32)>,
+    /// Whether the run's budget is used up.
+    pub budget_gone: bool,
+    /// Delegation depth of this run; 0 for a run of a user.
+    pub depth: u8,
+    /// Whether a graph can be stored.
+    pub can_persist: bool,
+    /// Whether a person can be asked on this surface.
+    pub can_ask: bool,
+    /// Time until the run's deadline.
+    pub remaining_ms: u64,
+}
+
+impl Known {
+    /// The newest action of this id in earlier graphs.
+    pub fn action(&self, id: &ActionId) -> Option<(&KnownGraph, &KnownAction)> {
+        let mut newest_first = self.graphs.iter().rev();
+        newest_first.find_map(|graph| Some((graph, graph.actions.get(id)?)))
+    }
+
+    /// The graph of this id.
+    pub fn graph(&self, id: &GraphId) -> Option<&KnownGraph> {
+        self.graphs.iter().find(|graph| graph.id == *id)
+    }
+}
+
+/// A graph of the same conversation and agent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KnownGraph {
+    /// Its id.
+    pub id: GraphId,
+    /// Whether it still runs or waits.
+    pub open: bool,
+    /// Whether its stored results are gone.
+    pub expired: bool,
+    /// Its actions.
+    pub actions: BTreeMap<ActionId, KnownAction>,
+}
+
+/// An action of an earlier graph.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KnownAction {
+    /// Status word of the projection.
+    pub status: String,
+    /// Whether it opens edges.
+    pub satisfying: bool,
+    /// Whether the model may not read its result.
+    pub private: bool,
+    /// Its summary.
+    pub summary: String,
+    /// Its output, where the caller has loaded it.
+    pub output: Option<Value>,
+    /// Its error message.
+    pub error: Option<String>,
+}
+
+impl From<&Graph> for KnownGraph {
+    /// What later declarations may know of a graph. Whether its results are gone is the caller's to say.
+    fn from(graph: &Graph) -> Self {
+        let actions = graph.nodes.iter().map(|node| {
+            let output = node
+                .output
+                .as_ref()
+                .filter(|_| node.state == State::Completed);
+            let action = KnownAction {
+                status: node.state.status().as_str().to_owned(),
+                satisfying: node.satisfying,
+                private: node.visibility() > Visibility::Model,
+                summary: output
+                    .map(|output| summary_of(output).0)
+                    .unwrap_or_default(),
+                output: output.map(|output| output.value.clone()),
+                error: node.error.as_ref().map(|error| error.message.clone()),
+            };
+            (node.action.id.clone(), action)
+        });
+        let is_over = matches!(
+            graph.status(),
+            Status::Completed | Status::Failed | Status::Canceled
+        );
+        Self {
+            id: graph.id.clone(),
+            open: !is_over,
+            expired: false,
+            actions: actions.collect(),
+        }
+    }
+}

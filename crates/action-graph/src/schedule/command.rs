@@ -1,0 +1,129 @@
+//! Commands: what the scheduler asks of a service.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::action::Effect;
+use crate::graph::{Millis, Transition};
+use crate::ids::ActionId;
+
+/// What the service carries out, in this order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// Show and log a change.
+    Note(Transition),
+    /// Store the graph before going on; durable graphs alone.
+    Persist(Level),
+    /// Ask the executor to end an attempt.
+    Abort {
+        /// The action.
+        id: ActionId,
+        /// The attempt.
+        attempt: u32,
+        /// Time to confirm, in milliseconds.
+        grace_ms: u32,
+    },
+    /// Run a tool, word, pipeline or service, after a second check of its arguments.
+    Execute(Execute),
+    /// Start a child run; its assignment is stored first.
+    SpawnChild(Execute),
+    /// Ask the user a question; the action waits already.
+    Ask(Execute),
+    /// Ask for approvals, in one form.
+    AskApproval(Vec<ApprovalRequest>),
+    /// Call [`Event::TimerFired`](crate::schedule::Event::TimerFired) at this time.
+    SetTimer {
+        /// The action.
+        id: ActionId,
+        /// The attempt.
+        attempt: u32,
+        /// When.
+        at: Millis,
+    },
+    /// Go on with a suspended attempt whose timer is due.
+    Resume {
+        /// The action.
+        id: ActionId,
+        /// The attempt.
+        attempt: u32,
+    },
+    /// Count something that changed nothing.
+    Count(Counted),
+    /// Nothing moves without the outside: observe and report.
+    Quiescent(Why),
+}
+
+/// One attempt to carry out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Execute {
+    /// The action.
+    pub id: ActionId,
+    /// The attempt.
+    pub attempt: u32,
+    /// Name of the executor.
+    pub target: String,
+    /// Bound arguments.
+    pub input: Value,
+    /// Idempotency key: the same for each retry of a keyed action.
+    pub key: String,
+    /// Longest run in milliseconds, where the action has a limit of its own.
+    pub timeout_ms: Option<u32>,
+}
+
+/// One approval that is asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ApprovalRequest {
+    /// The action.
+    pub id: ActionId,
+    /// Its label.
+    pub title: String,
+    /// Name of the executor.
+    pub target: String,
+    /// Bound arguments.
+    pub input: Value,
+    /// Its effects.
+    pub effects: Vec<Effect>,
+    /// Hash over executor, arguments and effects: the approval covers exactly these.
+    pub hash: String,
+}
+
+/// Why a graph is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// A state changed.
+    Progress,
+    /// An effect follows: carry out nothing before it is stored.
+    Effect,
+    /// All actions are final.
+    Closed,
+}
+
+/// Events that changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Counted {
+    /// It belongs to an attempt that is over, or to no action.
+    Late,
+    /// The rules do not allow it.
+    Refused,
+}
+
+/// Why nothing moves: the only moments of an observation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// All actions are settled, and no decision is due.
+    Finished,
+    /// A decision is due: a failure blocks others, or an effect is uncertain.
+    Decide,
+    /// The user is asked.
+    UserNeeded,
+    /// An approval is asked for.
+    PermissionNeeded,
+    /// A child, a timer or something outside is waited for.
+    Waiting,
+    /// The graph was stopped, and its running actions ended.
+    Canceled,
+}

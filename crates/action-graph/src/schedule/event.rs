@@ -1,0 +1,211 @@
+//! Events: what a service tells the scheduler.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::action::Action;
+use crate::code::Code;
+use crate::declaration::Decision;
+use crate::graph::Millis;
+use crate::ids::ActionId;
+use crate::node::{Output, Sent};
+use crate::reference::Reference;
+
+/// What happened outside.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// Start the graph, or look at it again.
+    Begin,
+    /// The executor took the attempt.
+    Started {
+        /// The action.
+        id: ActionId,
+        /// The attempt.
+        attempt: u32,
+    },
+    /// The attempt ended.
+    Finished {
+        /// The action.
+        id: ActionId,
+        /// The attempt.
+        attempt: u32,
+        /// Its end.
+        outcome: Outcome,
+    },
+    /// The attempt goes on without the runner's help.
+    Suspended {
+        /// The action.
+        id: ActionId,
+        /// The attempt.
+        attempt: u32,
+        /// What it waits for.
+        on: Suspension,
+    },
+    /// The runner works on a suspended attempt again.
+    Woken {
+        /// The action.
+        id: ActionId,
+        /// The attempt.
+        attempt: u32,
+    },
+    /// A timer of [`Command::SetTimer`](crate::schedule::Command::SetTimer) is due.
+    TimerFired {
+        /// The action.
+        id: ActionId,
+        /// The attempt.
+        attempt: u32,
+    },
+    /// A person approved bound arguments.
+    Approved {
+        /// The actions, with the hashes that the approval named.
+        ids: Vec<(ActionId, String)>,
+    },
+    /// An approval did not come.
+    Denied {
+        /// The actions.
+        ids: Vec<ActionId>,
+        /// Why.
+        why: Denial,
+    },
+    /// A decision.
+    Decide {
+        /// The decision.
+        decision: Decision,
+        /// Its author.
+        by: Actor,
+    },
+    /// New actions instead of those that have not started; validated as a whole before.
+    Revise {
+        /// All actions that shall be pending afterwards.
+        actions: Vec<Action>,
+        /// Values of their references that are known already.
+        constants: BTreeMap<Reference, Value>,
+    },
+    /// End the graph.
+    Cancel,
+    /// End one action.
+    CancelAction {
+        /// The action.
+        id: ActionId,
+    },
+    /// What a take-over found out about an attempt.
+    Recovered {
+        /// The action.
+        id: ActionId,
+        /// The attempt.
+        attempt: u32,
+        /// The finding.
+        found: Found,
+    },
+    /// The time of the graph is over.
+    Deadline,
+    /// The budget is used up: running actions may end, others do not start.
+    BudgetGone,
+}
+
+/// The end of an attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It has an output.
+    Ok {
+        /// The output.
+        output: Output,
+        /// Whether the work was done.
+        satisfying: bool,
+    },
+    /// It failed.
+    Err(Failure),
+}
+
+/// How an attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The stable name.
+    pub code: Code,
+    /// What happened, for the model.
+    pub message: String,
+    /// Whether the call was sent.
+    pub sent: Sent,
+    /// Whether another attempt may succeed.
+    pub retryable: bool,
+    /// A delay that the other side asks for, in milliseconds.
+    pub retry_after: Option<u32>,
+    /// Random change of the delay in thousandths, −200 to 200, drawn by the caller.
+    pub jitter: i16,
+}
+
+impl Failure {
+    /// A failure that is not tried again.
+    pub fn new(code: Code, message: &str, sent: Sent) -> Self {
+        Self {
+            code,
+            message: message.to_owned(),
+            sent,
+            retryable: false,
+            retry_after: None,
+            jitter: 0,
+        }
+    }
+}
+
+/// What a suspended attempt waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Suspension {
+    /// An answer of the user.
+    User,
+    /// A child run.
+    Child {
+        /// Its id.
+        run: String,
+    },
+    /// Something outside that will report.
+    External,
+    /// A time.
+    Timer {
+        /// When.
+        at: Millis,
+    },
+}
+
+/// Why an approval did not come: three outcomes, never one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Denial {
+    /// The user refused.
+    Refused,
+    /// The question expired.
+    Expired,
+    /// No surface can ask.
+    Unavailable,
+}
+
+/// The author of a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Actor {
+    /// The model.
+    Model,
+    /// A person.
+    Human,
+    /// A status tool that the operator configured.
+    StatusTool,
+}
+
+/// What a take-over found out about an attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Found {
+    /// No output is stored.
+    Nothing,
+    /// Its end is stored, or known.
+    Ended(Outcome),
+    /// It still runs or waits outside.
+    Alive,
+    /// The other side does not know it.
+    Unknown,
+}

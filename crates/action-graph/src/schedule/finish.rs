@@ -1,0 +1,202 @@
+//! Rules 7 to 10 and 14: ends of attempts and approvals.
+
+use crate::action::{Class, FailureMode};
+use crate::code::Code;
+use crate::graph::Stop;
+use crate::ids::ActionId;
+use crate::node::{ActionError, Output, Sent, State, Wait};
+use crate::result::excerpt::GAP;
+use crate::result::tokens::{head_bytes, tail_bytes};
+use crate::schedule::{Command, Counted, Denial, Failure, Outcome, Turn};
+
+/// Bytes of an error message that are kept from its beginning and its end.
+const MESSAGE: (usize, usize) = (1 << 10, 15 << 10);
+
+impl Turn<'_> {
+    pub(super) fn finished(&mut self, id: &ActionId, attempt: u32, outcome: Outcome) {
+        let Some(place) = self.open(id, attempt) else {
+            return;
+        };
+        self.end(place, outcome);
+    }
+
+    /// The end of an open attempt.
+    pub(super) fn end(&mut self, place: usize, outcome: Outcome) {
+        let most = self.graph.settings.output_bytes;
+        match outcome {
+            Outcome::Ok { output, .. } if output.bytes > most => {
+                let message = format!("the output exceeds {most} bytes");
+                self.failed(
+                    place,
+                    &Failure::new(Code::OutputTooLarge, &message, Sent::Yes),
+                );
+            }
+            Outcome::Ok { output, satisfying } => self.completed(place, output, satisfying),
+            Outcome::Err(failure) => self.failed(place, &failure),
+        }
+    }
+
+    /// Rule 7: completed, or once more until the condition holds.
+    fn completed(&mut self, place: usize, output: Output, satisfying: bool) {
+        let now = self.now;
+        let node = &mut self.graph.nodes[place];
+        node.end_attempt(now, None, Some(Sent::Yes));
+        node.output = Some(output);
+        node.error = None;
+        node.child = None;
+        let is_aborting = std::mem::take(&mut node.aborting);
+        if !is_aborting && self.graph.stop.is_none() && self.repeats(place) {
+            return;
+        }
+        let node = &mut self.graph.nodes[place];
+        node.satisfying = satisfying;
+        let why = (!satisfying).then_some(Code::ChildUnsatisfying);
+        self.go(place, State::Completed, why);
+    }
+
+    fn repeats(&mut self, place: usize) -> bool {
+        let node = &self.graph.nodes[place];
+        let Some(repeat) = &node.action.repeat else {
+            return false;
+        };
+        let is_last = node.iteration + 1 >= repeat.max;
+        if is_last || self.graph.holds(&repeat.until, Some(node)) {
+            return false;
+        }
+        let delay = repeat.delay_ms;
+        let node = &mut self.graph.nodes[place];
+        node.iteration += 1;
+        node.tries = 0;
+        node.cleared = false;
+        if delay == 0 {
+            self.go(place, State::Pending, None);
+        } else {
+            self.retry_at(place, delay, None);
+        }
+        true
+    }
+
+    fn failed(&mut self, place: usize, failure: &Failure) {
+        let now = self.now;
+        let node = &mut self.graph.nodes[place];
+        node.end_attempt(now, Some(failure.code), Some(failure.sent));
+        node.child = None;
+        let message = shortened(&failure.message);
+        let code = failure.code;
+        let error = ActionError { code, message };
+        let is_unclear = node.class() == Class::AtMostOnce && failure.sent == Sent::Maybe;
+        if std::mem::take(&mut node.aborting) {
+            node.error = Some(error);
+            let state = if is_unclear {
+                State::Uncertain
+            } else {
+                State::Canceled
+            };
+            return self.go(place, state, Some(Code::Canceled));
+        }
+        if is_unclear {
+            node.error = Some(error);
+            return self.go(place, State::Uncertain, Some(Code::UncertainEffect));
+        }
+        let policy = &node.action.failure;
+        let may_repeat = node.class() != Class::AtMostOnce || failure.sent == Sent::No;
+        let is_retried = policy.mode == FailureMode::Retry
+            && node.tries < policy.max_attempts
+            && failure.retryable
+            && may_repeat
+            && self.graph.stop.is_none();
+        if !is_retried {
+            return self.fail(place, error);
+        }
+        let backoff =
+            u64::from(policy.backoff_ms) << u32::from(node.tries.saturating_sub(1)).min(16);
+        let asked = u64::from(failure.retry_after.unwrap_or(0));
+        let most = u64::from(self.graph.settings.retry_delay_ms);
+        let base = backoff.max(asked).min(most);
+        let jitter = i64::from(failure.jitter.clamp(-200, 200));
+        let change = i64::try_from(base).unwrap_or(0) * jitter / 1_000;
+        let delay = base
+            .saturating_add_signed(change)
+            .min(most)
+            .max(asked.min(most));
+        self.graph.nodes[place].error = Some(error);
+        self.retry_at(place, u32::try_from(delay).unwrap_or(u32::MAX), Some(code));
+    }
+
+    fn retry_at(&mut self, place: usize, delay: u32, why: Option<Code>) {
+        let at = self.now.saturating_add(u64::from(delay));
+        self.go(place, State::Waiting(Wait::Retry), why);
+        let node = &mut self.graph.nodes[place];
+        node.due = Some(at);
+        let (id, attempt) = (node.action.id.clone(), node.attempt);
+        self.effects.push(Command::SetTimer { id, attempt, at });
+    }
+
+    /// Rule 10: failed for good; `abort` ends the graph, `continue` opens the edges.
+    pub(super) fn fail(&mut self, place: usize, error: ActionError) {
+        let node = &mut self.graph.nodes[place];
+        let code = error.code;
+        node.error = Some(error);
+        let is_instance = node.parent.is_some();
+        let last = node.action.failure.last();
+        node.satisfying = last == FailureMode::Continue;
+        self.go(place, State::Failed, Some(code));
+        if last == FailureMode::Abort && !is_instance && self.graph.stop.is_none() {
+            self.halt(Stop::Aborted);
+        }
+    }
+
+    /// Rule 14. An approval covers the bytes that it names, once.
+    pub(super) fn approved(&mut self, ids: &[(ActionId, String)]) {
+        for (id, hash) in ids {
+            let Some(place) = self.waiting_for_approval(id) else {
+                continue;
+            };
+            let node = &mut self.graph.nodes[place];
+            if node.approval.as_ref() != Some(hash) {
+                self.count(Counted::Refused);
+                continue;
+            }
+            node.cleared = true;
+            self.go(place, State::Pending, None);
+        }
+    }
+
+    pub(super) fn denied(&mut self, ids: &[ActionId], why: Denial) {
+        let (code, message) = match why {
+            Denial::Refused => (Code::ApprovalDenied, "the user refused it"),
+            Denial::Expired => (Code::InteractionExpired, "the user did not answer in time"),
+            Denial::Unavailable => (Code::ApprovalUnavailable, "no person can approve it"),
+        };
+        for id in ids {
+            if let Some(place) = self.waiting_for_approval(id) {
+                let message = message.to_owned();
+                self.fail(place, ActionError { code, message });
+            }
+        }
+    }
+
+    fn waiting_for_approval(&mut self, id: &ActionId) -> Option<usize> {
+        let place = self.graph.place(id);
+        let is_waiting =
+            |place: &usize| self.graph.nodes[*place].state == State::Waiting(Wait::Approval);
+        let place = place.filter(is_waiting);
+        if place.is_none() {
+            self.count(Counted::Late);
+        }
+        place
+    }
+}
+
+/// A message without its middle when it is long: the first line says what failed, the last ones say why.
+fn shortened(message: &str) -> String {
+    let (begin, end) = MESSAGE;
+    if message.len() <= begin + end {
+        return message.to_owned();
+    }
+    format!(
+        "{}\n{GAP}\n{}",
+        head_bytes(message, begin),
+        tail_bytes(message, end)
+    )
+}

@@ -1,0 +1,249 @@
+//! Rules 1 to 4 and 6: what becomes of pending actions without starting them.
+
+use serde_json::{Value, json};
+
+use crate::bind::bind;
+use crate::code::Code;
+use crate::graph::Graph;
+use crate::json::canonical;
+use crate::node::{ActionError, Block, Item, Node, Output, State, Wait};
+use crate::policy::Visibility;
+use crate::record::instance;
+use crate::schedule::{ApprovalRequest, Command, Turn};
+use crate::sha256;
+
+/// What the rules say about a pending node.
+enum Next {
+    Wait,
+    Block(Block, Code),
+    Skip,
+    Expand(Vec<Value>),
+    Fail(Code, String),
+    Bound(Value, Visibility),
+    Approve,
+    Ready,
+}
+
+impl Turn<'_> {
+    /// Applies the rules until nothing changes. Each round settles at least one node.
+    pub(super) fn settle_all(&mut self) {
+        let mut requests = Vec::new();
+        loop {
+            let before = self.graph.seq;
+            let mut place = 0;
+            while place < self.graph.nodes.len() {
+                match self.graph.nodes[place].state {
+                    State::Pending if self.graph.stop.is_none() => {
+                        self.settle(place, &mut requests);
+                    }
+                    State::FanOut => self.join(place),
+                    _ => {}
+                }
+                place += 1;
+            }
+            if self.graph.seq == before {
+                break;
+            }
+        }
+        requests.retain(|request: &ApprovalRequest| {
+            let node = self.graph.node(&request.id);
+            node.is_some_and(|node| node.state == State::Waiting(Wait::Approval))
+        });
+        if !requests.is_empty() {
+            self.effects.push(Command::AskApproval(requests));
+        }
+    }
+
+    fn settle(&mut self, place: usize, requests: &mut Vec<ApprovalRequest>) {
+        match next(self.graph, place) {
+            Next::Wait | Next::Ready => {}
+            Next::Block(block, why) => self.go(place, State::Blocked(block), Some(why)),
+            Next::Skip => {
+                self.graph.nodes[place].satisfying = true;
+                self.go(place, State::Skipped, Some(Code::ConditionFalse));
+            }
+            Next::Expand(items) => self.expand(place, items),
+            Next::Fail(code, message) => self.fail(place, ActionError { code, message }),
+            Next::Bound(input, taint) => {
+                let node = &mut self.graph.nodes[place];
+                node.input = Some(input);
+                node.taint = node.taint.max(taint);
+                self.settle(place, requests);
+            }
+            Next::Approve => requests.extend(self.ask(place)),
+        }
+    }
+
+    /// Rule 4: a standing approval, a question, or a failure when no person can be asked.
+    fn ask(&mut self, place: usize) -> Option<ApprovalRequest> {
+        let node = &self.graph.nodes[place];
+        let (Some(resolved), Some(input)) = (&node.action.resolved, &node.input) else {
+            return None;
+        };
+        let mut standing = self.graph.settings.standing.iter();
+        if standing.any(|one| one.covers(&resolved.target, &resolved.effects, input)) {
+            self.graph.nodes[place].cleared = true;
+            return None;
+        }
+        if !self.graph.settings.can_ask {
+            let message = "no person can approve on this surface".to_owned();
+            let code = Code::ApprovalUnavailable;
+            self.fail(place, ActionError { code, message });
+            return None;
+        }
+        // With the number of the attempt, so that an answer that arrives twice approves no later iteration.
+        let call = json!([resolved.kind, resolved.target, input, resolved.effects]);
+        let covered = json!([
+            self.graph.id,
+            node.action.id,
+            node.attempt,
+            node.decisions,
+            call
+        ]);
+        let request = ApprovalRequest {
+            id: node.action.id.clone(),
+            title: node.action.title.clone(),
+            target: resolved.target.clone(),
+            input: input.clone(),
+            effects: resolved.effects.iter().copied().collect(),
+            hash: sha256::hex(canonical(&covered)),
+        };
+        self.graph.nodes[place].approval = Some(request.hash.clone());
+        self.go(
+            place,
+            State::Waiting(Wait::Approval),
+            Some(Code::ApprovalRequired),
+        );
+        Some(request)
+    }
+
+    /// Rule 6: one instance for each item, behind the action.
+    fn expand(&mut self, place: usize, items: Vec<Value>) {
+        let parent = &self.graph.nodes[place];
+        let taint = match &parent.action.for_each {
+            Some(each) => self.graph.readers_of(&each.items, Some(parent)),
+            None => Visibility::Model,
+        };
+        let instances = items.into_iter().enumerate().map(|(index, item)| {
+            let id = parent.action.id.instance(index);
+            let action = instance(&parent.action, &id);
+            let mut node = Node::new(action);
+            node.parent = Some(parent.action.id.clone());
+            node.item = Some(Item { value: item });
+            node.taint = taint;
+            node
+        });
+        let instances: Vec<_> = instances.collect();
+        self.graph.nodes.splice(place + 1..=place, instances);
+        self.graph.relink();
+        self.go(place, State::FanOut, None);
+    }
+
+    /// The end of a fan-out: its output is a list in the order of the items.
+    fn join(&mut self, place: usize) {
+        let parent = &self.graph.nodes[place];
+        let own = |node: &&Node| node.parent.as_ref() == Some(&parent.action.id);
+        let instances = self.graph.nodes[place + 1..].iter().take_while(own);
+        if instances.clone().any(|node| !node.is_settled()) {
+            return;
+        }
+        let is_lost = |node: &&Node| node.state != State::Completed || !node.satisfying;
+        let lost = instances.clone().filter(is_lost).count();
+        let value_of = |node: &Node| match (&node.state, &node.output) {
+            (State::Completed, Some(output)) => output.value.clone(),
+            _ => Value::Null,
+        };
+        let list: Vec<_> = instances.clone().map(value_of).collect();
+        let artifacts = instances.clone().filter_map(|node| node.output.as_ref());
+        let artifacts = artifacts
+            .flat_map(|output| output.artifacts.clone())
+            .collect();
+        let taint = instances.clone().map(|node| node.taint).max();
+        let most = parent
+            .action
+            .for_each
+            .as_ref()
+            .map_or(0, |each| usize::from(each.max_failures));
+        let message = format!("{lost} of {} items failed, at most {most} may", list.len());
+        let mut output = Output::json(Value::Array(list));
+        output.artifacts = artifacts;
+        let node = &mut self.graph.nodes[place];
+        node.taint = node.taint.max(taint.unwrap_or_default());
+        node.output = Some(output);
+        if lost > most {
+            let code = Code::UpstreamFailed;
+            return self.fail(place, ActionError { code, message });
+        }
+        node.satisfying = true;
+        self.go(place, State::Completed, None);
+    }
+}
+
+/// What the rules say about a pending node. It has no effect.
+fn next(graph: &Graph, place: usize) -> Next {
+    let node = &graph.nodes[place];
+    if let Some(next) = edges(graph, place) {
+        return next;
+    }
+    if let Some(each) = &node.action.for_each {
+        return match graph.value_of(&each.items, Some(node)) {
+            Some(Value::Array(items)) if items.len() > usize::from(each.max) => {
+                let message = format!("{} items, at most {}", items.len(), each.max);
+                Next::Fail(Code::FanOutTooLarge, message)
+            }
+            Some(Value::Array(items)) => Next::Expand(items),
+            _ => Next::Block(Block::Input, Code::InputUnresolved),
+        };
+    }
+    let Some(input) = &node.input else {
+        let mut taint = Visibility::Model;
+        let bound = bind(&node.action.input, &mut |reference| {
+            taint = taint.max(graph.readers_of(reference, Some(node)));
+            graph.value_of(reference, Some(node))
+        });
+        return match bound {
+            Ok(input) => Next::Bound(input, taint),
+            Err(_) => Next::Block(Block::Input, Code::InputUnresolved),
+        };
+    };
+    let _ = input;
+    let wants_approval = node
+        .action
+        .resolved
+        .as_ref()
+        .is_some_and(|one| one.approval);
+    if wants_approval && !node.cleared {
+        return Next::Approve;
+    }
+    Next::Ready
+}
+
+/// Edges and condition; `None` when the node is ready.
+fn edges(graph: &Graph, place: usize) -> Option<Next> {
+    let node = &graph.nodes[place];
+    if node.input.is_some() {
+        return None;
+    }
+    let edges = graph.edges(place);
+    let mut is_open = true;
+    for &need in &edges.needs {
+        let need = &graph.nodes[need];
+        if !need.satisfying {
+            if need.is_settled() {
+                return Some(Next::Block(Block::Dependency, Code::UpstreamFailed));
+            }
+            is_open = false;
+        }
+    }
+    if !is_open
+        || edges
+            .settles
+            .iter()
+            .any(|&other| !graph.nodes[other].is_settled())
+    {
+        return Some(Next::Wait);
+    }
+    let condition = node.action.when.as_ref();
+    let is_false = condition.is_some_and(|condition| !graph.holds(condition, Some(node)));
+    is_false.then_some(Next::Skip)
+}

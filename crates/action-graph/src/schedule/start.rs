@@ -1,0 +1,160 @@
+//! Rule 5: starts ready actions in the order of their declaration, as slots and lanes allow.
+
+use serde_json::json;
+
+use crate::action::{Class, Effect, ExecutorKind};
+use crate::graph::Graph;
+use crate::ids::base32;
+use crate::json::canonical;
+use crate::node::{Attempt, Node, State, Wait};
+use crate::schedule::{Command, Execute, Turn};
+use crate::sha256;
+
+impl Turn<'_> {
+    pub(super) fn start_ready(&mut self) {
+        if self.graph.stop.is_some() {
+            return;
+        }
+        let mut running = self
+            .graph
+            .nodes
+            .iter()
+            .filter(|node| holds_slot(node))
+            .count();
+        let mut agents = self
+            .graph
+            .nodes
+            .iter()
+            .filter(|node| holds_agent(node))
+            .count();
+        for place in 0..self.graph.nodes.len() {
+            let node = &self.graph.nodes[place];
+            let is_ready = node.state == State::Pending
+                && node.input.is_some()
+                && (node.cleared
+                    || !node
+                        .action
+                        .resolved
+                        .as_ref()
+                        .is_some_and(|one| one.approval));
+            if !is_ready {
+                continue;
+            }
+            let kind = node.kind();
+            if kind == ExecutorKind::Human {
+                self.start(place);
+                continue;
+            }
+            if running >= usize::from(self.graph.settings.parallel) {
+                continue;
+            }
+            let is_agent = kind == ExecutorKind::Agent;
+            if is_agent && agents >= usize::from(self.graph.settings.agents) {
+                continue;
+            }
+            if is_lane_free(self.graph, place) && has_target_slot(self.graph, place) {
+                self.start(place);
+                running += 1;
+                agents += usize::from(is_agent);
+            }
+        }
+    }
+
+    fn start(&mut self, place: usize) {
+        let now = self.now;
+        let graph_id = self.graph.id.clone();
+        let node = &mut self.graph.nodes[place];
+        if std::mem::take(&mut node.resumes) {
+            node.end_attempt(now, None, None);
+            node.attempts.pop();
+        } else {
+            node.attempt += 1;
+            node.tries = node.tries.saturating_add(1);
+        }
+        let key = key_of(&graph_id.0, node);
+        node.push_attempt(Attempt {
+            n: node.attempt,
+            key: key.clone(),
+            started: now,
+            ended: None,
+            code: None,
+            sent: None,
+        });
+        let execute = Execute {
+            id: node.action.id.clone(),
+            attempt: node.attempt,
+            target: node.target().to_owned(),
+            input: node.input.clone().unwrap_or_default(),
+            key,
+            timeout_ms: node.action.timeout_ms,
+        };
+        let (state, command) = match node.kind() {
+            ExecutorKind::Human => (State::Waiting(Wait::User), Command::Ask(execute)),
+            ExecutorKind::Agent => (State::Running, Command::SpawnChild(execute)),
+            _ => (State::Running, Command::Execute(execute)),
+        };
+        self.go(place, state, None);
+        self.effects.push(command);
+    }
+}
+
+/// The key of an attempt: the same for each retry unless a second call may act twice.
+fn key_of(graph: &str, node: &Node) -> String {
+    let attempt = match node.class() {
+        Class::AtMostOnce => node.attempt,
+        Class::Replayable | Class::Keyed => 0,
+    };
+    let parts = json!([
+        graph,
+        node.action.id,
+        node.iteration,
+        node.decisions,
+        attempt
+    ]);
+    base32(&sha256::digest(canonical(&parts).as_bytes()))
+}
+
+pub(super) fn holds_slot(node: &Node) -> bool {
+    node.state == State::Running && node.kind() != ExecutorKind::Human
+}
+
+fn holds_agent(node: &Node) -> bool {
+    let is_open = matches!(node.state, State::Running | State::Waiting(Wait::Child));
+    is_open && node.kind() == ExecutorKind::Agent
+}
+
+/// Whether no open attempt conflicts: a common written resource, or effects on one target.
+fn is_lane_free(graph: &Graph, place: usize) -> bool {
+    let node = &graph.nodes[place];
+    let mut open = graph.nodes.iter().filter(|one| one.has_open_attempt());
+    !open.any(|other| conflict(node, other))
+}
+
+/// Whether two actions may not run together. Agents answer for their own effects in their own run.
+pub(crate) fn conflict(one: &Node, other: &Node) -> bool {
+    let writes = &one.action.resources.write;
+    let shares = writes
+        .iter()
+        .any(|name| other.action.resources.write.contains(name));
+    let acts = |node: &Node| {
+        let effects = node.action.resolved.as_ref().map(|one| &one.effects);
+        effects.is_some_and(|effects| effects.iter().any(|effect: &Effect| !effect.is_shared()))
+    };
+    let is_same = one.kind() == other.kind()
+        && one.kind() != ExecutorKind::Agent
+        && one.target() == other.target();
+    shares || is_same && acts(one) && acts(other)
+}
+
+fn has_target_slot(graph: &Graph, place: usize) -> bool {
+    let node = &graph.nodes[place];
+    let most = node
+        .action
+        .resolved
+        .as_ref()
+        .and_then(|one| one.max_parallel);
+    let Some(most) = most else { return true };
+    let is_same =
+        |one: &&Node| holds_slot(one) && one.kind() == node.kind() && one.target() == node.target();
+    graph.nodes.iter().filter(is_same).count() < usize::from(most)
+}

@@ -1,0 +1,136 @@
+//! Markdown sections: level-2 headings whose text is an id.
+
+use std::collections::BTreeMap;
+
+use crate::code::Code;
+use crate::declaration::Section;
+use crate::diagnostic::Diagnostics;
+use crate::fence;
+use crate::ids::is_section_id;
+use crate::limits::Limits;
+use crate::sha256;
+
+/// The section that is shown to the user.
+pub(crate) const USER_VISIBLE: &str = "user.visible";
+
+/// Sections and the text outside of them.
+#[derive(Debug, Default)]
+pub(crate) struct Sections {
+    pub(crate) by_id: BTreeMap<String, Section>,
+    pub(crate) intro: String,
+}
+
+/// The id of a heading: no closing marks, no back-ticks, lower case, blanks as `_`.
+pub(crate) fn normalize(heading: &str) -> String {
+    let text = heading.trim().trim_end_matches('#').trim();
+    let text = text.replace('`', "").to_lowercase();
+    text.split_whitespace().collect::<Vec<_>>().join("_")
+}
+
+fn heading(line: &str) -> Option<&str> {
+    let bare = line.trim_end();
+    let inner = bare.trim_start_matches(' ');
+    let rest = inner.strip_prefix("##")?;
+    (bare.len() - inner.len() <= 3 && rest.starts_with([' ', '\t'])).then_some(rest)
+}
+
+/// Reads the sections of the texts before and behind the block.
+pub(crate) fn read(block: fence::Block<'_>, limits: &Limits, found: &mut Diagnostics) -> Sections {
+    let mut sections = Sections::default();
+    let before = block.before.lines().count();
+    let inside = block.body.lines().count() + 2;
+    one_side(block.before, 1, false, &mut sections, found);
+    one_side(block.after, before + inside + 1, true, &mut sections, found);
+    sections.intro = sections.intro.trim().to_owned();
+    if sections.by_id.len() > limits.sections {
+        let most = limits.sections;
+        found.add(Code::TooLarge, "", format!("more than {most} sections"));
+    }
+    for (id, section) in &mut sections.by_id {
+        section.text = section.text.trim().to_owned();
+        section.sha256 = sha256::hex(&section.text);
+        if section.text.len() > limits.section_bytes {
+            let most = limits.section_bytes;
+            found.add(
+                Code::SectionTooLarge,
+                "",
+                format!("section `{id}` exceeds {most} bytes"),
+            );
+        }
+    }
+    sections
+}
+
+/// One side of the block. Behind it, every level-2 heading must be an id; before it, others are visible text.
+fn one_side(
+    text: &str,
+    first_line: usize,
+    is_strict: bool,
+    sections: &mut Sections,
+    found: &mut Diagnostics,
+) {
+    let mut current: Option<String> = None;
+    for (number, (_, line, inside)) in fence::lines(text).enumerate() {
+        let id = heading(line).filter(|_| !inside).map(normalize);
+        match id {
+            Some(id) if is_section_id(&id) => {
+                let line = u32::try_from(first_line + number).unwrap_or(u32::MAX);
+                let section = Section {
+                    text: String::new(),
+                    sha256: String::new(),
+                    line,
+                };
+                if sections.by_id.contains_key(&id) {
+                    found.add(
+                        Code::SectionDuplicate,
+                        "",
+                        format!("section `{id}` stands twice"),
+                    );
+                }
+                sections.by_id.insert(id.clone(), section);
+                current = Some(id);
+            }
+            Some(id) if id.starts_with(|first: char| first.is_ascii_digit()) => {
+                found.add(
+                    Code::NumericSection,
+                    "",
+                    format!("section `{id}` has a number as name"),
+                );
+                current = None;
+            }
+            Some(id) if is_strict => {
+                let shown: String = id.chars().take(64).collect();
+                found.add(
+                    Code::SectionInvalidId,
+                    "",
+                    format!("`{shown}` is no id of a section"),
+                );
+                current = None;
+            }
+            _ => match current.as_ref().and_then(|id| sections.by_id.get_mut(id)) {
+                Some(section) => section.text.push_str(line),
+                None => sections.intro.push_str(line),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headings_inside_fences_do_not_count() {
+        let text = "```json agent-protocol\n{}\n```\n## A B ##\none\n```\n## c\n```\n### d\n## `user.visible`\nhi";
+        let fence::Found::One(block) = fence::find(text) else {
+            panic!("one block")
+        };
+        let mut found = Diagnostics::default();
+        let sections = read(block, &Limits::default(), &mut found);
+        assert!(!found.has_errors());
+        let ids: Vec<_> = sections.by_id.keys().map(String::as_str).collect();
+        assert_eq!(ids, ["a_b", "user.visible"]);
+        assert_eq!(sections.by_id["a_b"].text, "one\n```\n## c\n```\n### d");
+        assert_eq!(sections.by_id["a_b"].line, 4);
+    }
+}

@@ -1,0 +1,106 @@
+//! Bounds of a graph, why it stopped, and its status words.
+
+use serde::{Deserialize, Serialize};
+
+use crate::code::Code;
+use crate::graph::Millis;
+use crate::ids::ActionId;
+use crate::node::State;
+use crate::rules::StandingApproval;
+
+/// Bounds and approvals of the run that drives the graph.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Actions at the same time.
+    pub parallel: u8,
+    /// Agents at the same time, those that are waited for included.
+    pub agents: u8,
+    /// Whether a person can be asked.
+    pub can_ask: bool,
+    /// Approvals for the conversation.
+    pub standing: Vec<StandingApproval>,
+    /// Time that an aborted action has to confirm its end, in milliseconds.
+    pub grace_ms: u32,
+    /// Longest delay before a retry, in milliseconds.
+    pub retry_delay_ms: u32,
+    /// Retries by decision, per action.
+    pub decisions: u8,
+    /// Bytes of an output that are stored.
+    pub output_bytes: usize,
+    /// Transitions that are kept.
+    pub transitions: usize,
+}
+
+/// Why nothing starts any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// The user or a parent cancelled it.
+    Canceled,
+    /// An action failed whose policy is `abort`, or a decision said so.
+    Aborted,
+    /// Its time is over.
+    Deadline,
+    /// Its budget is used up: running actions may end.
+    Budget,
+}
+
+impl Stop {
+    /// The code that canceled actions carry.
+    pub fn code(self) -> Code {
+        match self {
+            Self::Canceled | Self::Aborted => Code::Canceled,
+            Self::Deadline => Code::Deadline,
+            Self::Budget => Code::BudgetExhausted,
+        }
+    }
+}
+
+/// One change of an action's state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transition {
+    /// Its number, dense from 1.
+    pub seq: u64,
+    /// When.
+    pub at: Millis,
+    /// The action.
+    pub id: ActionId,
+    /// The attempt.
+    pub attempt: u32,
+    /// The state before.
+    pub from: State,
+    /// The state after.
+    pub to: State,
+    /// Why, where there is a reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<Code>,
+}
+
+/// Status words of a graph (UX-05).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the seven words of the protocol")]
+pub enum Status {
+    Pending,
+    Running,
+    Waiting,
+    Blocked,
+    Completed,
+    Failed,
+    Canceled,
+}
+
+impl Status {
+    /// The word in projections and transcripts.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Blocked => "blocked",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Canceled => "canceled",
+        }
+    }
+}

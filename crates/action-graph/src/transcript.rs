@@ -1,0 +1,115 @@
+//! The transcript: the only form in which the runtime speaks to the model.
+
+mod build;
+mod parse;
+mod render;
+mod replay;
+mod text;
+
+use serde::{Deserialize, Serialize};
+
+use crate::graph::Status;
+
+pub use build::{expansion_turn, notice, protocol_turn};
+pub use parse::parse;
+pub use render::{instruction, render};
+pub use replay::{Replay, replay};
+pub use text::{clean, one_line};
+
+/// One turn of the transcript; stored, so that later runs show it again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Turn {
+    /// A request of the user.
+    User {
+        /// Its text.
+        text: String,
+        /// Its attachments.
+        attachments: Vec<Attachment>,
+    },
+    /// An answer to the user.
+    Answer {
+        /// Its text.
+        text: String,
+    },
+    /// A word of the runtime, shown once.
+    Notice(Notice),
+    /// A declaration with its observations.
+    Protocol(ProtocolTurn),
+}
+
+/// An attachment of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// Its name.
+    pub name: String,
+    /// Its media type.
+    pub kind: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Where it stands.
+    pub reference: String,
+}
+
+/// A sentence with numbered lines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// The sentence.
+    pub sentence: String,
+    /// Code, place and text of each line.
+    pub lines: Vec<(String, String, String)>,
+}
+
+/// A declaration, each call beside its result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProtocolTurn {
+    /// The graph.
+    pub run_id: String,
+    /// Why the calls were declared.
+    pub purpose: String,
+    /// Completed, blocked or failed.
+    pub status: Status,
+    /// Where the declaration stands.
+    pub declaration: Option<String>,
+    /// The earlier graph that it goes on with.
+    pub continues: Option<String>,
+    /// The calls.
+    pub calls: Vec<CallTurn>,
+    /// What may follow.
+    pub next: Option<String>,
+    /// Tokens of the declaration; decides how long it is shown exactly. Not printed.
+    pub tokens: usize,
+    /// Whether the calls are shown, or their results alone.
+    pub is_exact: bool,
+}
+
+/// A call and its result.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CallTurn {
+    /// The action.
+    pub id: String,
+    /// Label of its executor's class.
+    pub kind: String,
+    /// Name of its executor.
+    pub target: String,
+    /// The work, in a line.
+    pub does: String,
+    /// Its dependencies.
+    pub after: Vec<String>,
+    /// Its condition.
+    pub when: Option<String>,
+    /// Bound arguments, as JSON; empty without arguments.
+    pub arguments: String,
+    /// Status word.
+    pub status: String,
+    /// Code and line of a failure, a block or a wait.
+    pub reason: Option<(String, String)>,
+    /// References to artifacts.
+    pub artifacts: Vec<String>,
+    /// What is shown of the result.
+    pub shown: Option<String>,
+    /// The result.
+    pub text: String,
+    /// Hash of the work, to find repetitions. Not printed.
+    pub work: String,
+}

@@ -1,0 +1,348 @@
+//! Makes turns of graphs and refusals.
+
+use crate::accept::Repair;
+use crate::action::{Condition, Ending, Test};
+use crate::code::Code;
+use crate::graph::{Graph, Status};
+use crate::json::{canonical, pretty};
+use crate::node::{Block, Node, State, Wait};
+use crate::policy::{Return, Visibility};
+use crate::print::condition_json;
+use crate::result::deliver::Shown;
+use crate::result::expand::Expanded;
+use crate::result::observe::{Budget, observe};
+use crate::schedule::Why;
+use crate::transcript::{CallTurn, Notice, ProtocolTurn};
+use crate::validate::action_hash;
+
+/// Artifacts that one result lists.
+const ARTIFACTS: usize = 20;
+
+/// The turn of a graph at a decision point.
+pub fn protocol_turn(graph: &Graph, why: Why, budget: Budget<'_>) -> ProtocolTurn {
+    let shown = observe(graph, budget);
+    let nodes = graph.declared().zip(shown);
+    let calls: Vec<_> = nodes
+        .map(|(node, (_, shown))| call_turn(graph, node, shown))
+        .collect();
+    let printed = calls
+        .iter()
+        .map(|call| (budget.count)(&call.arguments) + (budget.count)(&call.does) + 20);
+    ProtocolTurn {
+        run_id: graph.id.0.clone(),
+        purpose: purpose(graph),
+        status: graph.aggregate(),
+        declaration: Some(format!("runtime://runs/{}/declaration", graph.id)),
+        continues: None,
+        tokens: printed.sum(),
+        calls,
+        next: next_line(graph, why),
+        is_exact: true,
+    }
+}
+
+/// Title, else the first sentence of the note, else the ids.
+fn purpose(graph: &Graph) -> String {
+    if !graph.info.title.trim().is_empty() {
+        return graph.info.title.clone();
+    }
+    let note = graph.info.note.trim();
+    if !note.is_empty() {
+        let end = note.find(['.', '!', '?', '\n', '。']).unwrap_or(note.len());
+        let mark = note[end..].chars().next().map_or(0, char::len_utf8);
+        return note[..end + mark].to_owned();
+    }
+    let ids = graph.declared().map(|node| node.action.id.as_str());
+    ids.collect::<Vec<_>>().join(", ")
+}
+
+fn next_line(graph: &Graph, why: Why) -> Option<String> {
+    let names = |state: fn(&State) -> bool| {
+        let nodes = graph.nodes.iter().filter(|node| state(&node.state));
+        nodes
+            .map(|node| node.action.id.0.clone())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    Some(match why {
+        Why::Finished => return None,
+        Why::Decide => {
+            let uncertain = names(|state| *state == State::Uncertain);
+            let failed = graph.declared().filter(|node| node.needs_decision());
+            let failed: Vec<_> = failed.map(|node| node.action.id.as_str()).collect();
+            match (uncertain.is_empty(), failed.is_empty()) {
+                (false, _) => format!("a person must say whether this happened: {uncertain}"),
+                (true, false) => format!(
+                    "decide about {} (runtime.decide), or answer",
+                    failed.join(", ")
+                ),
+                (true, true) => "decide, or answer".to_owned(),
+            }
+        }
+        Why::UserNeeded => {
+            format!(
+                "the user is asked: {}",
+                names(|state| *state == State::Waiting(Wait::User))
+            )
+        }
+        Why::PermissionNeeded => {
+            let waiting = names(|state| *state == State::Waiting(Wait::Approval));
+            format!("the user is asked for an approval: {waiting}")
+        }
+        Why::Waiting => {
+            format!(
+                "waits: {}",
+                names(|state| matches!(state, State::Waiting(_)))
+            )
+        }
+        Why::Canceled => {
+            let code = graph.stop.map_or("canceled", |stop| stop.code().as_str());
+            format!("the graph was stopped ({code}): say what is done and what is not")
+        }
+    })
+}
+
+fn call_turn(graph: &Graph, node: &Node, shown: Shown) -> CallTurn {
+    let artifacts = node.output.iter().flat_map(|output| &output.artifacts);
+    let artifacts = artifacts
+        .take(ARTIFACTS)
+        .map(|(_, reference)| reference.clone());
+    let is_private = node.visibility() > Visibility::Model;
+    let is_end = node.is_settled() || node.state == State::Uncertain;
+    let delivered = &shown.delivered;
+    let is_less = delivered.given != delivered.asked || delivered.tokens < delivered.of_tokens;
+    let shown_line = (is_end && is_less).then(|| {
+        let (given, asked) = (delivered.given.as_str(), delivered.asked.as_str());
+        match &delivered.why {
+            Some(why) if why == "private" => format!("{given} of {asked} ({why})"),
+            _ => format!(
+                "{given} of {asked}, {}/{} tokens",
+                delivered.tokens, delivered.of_tokens
+            ),
+        }
+    });
+    let mut text = if is_end { shown.text } else { String::new() };
+    if node.is_fan_out() && !is_private {
+        let items = item_lines(graph, node);
+        if !items.is_empty() {
+            text = format!("{items}\n{text}");
+            text.truncate(text.trim_end().len());
+        }
+    }
+    let is_reference = delivered.asked == Return::OnDemand && node.state == State::Completed;
+    let mut artifacts: Vec<_> = if is_private {
+        Vec::new()
+    } else {
+        artifacts.collect()
+    };
+    if is_reference || (is_end && is_less && node.output.is_some() && !is_private) {
+        artifacts.push(delivered.reference.clone());
+    }
+    CallTurn {
+        id: node.action.id.0.clone(),
+        kind: node.kind().label().to_owned(),
+        target: node.target().to_owned(),
+        does: match node.action.description.as_str() {
+            does if does == node.action.id.as_str() => String::new(),
+            does => does.to_owned(),
+        },
+        after: node
+            .action
+            .depends_on
+            .iter()
+            .map(|id| id.0.clone())
+            .collect(),
+        when: node.action.when.as_ref().map(condition_line),
+        arguments: arguments(node),
+        status: status_word(node).to_owned(),
+        reason: reason(graph, node),
+        artifacts,
+        shown: shown_line,
+        text,
+        work: action_hash(&node.action),
+    }
+}
+
+/// Bound arguments once they are known; private values stay references.
+fn arguments(node: &Node) -> String {
+    if let Some(input) = node
+        .input
+        .as_ref()
+        .filter(|_| node.taint == Visibility::Model)
+    {
+        let is_empty = input.as_object().is_none_or(serde_json::Map::is_empty);
+        return if is_empty {
+            String::new()
+        } else {
+            pretty(input)
+        };
+    }
+    if node.action.input.is_empty() {
+        String::new()
+    } else {
+        pretty(&serde_json::Value::Object(node.action.input.clone()))
+    }
+}
+
+/// The word of the projection, with two explanations.
+pub(crate) fn status_word(node: &Node) -> &'static str {
+    match node.state {
+        State::Skipped => "canceled (condition not met)",
+        State::Uncertain => "blocked (outcome unknown)",
+        state => state.status().as_str(),
+    }
+}
+
+fn reason(graph: &Graph, node: &Node) -> Option<(String, String)> {
+    let line = match node.state {
+        State::Waiting(Wait::Approval) => "waits for an approval of the user".to_owned(),
+        State::Waiting(Wait::User) => {
+            return Some(("user".to_owned(), "waits for the user".to_owned()));
+        }
+        State::Waiting(Wait::Child) => {
+            let run = node.child.clone().unwrap_or_default();
+            return Some(("child".to_owned(), format!("waits for run {run}")));
+        }
+        State::Waiting(Wait::Timer) => {
+            return Some(("timer".to_owned(), "waits for a time".to_owned()));
+        }
+        State::Waiting(Wait::External) => {
+            return Some((
+                "external".to_owned(),
+                "waits for something outside".to_owned(),
+            ));
+        }
+        State::Waiting(Wait::Retry) | State::Failed | State::Uncertain => {
+            let error = node.error.as_ref()?;
+            let line = error.message.lines().next().unwrap_or_default();
+            return Some((error.code.to_string(), line.chars().take(200).collect()));
+        }
+        State::Blocked(Block::Dependency) => {
+            let needs = node.action.depends_on.iter();
+            let lost = needs.filter(|id| graph.node(id).is_some_and(|node| !node.satisfying));
+            let lost: Vec<_> = lost.map(|id| id.0.as_str()).collect();
+            format!("needs {}", lost.join(", "))
+        }
+        State::Blocked(Block::Input) => "a value of its input does not exist".to_owned(),
+        State::Skipped | State::Canceled | State::Completed => node.why?.fix().to_owned(),
+        State::Pending | State::Running | State::FanOut => return None,
+    };
+    let code = node.why.map_or_else(String::new, |why| why.to_string());
+    Some((code, line))
+}
+
+/// Items of a fan-out that did not succeed.
+fn item_lines(graph: &Graph, node: &Node) -> String {
+    let all = graph.instances(&node.action.id).count();
+    let lost = graph
+        .instances(&node.action.id)
+        .filter(|one| one.is_settled() && (one.state != State::Completed || !one.satisfying));
+    let lines: Vec<_> = lost
+        .map(|one| {
+            let error = one.error.as_ref();
+            let code = error.map_or_else(
+                || status_word(one).to_owned(),
+                |error| error.code.to_string(),
+            );
+            let message =
+                error.map_or("", |error| error.message.lines().next().unwrap_or_default());
+            let message: String = message.chars().take(120).collect();
+            format!("{}: {code}, {message}", one.action.id)
+        })
+        .collect();
+    match lines.len() {
+        0 => String::new(),
+        lost => format!("{} of {all} items done.\n{}", all - lost, lines.join("\n")),
+    }
+}
+
+fn condition_line(condition: &Condition) -> String {
+    match condition {
+        Condition::Ending { action, is } => {
+            let word = match is {
+                Ending::Completed => "completed",
+                Ending::Failed => "failed",
+                Ending::Skipped => "skipped",
+                Ending::Blocked => "blocked",
+            };
+            format!("{action} is {word}")
+        }
+        Condition::Value {
+            reference,
+            test: Test::Exists,
+            negate,
+        } => {
+            format!(
+                "{reference} {}",
+                if *negate { "is absent" } else { "exists" }
+            )
+        }
+        Condition::Value { .. } => canonical(&condition_json(condition)),
+    }
+}
+
+/// The answer to a request for more of stored results.
+pub fn expansion_turn(run_id: &str, answers: &[Expanded]) -> ProtocolTurn {
+    let calls = answers.iter().enumerate().map(|(index, answer)| {
+        let is_missing = answer.why == Some("missing");
+        CallTurn {
+            id: format!("expand_{}", index + 1),
+            kind: "Runtime".to_owned(),
+            target: "expand".to_owned(),
+            arguments: pretty(&serde_json::json!({"ref": answer.reference})),
+            status: if is_missing { "failed" } else { "completed" }.to_owned(),
+            reason: is_missing.then(|| {
+                (
+                    Code::RefExpired.to_string(),
+                    "the result is gone".to_owned(),
+                )
+            }),
+            shown: (answer.tokens < answer.of_tokens).then(|| {
+                format!(
+                    "excerpt of full, {}/{} tokens",
+                    answer.tokens, answer.of_tokens
+                )
+            }),
+            text: answer.text.clone(),
+            ..CallTurn::default()
+        }
+    });
+    let calls: Vec<_> = calls.collect();
+    let is_empty = answers.iter().all(|answer| answer.why == Some("missing"));
+    ProtocolTurn {
+        run_id: run_id.to_owned(),
+        purpose: "More of stored results".to_owned(),
+        status: if is_empty {
+            Status::Failed
+        } else {
+            Status::Completed
+        },
+        declaration: None,
+        continues: None,
+        calls,
+        next: None,
+        tokens: 0,
+        is_exact: true,
+    }
+}
+
+/// The notice of a refusal: nothing was executed, and what to do.
+pub fn notice(repair: &Repair) -> Notice {
+    let lines = repair.diagnostics.iter().filter(|one| one.is_error());
+    let mut lines: Vec<_> = lines
+        .map(|one| {
+            let place = match one.pointer.as_str() {
+                "" => "/",
+                place => place,
+            };
+            (one.code.to_string(), place.to_owned(), one.line())
+        })
+        .collect();
+    for (name, schema) in &repair.schemas {
+        lines.push(("schema".to_owned(), name.clone(), canonical(schema)));
+    }
+    Notice {
+        sentence: "The last declaration was refused; nothing was executed.".to_owned(),
+        lines,
+    }
+}

@@ -1,0 +1,47 @@
+//! Hashes of an accepted declaration: its whole form, and its work alone.
+
+use serde_json::{Value, json};
+
+use crate::action::Action;
+use crate::declaration::Declaration;
+use crate::json::canonical;
+use crate::print::envelope;
+use crate::sha256;
+
+pub(super) fn set(draft: &mut Declaration) {
+    draft.source.accepted_sha256 = sha256::hex(canonical(&envelope(draft)));
+    let position = |id| draft.actions().iter().position(|action| action.id == id);
+    let work: Vec<Value> = draft
+        .actions()
+        .iter()
+        .map(|action| {
+            let edges = action.depends_on.iter().map(|id| position(id.clone()));
+            json!([work(action), edges.collect::<Vec<_>>()])
+        })
+        .collect();
+    if !work.is_empty() {
+        draft.source.semantic_sha256 = sha256::hex(canonical(&Value::from(work)));
+    }
+}
+
+/// The work of an action without its names, titles and reasons.
+fn work(action: &Action) -> Value {
+    let (kind, target) = match &action.resolved {
+        Some(resolved) => (Some(resolved.kind), Some(&resolved.target)),
+        None => (action.executor.kind, action.executor.target.as_ref()),
+    };
+    json!([
+        kind,
+        target,
+        action.input,
+        action.prompt_ref,
+        action.when,
+        action.for_each,
+        action.repeat
+    ])
+}
+
+/// Hash of the work of one action, without names and titles: equal work has an equal hash.
+pub fn action_hash(action: &Action) -> String {
+    sha256::hex(canonical(&work(action)))
+}

@@ -1,0 +1,96 @@
+//! Values of references and conditions while a graph runs.
+
+use serde_json::Value;
+
+use crate::action::{Condition, Ending, Test};
+use crate::graph::Graph;
+use crate::node::{Node, State};
+use crate::policy::Visibility;
+use crate::reference::{Part, Reference};
+use crate::result::summary::summary_of;
+
+impl Graph {
+    /// The value of a reference as seen from a node; `None` where it does not exist.
+    pub fn value_of(&self, reference: &Reference, from: Option<&Node>) -> Option<Value> {
+        match reference {
+            Reference::Action { id, part, pointer } => {
+                part_of(self.node(id)?, *part)?.pointer(pointer).cloned()
+            }
+            Reference::Artifact(name) => {
+                let outputs = self.nodes.iter().filter_map(|node| node.output.as_ref());
+                let mut artifacts = outputs.flat_map(|output| &output.artifacts);
+                let found = artifacts.find(|(one, _)| one == name);
+                found.map(|(_, reference)| reference.as_str().into())
+            }
+            Reference::Item(pointer) => from?.item.as_ref()?.value.pointer(pointer).cloned(),
+            Reference::Own(pointer) => from?.output.as_ref()?.value.pointer(pointer).cloned(),
+            constant => self.constants.get(constant).cloned(),
+        }
+    }
+
+    /// Readers of the value of a reference.
+    pub(crate) fn readers_of(&self, reference: &Reference, from: Option<&Node>) -> Visibility {
+        let node = match reference {
+            Reference::Action {
+                id,
+                part: Part::Output | Part::Summary | Part::Error,
+                ..
+            } => self.node(id),
+            Reference::Item(_) => return from.map_or(Visibility::Model, |node| node.taint),
+            _ => None,
+        };
+        node.map_or(Visibility::Model, Node::visibility)
+    }
+
+    pub(crate) fn holds(&self, condition: &Condition, from: Option<&Node>) -> bool {
+        match condition {
+            Condition::Ending { action, is } => {
+                let Some(node) = self.node(action) else {
+                    return false;
+                };
+                match is {
+                    Ending::Completed => node.state == State::Completed,
+                    Ending::Failed => node.state == State::Failed,
+                    Ending::Skipped => node.state == State::Skipped,
+                    Ending::Blocked => matches!(node.state, State::Blocked(_)),
+                }
+            }
+            Condition::Value {
+                reference,
+                test,
+                negate,
+            } => {
+                let value = self.value_of(reference, from);
+                passes(value.as_ref(), test) != *negate
+            }
+        }
+    }
+}
+
+fn part_of(node: &Node, part: Part) -> Option<Value> {
+    let is_completed = node.state == State::Completed;
+    match part {
+        Part::Output if is_completed => node.output.as_ref().map(|output| output.value.clone()),
+        Part::Summary if is_completed => node
+            .output
+            .as_ref()
+            .map(|output| summary_of(output).0.into()),
+        Part::Output | Part::Summary => None,
+        Part::Error => node
+            .error
+            .as_ref()
+            .map(|error| error.message.as_str().into()),
+        Part::Status => Some(node.state.status().as_str().into()),
+    }
+}
+
+fn passes(value: Option<&Value>, test: &Test) -> bool {
+    let number = value.and_then(Value::as_f64);
+    match test {
+        Test::Exists => value.is_some_and(|value| !value.is_null()),
+        Test::Equals(expected) => value == Some(expected),
+        Test::In(list) => value.is_some_and(|value| list.contains(value)),
+        Test::Less(limit) => number.is_some_and(|number| number < *limit),
+        Test::More(limit) => number.is_some_and(|number| number > *limit),
+    }
+}

@@ -1,0 +1,93 @@
+//! What the model is told, compared with files.
+
+use action_graph::action::{Effect, ExecutorKind, Idempotency};
+use action_graph::card::{carrier_tool, system_message};
+use action_graph::catalog::{Catalog, Entry};
+use action_graph::json::pretty;
+use action_graph::rules::{CarrierMode, Rules};
+use serde_json::json;
+
+use crate::support::{entries, golden};
+
+fn tools(count: usize) -> Catalog {
+    let tool = |n: usize| {
+        let schema = json!({"type": "object", "properties": {"q": {"type": "object", "properties": {"x": {"type": "string"}}}}});
+        Entry::new(
+            ExecutorKind::Tool,
+            &format!("tool_{n:02}"),
+            "Does a thing.",
+            schema,
+        )
+        .acting(&[Effect::Read], Idempotency::Safe)
+    };
+    Catalog::new((0..count).map(tool).collect())
+}
+
+#[test]
+fn protocol_card_for_each_size_of_catalogue() {
+    let rules = Rules {
+        enabled: true,
+        ..Rules::default()
+    };
+    for count in [0, 3, 40] {
+        let text = system_message("You help with code.", &tools(count), &rules);
+        golden(&format!("card-{count}-tools.md"), &text);
+    }
+    golden(
+        "card-catalogue.md",
+        &system_message("You help.", &Catalog::new(entries()), &rules),
+    );
+}
+
+#[test]
+fn protocol_card_for_each_carrier() {
+    for (carrier, name) in [
+        (CarrierMode::Strict, "strict"),
+        (CarrierMode::Fenced, "fenced"),
+    ] {
+        let rules = Rules {
+            enabled: true,
+            carrier,
+            delegated: true,
+            ..Rules::default()
+        };
+        golden(
+            &format!("card-{name}.md"),
+            &system_message("You help.", &tools(0), &rules),
+        );
+    }
+    let disabled = system_message("You help.", &tools(3), &Rules::default());
+    golden("card-disabled.md", &disabled);
+    assert!(!disabled.contains("AgentProtocolOutput"));
+}
+
+#[test]
+fn carrier_schema_has_no_unions() {
+    for (carrier, name) in [(CarrierMode::Flat, "flat"), (CarrierMode::Strict, "strict")] {
+        let rules = Rules {
+            carrier,
+            ..Rules::default()
+        };
+        let schema = pretty(&carrier_tool(&rules).expect("a tool"));
+        golden(&format!("carrier-{name}.json"), &format!("{schema}\n"));
+        for word in [
+            "anyOf",
+            "oneOf",
+            "allOf",
+            "\"if\"",
+            "$ref",
+            "default",
+            "maxLength",
+        ] {
+            assert!(
+                !schema.contains(word) || word == "default" && schema.contains("by default"),
+                "{word}"
+            );
+        }
+    }
+    let fenced = Rules {
+        carrier: CarrierMode::Fenced,
+        ..Rules::default()
+    };
+    assert_eq!(carrier_tool(&fenced), None);
+}

@@ -1,0 +1,20 @@
+//! Tests of the crate through its public face.
+#![expect(
+    clippy::format_push_string,
+    clippy::needless_pass_by_value,
+    clippy::too_many_lines,
+    clippy::unnecessary_wraps,
+    reason = "tables of cases, whose rows read best as they stand"
+)]
+
+mod adversarial;
+mod checklist;
+mod codes;
+mod declarations;
+mod golden;
+mod records;
+mod results;
+mod scheduler;
+mod support;
+mod transcripts;
+mod words;

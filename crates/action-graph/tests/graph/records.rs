@@ -1,0 +1,408 @@
+//! Records, projection, report, delegation and workflows.
+
+use std::collections::BTreeMap;
+
+use action_graph::accept::accept_draft;
+use action_graph::action::ExecutorKind;
+use action_graph::code::Code;
+use action_graph::declaration::Payload;
+use action_graph::delegate::{assignment, handoff, node_request};
+use action_graph::graph::{Graph, Status};
+use action_graph::json::pretty;
+use action_graph::node::Output;
+use action_graph::policy::Visibility;
+use action_graph::project::{apply, patch, project};
+use action_graph::record::{Metrics, Owner, RestoreError, replay, restore, result_record, store};
+use action_graph::report::render_report;
+use action_graph::schedule::{Event, Outcome, Why, step};
+use action_graph::workflow::{Workflow, WorkflowNode, from_workflow, workflow_status};
+use serde_json::{Value, json};
+
+use crate::support::{
+    act, budget, envelope, failed, fenced, golden, graph_of, ok, play, read_action, read_call,
+    world,
+};
+
+fn owner() -> Owner {
+    Owner {
+        run: "run_1".to_owned(),
+        attempt: 1,
+        epoch: 1,
+    }
+}
+
+fn review() -> Graph {
+    let actions = json!([
+        read_action("find", json!({"title": "Find files"})),
+        read_action(
+            "review",
+            json!({"title": "Review", "executor": {"type": "agent", "target": "code-reviewer"}, "input": {"prompt": "Review it."},
+            "depends_on": ["find"], "context_refs": ["action:find.summary", "md:rules"], "criteria": ["each button is judged"]})
+        ),
+        read_action(
+            "fix",
+            json!({"title": "Fix", "depends_on": ["review"], "description": "Fix the findings."})
+        ),
+        read_action(
+            "each",
+            json!({"title": "Read each", "input": {"path": {"$ref": "item", "default": "none"}}, "for_each": {"items": "action:find.output#/files", "max": 4, "max_failures": 1}})
+        ),
+    ]);
+    let mut graph = graph_of(
+        &world(),
+        &fenced(&envelope(actions, json!({})), "## rules\n\nBe <strict>.\n"),
+    );
+    play(&mut graph, &|id| match id {
+        "find" => ok(json!({"files": ["a", "b"]})),
+        "review" => ok(json!("Two issues.")),
+        "each[1]" => failed(Code::ToolError, "no such file"),
+        _ => ok(json!("fine")),
+    });
+    graph
+}
+
+#[test]
+fn projection_has_every_field() {
+    let graph = review();
+    let projection = serde_json::to_value(project(&graph)).expect("JSON");
+    golden("projection.json", &format!("{}\n", pretty(&projection)));
+}
+
+#[test]
+fn patches_rebuild_the_projection() {
+    let mut graph = graph_of(
+        &world(),
+        &act(json!([
+            read_call("a", json!({})),
+            read_call("b", json!({"depends": "a"}))
+        ])),
+    );
+    let mut shown = project(&graph);
+    let mut events = vec![Event::Begin];
+    for id in ["a", "b"] {
+        let outcome = Outcome::Ok {
+            output: Output::text("done"),
+            satisfying: true,
+        };
+        events.push(Event::Finished {
+            id: id.into(),
+            attempt: 1,
+            outcome,
+        });
+    }
+    for event in events {
+        let before = project(&graph);
+        step(&mut graph, event, 1);
+        let after = project(&graph);
+        let change = patch(&before, &after).expect("it changed");
+        shown = apply(shown, &change);
+        assert_eq!(shown, after);
+        assert_eq!(patch(&after, &after), None);
+    }
+    assert_eq!(shown.status, Status::Completed);
+}
+
+#[test]
+fn untitled_projections_take_the_request() {
+    let graph = graph_of(&world(), &act(json!([read_call("a", json!({}))])));
+    assert_eq!(project(&graph).title, "Fix the buttons of the toolbar.");
+    assert_eq!(project(&graph).note, "I look.");
+}
+
+#[test]
+fn result_record_has_every_field() {
+    let graph = review();
+    let record = result_record(
+        &graph,
+        Vec::new(),
+        Metrics::default(),
+        vec!["run_1".to_owned()],
+        budget(),
+        99,
+    );
+    let value = serde_json::to_value(&record).expect("JSON");
+    golden("result-record.json", &format!("{}\n", pretty(&value)));
+    assert_eq!(
+        serde_json::from_value::<action_graph::record::ResultRecord>(value).expect("it is read"),
+        record
+    );
+}
+
+#[test]
+fn stored_graphs_restore_whole() {
+    let mut graph = review();
+    let (head, blobs) = store(&graph, "conv", owner()).expect("it fits");
+    let text = serde_json::to_string(&head).expect("JSON");
+    assert!(!text.contains("Two issues.\",") || text.len() < 40_000);
+    let bodies: BTreeMap<_, _> = blobs
+        .into_iter()
+        .map(|blob| (blob.key, blob.content))
+        .collect();
+    let head = serde_json::from_str(&text).expect("it is read");
+    let restored =
+        restore(head, "conv", &mut |key| bodies.get(key).cloned()).expect("it is restored");
+    graph.transitions.clear();
+    assert_eq!(restored, graph);
+}
+
+#[test]
+fn null_items_survive_a_restart() {
+    let each = read_action(
+        "each",
+        json!({"executor": {"type": "tool", "target": "list"}, "input": {"of": {"$ref": "item"}}, "for_each": {"items": "input:event#/list", "max": 3}}),
+    );
+    let mut world = world();
+    world.known.event = json!({"list": [null, 1]});
+    let mut graph = graph_of(&world, &fenced(&envelope(json!([each]), json!({})), ""));
+    step(&mut graph, Event::Begin, 0);
+    let (head, blobs) = store(&graph, "conv", owner()).expect("it fits");
+    let bodies: BTreeMap<_, _> = blobs
+        .into_iter()
+        .map(|blob| (blob.key, blob.content))
+        .collect();
+    let restored =
+        restore(head, "conv", &mut |key| bodies.get(key).cloned()).expect("it is restored");
+    assert_eq!(restored.nodes, graph.nodes);
+    assert_eq!(restored.declared().count(), 1);
+}
+
+#[test]
+fn foreign_damaged_and_later_records_are_refused() {
+    let graph = review();
+    let (head, blobs) = store(&graph, "conv", owner()).expect("it fits");
+    let bodies: BTreeMap<_, _> = blobs
+        .into_iter()
+        .map(|blob| (blob.key, blob.content))
+        .collect();
+    let mut load = |key: &str| bodies.get(key).cloned();
+    assert_eq!(
+        restore(head.clone(), "other", &mut load),
+        Err(RestoreError::Foreign)
+    );
+    let mut later = head.clone();
+    later.version = 2;
+    assert_eq!(
+        restore(later, "conv", &mut load),
+        Err(RestoreError::Version(2))
+    );
+    let lost = restore(head.clone(), "conv", &mut |_| None);
+    assert!(matches!(lost, Err(RestoreError::Body(_))));
+    let bent = restore(head, "conv", &mut |key| {
+        if key.starts_with("find.1") {
+            Some(json!({"value": 1, "bytes": 1}))
+        } else {
+            bodies.get(key).cloned()
+        }
+    });
+    assert!(matches!(bent, Err(RestoreError::Body(_))));
+}
+
+#[test]
+fn bodies_keep_their_keys() {
+    let graph = review();
+    let (_, first) = store(&graph, "conv", owner()).expect("it fits");
+    let (_, second) = store(&graph, "conv", owner()).expect("it fits");
+    assert_eq!(first, second);
+    let mut keys: Vec<_> = first.iter().map(|blob| &blob.key).collect();
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), first.len());
+}
+
+#[test]
+fn journals_rebuild_the_same_graph() {
+    let accepted = graph_of(
+        &world(),
+        &act(json!([
+            read_call("a", json!({})),
+            read_call("b", json!({"depends": "a"}))
+        ])),
+    );
+    let outcome = Outcome::Ok {
+        output: Output::text("done"),
+        satisfying: true,
+    };
+    let journal = vec![
+        (1, Event::Begin),
+        (
+            2,
+            Event::Finished {
+                id: "a".into(),
+                attempt: 1,
+                outcome: outcome.clone(),
+            },
+        ),
+        (
+            3,
+            Event::Finished {
+                id: "b".into(),
+                attempt: 1,
+                outcome,
+            },
+        ),
+    ];
+    let text = serde_json::to_string(&journal).expect("JSON");
+    let mut live = accepted.clone();
+    for (now, event) in journal {
+        step(&mut live, event, now);
+    }
+    let read: Vec<(u64, Event)> = serde_json::from_str(&text).expect("it is read");
+    assert_eq!(replay(accepted, read), live);
+    let seqs: Vec<_> = live.transitions.iter().map(|one| one.seq).collect();
+    assert_eq!(seqs, [1, 2, 3, 4]);
+}
+
+#[test]
+fn owners_change_by_epoch_alone() {
+    let (mut head, _) = store(&review(), "conv", owner()).expect("it fits");
+    head.take_over("run_2", 1);
+    assert_eq!((head.owner.run.as_str(), head.owner.epoch), ("run_2", 2));
+}
+
+#[test]
+fn reports_render_without_a_model() {
+    let report = json!({"title": "Review", "footer": "End.", "sections": [
+        {"heading": "Intro", "text": "Facts."}, {"heading": "Files", "ref": "action:a.output#/files"},
+        {"heading": "Summary", "ref": "action:a.summary"}, {"heading": "None", "ref": "action:a.output#/none", "optional": true}]});
+    let build = |report: &Value| {
+        let mut value = envelope(json!([read_action("a", json!({}))]), json!({}));
+        value["payload"]["report"] = report.clone();
+        let mut graph = graph_of(&world(), &fenced(&value, ""));
+        play(&mut graph, &|_| ok(json!({"files": ["x"]})));
+        graph
+    };
+    let graph = build(&report);
+    let spec = graph.info.report.clone().expect("a report");
+    golden(
+        "report.md",
+        &format!("{}\n", render_report(&graph, &spec).expect("it is whole")),
+    );
+    let lacking = json!({"sections": [{"heading": "None", "ref": "action:a.output#/none"}]});
+    let graph = build(&lacking);
+    let spec = graph.info.report.clone().expect("a report");
+    assert_eq!(
+        render_report(&graph, &spec)
+            .expect_err("a part is missing")
+            .heading,
+        "None"
+    );
+}
+
+#[test]
+fn node_request_groups_context_and_task() {
+    let graph = review();
+    let text = node_request(&graph, &"review".into()).expect("a request");
+    golden("node-request.xml", &text);
+    assert!(!text.contains("md:") && !text.contains("action:"));
+}
+
+#[test]
+fn assignment_and_handoff_have_every_field() {
+    let graph = review();
+    let assigned = assignment(&graph, &"review".into()).expect("an agent");
+    assert_eq!(
+        (assigned.agent.as_str(), assigned.criteria.len()),
+        ("code-reviewer", 1)
+    );
+    assert_eq!(assignment(&graph, &"find".into()), None);
+    let handed = handoff(&graph, &"review".into(), &"fix".into()).expect("an assignment");
+    let both = json!({"assignment": assigned, "handoff": handed});
+    golden("delegation.json", &format!("{}\n", pretty(&both)));
+}
+
+#[test]
+fn handoffs_open_no_edges() {
+    let mut graph = graph_of(
+        &world(),
+        &act(json!([
+        {"id": "a", "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}}, read_call("b", json!({"depends": "a"}))])),
+    );
+    play(&mut graph, &|_| {
+        Some(Outcome::Ok {
+            output: Output::text("half done"),
+            satisfying: false,
+        })
+    });
+    assert!(handoff(&graph, &"a".into(), &"b".into()).is_some());
+    assert_eq!(
+        graph.node(&"b".into()).map(|node| node.state.status()),
+        Some(Status::Blocked)
+    );
+}
+
+#[test]
+fn private_results_stay_out_of_records_and_projection() {
+    let mut graph = graph_of(
+        &world(),
+        &act(json!([{"id": "s", "type": "tool", "name": "salaries"}])),
+    );
+    play(&mut graph, &|_| ok(json!("a secret sum")));
+    assert_eq!(graph.nodes[0].visibility(), Visibility::RuntimeOnly);
+    let record = result_record(
+        &graph,
+        Vec::new(),
+        Metrics::default(),
+        Vec::new(),
+        budget(),
+        1,
+    );
+    for text in [
+        serde_json::to_string(&record),
+        serde_json::to_string(&project(&graph)),
+    ] {
+        assert!(!text.expect("JSON").contains("secret"));
+    }
+}
+
+#[test]
+fn workflows_map_to_durable_graphs() {
+    let node = |id: &str, after: &[&str]| WorkflowNode {
+        id: id.into(),
+        title: id.to_owned(),
+        executor: ExecutorKind::Tool,
+        target: "read".to_owned(),
+        input: json!({"path": "a"}).as_object().expect("an object").clone(),
+        after: after.iter().map(|&id| id.into()).collect(),
+    };
+    let workflow = Workflow {
+        title: "Nightly".to_owned(),
+        nodes: vec![node("a", &[]), node("b", &["a"])],
+    };
+    let declaration = from_workflow(&workflow);
+    assert!(matches!(declaration.payload, Payload::ActionGraph { .. }));
+    assert_eq!(declaration.persist, Some(true));
+    let world = world();
+    let accepted = accept_draft(declaration, world.context()).expect("it is accepted");
+    let id = action_graph::ids::GraphId("g_w".to_owned());
+    let mut graph = Graph::new(id, accepted, &world.rules, &world.known, Vec::new());
+    assert!(graph.is_durable());
+    assert_eq!(play(&mut graph, &|_| ok(json!(1))), Some(Why::Finished));
+    assert_eq!(
+        workflow_status(&graph),
+        [
+            ("a".into(), Status::Completed),
+            ("b".into(), Status::Completed)
+        ]
+    );
+}
+
+#[test]
+fn store_full_false_keeps_the_summary_alone() {
+    let run = |target: &str| {
+        let policy = json!({"store_full": false});
+        let action = read_action(
+            "a",
+            json!({"executor": {"type": "tool", "target": target}, "result_policy": policy}),
+        );
+        let mut graph = graph_of(&world(), &fenced(&envelope(json!([action]), json!({})), ""));
+        play(&mut graph, &|_| ok(json!("word\n".repeat(2_000))));
+        let (_, blobs) = store(&graph, "conv", owner()).expect("it fits");
+        let output = blobs
+            .iter()
+            .find(|blob| blob.key.starts_with("a.1."))
+            .expect("an output");
+        output.content["value"].as_str().map(str::len)
+    };
+    assert_eq!(run("read"), Some("word\n2000 lines, 10000 bytes".len()));
+    assert_eq!(run("mystery"), Some(10_000), "it runs at most once");
+}

@@ -1,0 +1,196 @@
+//! What the model sees of results: policies, caps, budgets.
+
+use action_graph::code::Code;
+use action_graph::declaration::{ExpandItem, Range};
+use action_graph::graph::Graph;
+use action_graph::policy::Return;
+use action_graph::result::deliver::deliver;
+use action_graph::result::expand::expand;
+use action_graph::result::observe::{Budget, FLOOR, mark_delivered, observe};
+use action_graph::result::tokens::{clip_tail, estimate};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::support::{envelope, failed, fenced, golden, graph_of, ok, play, read_action, world};
+
+fn long() -> String {
+    let lines = (0..3_000).map(|n| {
+        format!(
+            "line {n}: {}",
+            if n == 1_500 {
+                "error: disk full"
+            } else {
+                "all well"
+            }
+        )
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn one(policy: Value, more: Value, output: &Value) -> Graph {
+    let mut more = more;
+    more["result_policy"] = policy;
+    let mut graph = graph_of(
+        &world(),
+        &fenced(&envelope(json!([read_action("a", more)]), json!({})), ""),
+    );
+    let failure = output
+        .get("failure")
+        .and_then(Value::as_str)
+        .map(str::to_owned);
+    play(&mut graph, &|_| match &failure {
+        Some(message) => failed(Code::ToolError, message),
+        None => ok(output.clone()),
+    });
+    graph
+}
+
+#[test]
+fn each_policy_for_each_kind_of_result() {
+    let mut text = String::new();
+    for form in Return::ALL {
+        let policy = json!({"return_to_model": form.as_str(), "priority": ["error"]});
+        for (name, more, output) in [
+            ("short", json!({}), json!({"files": ["a", "b"], "count": 2})),
+            ("long", json!({}), json!(long())),
+            ("failed", json!({}), json!({"failure": long()})),
+            (
+                "private",
+                json!({"data_visibility": "user"}),
+                json!("secret"),
+            ),
+        ] {
+            let graph = one(policy.clone(), more, &output);
+            let node = graph.node(&"a".into()).expect("a node");
+            let shown = deliver(&graph, node, 12_000, &estimate);
+            let delivered = serde_json::to_string(&shown.delivered).expect("JSON");
+            let lines = shown.text.lines().count();
+            let head: Vec<_> = shown.text.lines().take(4).collect();
+            let tail = clip_tail(&shown.text, 12, &estimate);
+            text.push_str(&format!(
+                "== {} {name}: {lines} lines\n{delivered}\n{}\n",
+                form.as_str(),
+                head.join("\n")
+            ));
+            if lines > 4 {
+                text.push_str(&format!("…\n{tail}\n"));
+            }
+            assert!(!shown.text.contains("secret"));
+        }
+    }
+    golden("result-policies.txt", &text);
+}
+
+#[test]
+fn full_results_are_truncated_as_asked() {
+    for (word, given, has_text) in [
+        ("truncate", Return::Excerpt, true),
+        ("refuse", Return::None, false),
+        ("provide_ref_and_summary", Return::Summary, true),
+    ] {
+        let graph = one(
+            json!({"return_to_model": "full", "if_truncated": word}),
+            json!({}),
+            &json!(long()),
+        );
+        let shown = deliver(&graph, &graph.nodes[0], 12_000, &estimate);
+        assert_eq!(
+            (shown.delivered.given, !shown.text.is_empty()),
+            (given, has_text),
+            "{word}"
+        );
+        assert!(shown.delivered.tokens <= 6_000);
+    }
+}
+
+#[test]
+fn max_tokens_lowers_the_cap() {
+    let graph = one(
+        json!({"return_to_model": "full", "max_tokens": 50, "if_truncated": "truncate"}),
+        json!({}),
+        &json!(long()),
+    );
+    let shown = deliver(&graph, &graph.nodes[0], 12_000, &estimate);
+    assert!(shown.delivered.tokens <= 50 && shown.delivered.tokens > 20);
+}
+
+#[test]
+fn ends_are_delivered_once() {
+    let mut graph = one(json!("summary"), json!({}), &json!(1));
+    assert_eq!(mark_delivered(&mut graph), ["a".into()]);
+    assert!(mark_delivered(&mut graph).is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn observations_stay_within_their_budget(
+        sizes in prop::collection::vec((0..6_000_usize, any::<bool>(), 0..8_usize), 1..12),
+        window in 4_000..200_000_usize,
+    ) {
+        let actions: Vec<_> = sizes.iter().enumerate().map(|(index, (_, _, form))| {
+            read_action(&format!("a{index}"), json!({"result_policy": Return::ALL[*form].as_str()}))
+        }).collect();
+        let mut graph = graph_of(&world(), &fenced(&envelope(actions.into(), json!({})), ""));
+        play(&mut graph, &|id| {
+            let (size, fails, _) = sizes[id[1..].parse::<usize>().expect("an index")];
+            let text = "some words here\n".repeat(size / 4);
+            if fails { failed(Code::ToolError, &text) } else { ok(json!(text)) }
+        });
+        let budget = Budget { window, count: &estimate };
+        let shown = observe(&graph, budget);
+        let total: usize = shown.iter().map(|(_, one)| one.delivered.tokens).sum();
+        prop_assert!(total <= budget.most().max(FLOOR * sizes.len()));
+        let is_cut = |one: &&(action_graph::ids::ActionId, action_graph::result::deliver::Shown)| {
+            one.1.delivered.why.as_deref() == Some("budget")
+        };
+        for (id, one) in &shown {
+            prop_assert_eq!(one.delivered.tokens, estimate(&one.text), "{}", id);
+        }
+        // A failure is cut only when every success is at the floor.
+        let fails = |index: usize| sizes[index].1;
+        if shown.iter().enumerate().any(|(index, one)| fails(index) && is_cut(&one)) {
+            for (index, (_, one)) in shown.iter().enumerate() {
+                prop_assert!(fails(index) || one.delivered.tokens <= FLOOR);
+            }
+        }
+    }
+}
+
+#[test]
+fn expansions_choose_windows_within_bounds() {
+    let item = |range: Range, reason: &str| ExpandItem {
+        reference: "runtime://g_done/actions/found/output"
+            .parse()
+            .expect("a reference"),
+        reason: reason.to_owned(),
+        range,
+    };
+    let around = Range {
+        around_matches: true,
+        context_lines: 1,
+        ..Range::default()
+    };
+    let lines = Range {
+        from: Some(11),
+        lines: Some(2),
+        ..Range::default()
+    };
+    let all = [
+        item(around, "Where is the disk full?"),
+        item(lines, ""),
+        item(Range::default(), ""),
+        item(Range::default(), ""),
+    ];
+    let answers = expand(&all, &mut |_| Some(long()), &estimate);
+    assert_eq!(
+        answers[0].text,
+        "[…]\nline 1499: all well\nline 1500: error: disk full\nline 1501: all well\n[…]"
+    );
+    assert_eq!(answers[1].text, "line 10: all well\nline 11: all well");
+    assert!(answers.iter().all(|one| one.tokens <= 3_000));
+    assert!(answers.iter().map(|one| one.tokens).sum::<usize>() <= 8_000);
+    let missing = expand(&all[..1], &mut |_| None, &estimate);
+    assert_eq!(missing[0].why, Some("missing"));
+}

@@ -1,0 +1,928 @@
+//! The rules of the scheduler one by one, and the commands that a service sees.
+
+use action_graph::action::{Class, Effect};
+use action_graph::code::Code;
+use action_graph::declaration::{Choice, Decision};
+use action_graph::graph::{Graph, Status, Stop};
+use action_graph::ids::ActionId;
+use action_graph::node::{Block, Output, Sent, State, Wait};
+use action_graph::rules::StandingApproval;
+use action_graph::schedule::{
+    Actor, Command, Counted, Denial, Event, Execute, Failure, Found, Level, Outcome, Suspension,
+    Why, step,
+};
+use serde_json::{Value, json};
+
+use crate::support::{
+    act, envelope, failed, fenced, go_on, graph_of, ok, play, read_action, read_call, world,
+};
+
+fn full(actions: Value, more: Value) -> Graph {
+    graph_of(&world(), &fenced(&envelope(actions, more), ""))
+}
+
+fn calls(calls: Value) -> Graph {
+    graph_of(&world(), &act(calls))
+}
+
+fn state(graph: &Graph, id: &str) -> State {
+    graph.node(&id.into()).expect("a node").state
+}
+
+fn finish(id: &str, attempt: u32, outcome: Outcome) -> Event {
+    Event::Finished {
+        id: id.into(),
+        attempt,
+        outcome,
+    }
+}
+
+fn done() -> Outcome {
+    Outcome::Ok {
+        output: Output::text("done"),
+        satisfying: true,
+    }
+}
+
+fn lost(sent: Sent, retryable: bool) -> Outcome {
+    let mut failure = Failure::new(Code::Timeout, "no answer", sent);
+    failure.retryable = retryable;
+    Outcome::Err(failure)
+}
+
+fn started(commands: &[Command]) -> Vec<&Execute> {
+    let all = commands.iter().filter_map(|command| match command {
+        Command::Execute(one) | Command::SpawnChild(one) | Command::Ask(one) => Some(one),
+        _ => None,
+    });
+    all.collect()
+}
+
+fn decide(graph: &mut Graph, action: Option<&str>, choice: Choice, by: Actor) -> Vec<Command> {
+    let decision = Decision {
+        graph: graph.id.clone(),
+        action: action.map(Into::into),
+        choice,
+        reason: String::new(),
+        input: None,
+    };
+    step(graph, Event::Decide { decision, by }, 9)
+}
+
+#[test]
+fn commands_come_in_the_order_of_safety() {
+    let mut graph = full(
+        json!([read_action("a", json!({}))]),
+        json!({"persist": true}),
+    );
+    let commands = step(&mut graph, Event::Begin, 1);
+    assert!(matches!(commands[0], Command::Note(_)));
+    assert_eq!(commands[1], Command::Persist(Level::Effect));
+    assert!(matches!(commands[2], Command::Execute(_)));
+    let commands = step(&mut graph, finish("a", 1, done()), 2);
+    assert_eq!(
+        commands[1..],
+        [
+            Command::Persist(Level::Closed),
+            Command::Quiescent(Why::Finished)
+        ]
+    );
+}
+
+#[test]
+fn ephemeral_graphs_store_nothing() {
+    let mut graph = calls(json!([read_call("a", json!({}))]));
+    let commands = step(&mut graph, Event::Begin, 1);
+    assert!(
+        !commands
+            .iter()
+            .any(|one| matches!(one, Command::Persist(_)))
+    );
+}
+
+#[test]
+fn failures_follow_their_four_policies() {
+    let run = |policy: &str| {
+        let mut graph = full(
+            json!([
+                read_action(
+                    "a",
+                    json!({"failure_policy": {"mode": policy, "max_attempts": 2, "backoff_ms": 0}})
+                ),
+                read_action("b", json!({"depends_on": ["a"]})),
+                read_action("c", json!({})),
+            ]),
+            json!({"execution": {"strategy": "sequential"}}),
+        );
+        let why = play(&mut graph, &|id| match id {
+            "a" => Some(lost(Sent::No, true)),
+            _ => ok(json!(1)),
+        });
+        let node = graph.node(&"a".into()).expect("a node");
+        (
+            node.attempt,
+            state(&graph, "b"),
+            state(&graph, "c"),
+            graph.aggregate(),
+            why,
+        )
+    };
+    let blocked = State::Blocked(Block::Dependency);
+    assert_eq!(
+        run("ask_model"),
+        (
+            1,
+            blocked,
+            State::Completed,
+            Status::Failed,
+            Some(Why::Decide)
+        )
+    );
+    assert_eq!(
+        run("retry"),
+        (
+            2,
+            blocked,
+            State::Completed,
+            Status::Failed,
+            Some(Why::Decide)
+        )
+    );
+    assert_eq!(
+        run("continue"),
+        (
+            1,
+            State::Completed,
+            State::Completed,
+            Status::Completed,
+            Some(Why::Finished)
+        )
+    );
+    assert_eq!(
+        run("abort"),
+        (
+            1,
+            State::Canceled,
+            State::Canceled,
+            Status::Failed,
+            Some(Why::Canceled)
+        )
+    );
+}
+
+#[test]
+fn retries_keep_the_key_and_double_the_delay() {
+    let mut graph = full(
+        json!([read_action(
+            "a",
+            json!({"failure_policy": {"mode": "retry", "max_attempts": 4, "backoff_ms": 100}})
+        )]),
+        json!({}),
+    );
+    let first = step(&mut graph, Event::Begin, 0);
+    let key = started(&first)[0].key.clone();
+    let mut delays = Vec::new();
+    for attempt in 1..4 {
+        let commands = step(&mut graph, finish("a", attempt, lost(Sent::Maybe, true)), 0);
+        let Some(Command::SetTimer { at, .. }) = commands
+            .iter()
+            .find(|one| matches!(one, Command::SetTimer { .. }))
+        else {
+            panic!("a timer in {commands:?}")
+        };
+        delays.push(*at);
+        let commands = step(
+            &mut graph,
+            Event::TimerFired {
+                id: "a".into(),
+                attempt,
+            },
+            *at,
+        );
+        assert_eq!(started(&commands)[0].key, key);
+    }
+    assert_eq!(delays, [100, 200, 400]);
+}
+
+#[test]
+fn retry_after_and_jitter_stay_within_bounds() {
+    let delay = |retry_after, jitter| {
+        let mut graph = full(
+            json!([read_action(
+                "a",
+                json!({"failure_policy": {"mode": "retry", "max_attempts": 2, "backoff_ms": 1000}})
+            )]),
+            json!({}),
+        );
+        step(&mut graph, Event::Begin, 0);
+        let mut failure = Failure::new(Code::RateLimited, "slow down", Sent::No);
+        failure.retryable = true;
+        failure.retry_after = retry_after;
+        failure.jitter = jitter;
+        step(&mut graph, finish("a", 1, Outcome::Err(failure)), 0);
+        graph.node(&"a".into()).and_then(|node| node.due)
+    };
+    assert_eq!(delay(None, 200), Some(1_200));
+    assert_eq!(delay(None, -999), Some(800));
+    assert_eq!(delay(Some(5_000), -200), Some(5_000));
+    assert_eq!(delay(Some(u32::MAX), 200), Some(60_000));
+}
+
+#[test]
+fn uncertain_effects_need_a_person() {
+    let run = || {
+        let mut graph = calls(
+            json!([{"id": "a", "type": "tool", "name": "mystery"}, read_call("b", json!({"depends": "a"}))]),
+        );
+        step(&mut graph, Event::Begin, 0);
+        let commands = step(&mut graph, finish("a", 1, lost(Sent::Maybe, true)), 1);
+        assert_eq!(state(&graph, "a"), State::Uncertain);
+        assert_eq!(commands.last(), Some(&Command::Quiescent(Why::Decide)));
+        graph
+    };
+    let mut graph = run();
+    for choice in [Choice::Continue, Choice::Retry, Choice::Skip] {
+        let commands = decide(&mut graph, Some("a"), choice, Actor::Model);
+        assert_eq!(commands, [Command::Count(Counted::Refused)]);
+    }
+    assert_eq!(graph.aggregate(), Status::Blocked);
+    decide(&mut graph, Some("a"), Choice::Continue, Actor::Human);
+    assert_eq!(
+        (state(&graph, "a"), state(&graph, "b")),
+        (State::Completed, State::Running)
+    );
+    let mut graph = run();
+    decide(&mut graph, Some("a"), Choice::Skip, Actor::Human);
+    assert_eq!(state(&graph, "a"), State::Failed);
+    let mut graph = run();
+    let commands = decide(&mut graph, Some("a"), Choice::Retry, Actor::StatusTool);
+    assert_eq!(started(&commands)[0].attempt, 2);
+    let mut graph = run();
+    decide(&mut graph, None, Choice::Abort, Actor::Model);
+    assert_eq!(
+        (state(&graph, "a"), graph.stop),
+        (State::Uncertain, Some(Stop::Aborted))
+    );
+}
+
+#[test]
+fn approvals_cover_exactly_their_bytes() {
+    let mut graph = calls(
+        json!([{"id": "a", "type": "tool", "name": "send_mail", "args": {"to": "x", "text": "y"}}]),
+    );
+    let commands = step(&mut graph, Event::Begin, 0);
+    let Some(Command::AskApproval(requests)) = commands
+        .iter()
+        .find(|one| matches!(one, Command::AskApproval(_)))
+    else {
+        panic!("an approval in {commands:?}")
+    };
+    assert_eq!(requests[0].input, json!({"to": "x", "text": "y"}));
+    assert_eq!(requests[0].effects, [Effect::Send]);
+    assert_eq!(
+        commands.last(),
+        Some(&Command::Quiescent(Why::PermissionNeeded))
+    );
+    let hash = requests[0].hash.clone();
+    let wrong = Event::Approved {
+        ids: vec![("a".into(), "other".to_owned())],
+    };
+    assert_eq!(
+        step(&mut graph, wrong, 1),
+        [Command::Count(Counted::Refused)]
+    );
+    let right = Event::Approved {
+        ids: vec![("a".into(), hash)],
+    };
+    assert_eq!(started(&step(&mut graph, right, 2)).len(), 1);
+}
+
+#[test]
+fn refused_expired_and_unavailable_differ() {
+    let call =
+        json!([{"id": "a", "type": "tool", "name": "send_mail", "args": {"to": "x", "text": "y"}}]);
+    for (why, code) in [
+        (Denial::Refused, Code::ApprovalDenied),
+        (Denial::Expired, Code::InteractionExpired),
+        (Denial::Unavailable, Code::ApprovalUnavailable),
+    ] {
+        let mut graph = calls(call.clone());
+        step(&mut graph, Event::Begin, 0);
+        step(
+            &mut graph,
+            Event::Denied {
+                ids: vec!["a".into()],
+                why,
+            },
+            1,
+        );
+        let node = graph.node(&"a".into()).expect("a node");
+        assert_eq!((node.state, node.why), (State::Failed, Some(code)));
+    }
+    let mut world = world();
+    world.known.can_ask = false;
+    let mut graph = graph_of(&world, &act(call));
+    step(&mut graph, Event::Begin, 0);
+    let why = graph.node(&"a".into()).and_then(|node| node.why);
+    assert_eq!(why, Some(Code::ApprovalUnavailable));
+}
+
+#[test]
+fn denied_approvals_are_final() {
+    let mut graph = calls(
+        json!([{"id": "a", "type": "tool", "name": "delete_all"}, read_call("b", json!({"depends": "a"}))]),
+    );
+    step(&mut graph, Event::Begin, 0);
+    step(
+        &mut graph,
+        Event::Denied {
+            ids: vec!["a".into()],
+            why: Denial::Refused,
+        },
+        1,
+    );
+    for choice in [Choice::Retry, Choice::Continue, Choice::Skip] {
+        assert_eq!(
+            decide(&mut graph, Some("a"), choice, Actor::Model),
+            [Command::Count(Counted::Refused)]
+        );
+    }
+}
+
+#[test]
+fn standing_approvals_cover_their_pattern() {
+    let standing = StandingApproval {
+        id: "s1".to_owned(),
+        target: "send_mail".to_owned(),
+        effects: [Effect::Send].into(),
+        arguments: [("/to".to_owned(), json!("x"))].into(),
+    };
+    let run = |to: &str| {
+        let world = world();
+        let output = act(
+            json!([{"id": "a", "type": "tool", "name": "send_mail", "args": {"to": to, "text": "y"}}]),
+        );
+        let accepted = world.accepted(&output);
+        let id = action_graph::ids::GraphId("g_test".to_owned());
+        let mut graph = Graph::new(
+            id,
+            accepted,
+            &world.rules,
+            &world.known,
+            vec![standing.clone()],
+        );
+        step(&mut graph, Event::Begin, 0);
+        state(&graph, "a")
+    };
+    assert_eq!(run("x"), State::Running);
+    assert_eq!(run("z"), State::Waiting(Wait::Approval));
+}
+
+#[test]
+fn model_retries_end_after_three_decisions() {
+    let mut graph = calls(json!([
+        read_call("a", json!({})),
+        read_call("b", json!({"depends": "a"}))
+    ]));
+    play(&mut graph, &|_| failed(Code::ToolError, "no"));
+    for decision in 0..4_u32 {
+        let commands = decide(&mut graph, Some("a"), Choice::Retry, Actor::Model);
+        assert_eq!(
+            commands.contains(&Command::Count(Counted::Refused)),
+            decision == 3
+        );
+        if decision < 3 {
+            assert_eq!(state(&graph, "b"), State::Pending);
+            step(
+                &mut graph,
+                finish("a", decision + 2, lost(Sent::Yes, false)),
+                1,
+            );
+        }
+    }
+}
+
+#[test]
+fn skipping_a_failure_opens_its_edges() {
+    for choice in [Choice::Skip, Choice::Continue] {
+        let mut graph = calls(json!([
+            read_call("a", json!({})),
+            read_call("b", json!({"depends": "a"}))
+        ]));
+        play(&mut graph, &|_| failed(Code::ToolError, "no"));
+        decide(&mut graph, Some("a"), choice, Actor::Model);
+        assert_eq!(
+            (state(&graph, "a"), state(&graph, "b")),
+            (State::Failed, State::Running)
+        );
+    }
+}
+
+#[test]
+fn delivered_work_need_not_satisfy() {
+    let mut graph = calls(
+        json!([{"id": "a", "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}}, read_call("b", json!({"depends": "a"}))]),
+    );
+    let outcome = Outcome::Ok {
+        output: Output::text("I could not."),
+        satisfying: false,
+    };
+    let why = play(&mut graph, &|_| Some(outcome.clone()));
+    assert_eq!(why, Some(Why::Decide));
+    let node = graph.node(&"a".into()).expect("a node");
+    assert_eq!(
+        (node.state, node.satisfying, node.why),
+        (State::Completed, false, Some(Code::ChildUnsatisfying))
+    );
+    assert_eq!(state(&graph, "b"), State::Blocked(Block::Dependency));
+}
+
+#[test]
+fn conditions_wait_for_ends_not_for_success() {
+    let graph = |outcome: fn() -> Option<Outcome>| {
+        let cleanup = read_action(
+            "cleanup",
+            json!({"when": {"action": "a", "is": "failed"}, "input": {"path": {"$ref": "action:a.error", "default": "x"}}}),
+        );
+        let mut graph = full(json!([cleanup, read_action("a", json!({}))]), json!({}));
+        play(&mut graph, &|id| match id {
+            "a" => outcome(),
+            _ => ok(json!(1)),
+        });
+        let node = graph.node(&"cleanup".into()).expect("a node");
+        (node.state, node.input.clone())
+    };
+    let (state, input) = graph(|| failed(Code::ToolError, "disk full"));
+    assert_eq!(
+        (state, input),
+        (State::Completed, Some(json!({"path": "disk full"})))
+    );
+    assert_eq!(graph(|| ok(json!(1))).0, State::Skipped);
+}
+
+#[test]
+fn value_conditions_pass_closed_tests() {
+    for (test, runs) in [
+        (json!({"equals": 3}), true),
+        (json!({"in": [1, 2]}), false),
+        (json!({"less": 4}), true),
+        (json!({"more": 4}), false),
+        (json!({"less": 3}), false),
+        (json!({"more": 3}), false),
+        (json!({"exists": true}), true),
+        (json!({"exists": false}), false),
+        (json!({"equals": 3, "negate": true}), false),
+    ] {
+        let mut when = test.clone();
+        when["ref"] = json!("action:a.output#/n");
+        let mut graph = full(
+            json!([
+                read_action("a", json!({})),
+                read_action("b", json!({"when": when}))
+            ]),
+            json!({}),
+        );
+        play(&mut graph, &|_| ok(json!({"n": 3})));
+        let expected = if runs {
+            State::Completed
+        } else {
+            State::Skipped
+        };
+        assert_eq!(state(&graph, "b"), expected, "{test}");
+    }
+}
+
+#[test]
+fn for_each_collects_in_item_order() {
+    let each = |max_failures: u16| {
+        let action = read_action(
+            "a",
+            json!({"input": {"path": {"$ref": "item#/p"}}, "for_each": {"items": "action:list.output#/all", "max": 5, "max_failures": max_failures}}),
+        );
+        let mut graph = full(
+            json!([action, read_action("list", json!({}))]),
+            json!({"execution": {"max_parallel": 2}}),
+        );
+        play(&mut graph, &|id| match id {
+            "list" => ok(json!({"all": [{"p": "x"}, {"p": "y"}, {"p": "z"}]})),
+            "a[1]" => failed(Code::ToolError, "no"),
+            id => ok(json!(id)),
+        });
+        graph
+    };
+    let graph = each(1);
+    let node = graph.node(&"a".into()).expect("a node");
+    assert_eq!(
+        node.output.as_ref().map(|one| &one.value),
+        Some(&json!(["a[0]", null, "a[2]"]))
+    );
+    assert_eq!(
+        graph.node(&"a[2]".into()).and_then(|one| one.input.clone()),
+        Some(json!({"path": "z"}))
+    );
+    assert_eq!(graph.aggregate(), Status::Completed);
+    let mut graph = each(0);
+    assert_eq!(state(&graph, "a"), State::Failed);
+    decide(&mut graph, Some("a"), Choice::Retry, Actor::Model);
+    assert_eq!(
+        (state(&graph, "a[0]"), state(&graph, "a[1]")),
+        (State::Completed, State::Running)
+    );
+}
+
+#[test]
+fn empty_fan_outs_complete() {
+    let action = read_action(
+        "a",
+        json!({"for_each": {"items": "action:list.output", "max": 5}}),
+    );
+    let mut graph = full(
+        json!([read_action("list", json!({})), action.clone()]),
+        json!({}),
+    );
+    play(&mut graph, &|_| ok(json!([])));
+    assert_eq!(
+        graph
+            .node(&"a".into())
+            .and_then(|node| node.output.clone())
+            .map(|one| one.value),
+        Some(json!([]))
+    );
+    let mut graph = full(json!([read_action("list", json!({})), action]), json!({}));
+    play(&mut graph, &|_| ok(json!([1, 2, 3, 4, 5, 6])));
+    let why = graph.node(&"a".into()).and_then(|node| node.why);
+    assert_eq!(why, Some(Code::FanOutTooLarge));
+}
+
+#[test]
+fn repeat_ends_by_condition_or_maximum() {
+    let run = |done_at: u64| {
+        let until = json!({"ref": "own#/n", "equals": done_at});
+        let mut graph = full(
+            json!([read_action(
+                "a",
+                json!({"repeat": {"max": 3, "until": until, "delay_ms": 10}})
+            )]),
+            json!({}),
+        );
+        let count = std::cell::Cell::new(0_u64);
+        play(&mut graph, &|_| {
+            count.set(count.get() + 1);
+            ok(json!({"n": count.get()}))
+        });
+        (state(&graph, "a"), count.get())
+    };
+    assert_eq!(run(2), (State::Completed, 2));
+    assert_eq!(run(9), (State::Completed, 3));
+}
+
+#[test]
+fn cancel_aborts_and_waits_for_the_grace() {
+    let mut graph = calls(json!([
+        {"id": "a", "type": "tool", "name": "mystery"},
+        read_call("b", json!({})),
+        {"id": "c", "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}},
+        read_call("d", json!({"depends": "a"})),
+    ]));
+    step(&mut graph, Event::Begin, 0);
+    step(
+        &mut graph,
+        Event::Suspended {
+            id: "c".into(),
+            attempt: 1,
+            on: Suspension::Child {
+                run: "r".to_owned(),
+            },
+        },
+        1,
+    );
+    let commands = step(&mut graph, Event::Cancel, 2);
+    let aborted: Vec<_> = commands
+        .iter()
+        .filter_map(|one| match one {
+            Command::Abort { id, .. } => Some(id.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(aborted, ["a", "b", "c"]);
+    assert_eq!(
+        (state(&graph, "c"), state(&graph, "d")),
+        (State::Canceled, State::Canceled)
+    );
+    step(&mut graph, finish("b", 1, lost(Sent::No, false)), 3);
+    let commands = step(
+        &mut graph,
+        Event::TimerFired {
+            id: "a".into(),
+            attempt: 1,
+        },
+        5_002,
+    );
+    assert_eq!(
+        (state(&graph, "a"), state(&graph, "b")),
+        (State::Uncertain, State::Canceled)
+    );
+    assert_eq!(commands.last(), Some(&Command::Quiescent(Why::Canceled)));
+    assert_eq!(graph.status(), Status::Canceled);
+}
+
+#[test]
+fn used_up_budgets_let_running_actions_end() {
+    let mut graph = calls(json!([
+        read_call("a", json!({})),
+        read_call("b", json!({"depends": "a"}))
+    ]));
+    step(&mut graph, Event::Begin, 0);
+    step(&mut graph, Event::BudgetGone, 1);
+    assert_eq!(
+        (state(&graph, "a"), state(&graph, "b")),
+        (State::Running, State::Canceled)
+    );
+    let commands = step(&mut graph, finish("a", 1, done()), 2);
+    assert_eq!(commands.last(), Some(&Command::Quiescent(Why::Canceled)));
+    assert_eq!(
+        graph.node(&"b".into()).and_then(|node| node.why),
+        Some(Code::BudgetExhausted)
+    );
+}
+
+#[test]
+fn take_over_follows_the_class() {
+    for (name, args, class, expected) in [
+        (
+            "read",
+            json!({"path": "a"}),
+            Class::Replayable,
+            State::Running,
+        ),
+        (
+            "write_file",
+            json!({"path": "a", "text": "b"}),
+            Class::Keyed,
+            State::Running,
+        ),
+        ("mystery", json!({}), Class::AtMostOnce, State::Uncertain),
+    ] {
+        let mut graph = calls(json!([{"id": "a", "type": "tool", "name": name, "args": args}]));
+        let key = started(&step(&mut graph, Event::Begin, 0))[0].key.clone();
+        assert_eq!(
+            graph.node(&"a".into()).map(action_graph::node::Node::class),
+            Some(class)
+        );
+        let lost = Event::Recovered {
+            id: "a".into(),
+            attempt: 1,
+            found: Found::Nothing,
+        };
+        let commands = step(&mut graph, lost, 1);
+        assert_eq!(state(&graph, "a"), expected, "{name}");
+        for again in started(&commands) {
+            assert_eq!((again.attempt, &again.key), (1, &key));
+        }
+        let stored = Event::Recovered {
+            id: "a".into(),
+            attempt: 1,
+            found: Found::Ended(done()),
+        };
+        if expected == State::Running {
+            step(&mut graph, stored, 2);
+            assert_eq!(state(&graph, "a"), State::Completed);
+        }
+    }
+}
+
+#[test]
+fn questions_wait_and_wake() {
+    let mut graph = calls(
+        json!([{"id": "q", "type": "tool", "name": "human.ask", "args": {"kind": "confirmation", "title": "Go on?"}}, read_call("b", json!({"depends": "q"}))]),
+    );
+    let commands = step(&mut graph, Event::Begin, 0);
+    assert!(commands.iter().any(|one| matches!(one, Command::Ask(_))));
+    assert_eq!(commands.last(), Some(&Command::Quiescent(Why::UserNeeded)));
+    assert!(graph.is_durable());
+    let unknown = Event::Recovered {
+        id: "q".into(),
+        attempt: 1,
+        found: Found::Unknown,
+    };
+    assert_eq!(started(&step(&mut graph, unknown, 1))[0].attempt, 2);
+    step(&mut graph, finish("q", 2, done()), 2);
+    assert_eq!(state(&graph, "b"), State::Running);
+}
+
+#[test]
+fn timers_resume_suspended_attempts() {
+    let mut graph =
+        calls(json!([{"id": "w", "type": "tool", "name": "runtime.wait", "args": {"ms": 10}}]));
+    step(&mut graph, Event::Begin, 0);
+    let commands = step(
+        &mut graph,
+        Event::Suspended {
+            id: "w".into(),
+            attempt: 1,
+            on: Suspension::Timer { at: 10 },
+        },
+        0,
+    );
+    assert_eq!(commands.last(), Some(&Command::Quiescent(Why::Waiting)));
+    let commands = step(
+        &mut graph,
+        Event::TimerFired {
+            id: "w".into(),
+            attempt: 1,
+        },
+        10,
+    );
+    assert!(commands.contains(&Command::Resume {
+        id: "w".into(),
+        attempt: 1
+    }));
+}
+
+#[test]
+fn plans_start_by_decision() {
+    let mut graph = full(
+        json!([read_action("a", json!({}))]),
+        json!({"intent": "plan"}),
+    );
+    assert_eq!(graph.status(), Status::Pending);
+    let commands = decide(&mut graph, None, Choice::Execute, Actor::Human);
+    assert_eq!(started(&commands).len(), 1);
+}
+
+#[test]
+fn revisions_replace_what_has_not_started() {
+    let mut graph = full(
+        json!([
+            read_action("a", json!({})),
+            read_action("b", json!({"depends_on": ["a"]}))
+        ]),
+        json!({}),
+    );
+    step(&mut graph, Event::Begin, 0);
+    let world = world();
+    let new = fenced(
+        &envelope(json!([read_action("c", json!({}))]), json!({})),
+        "",
+    );
+    let actions = world.accepted(&new).declaration.actions().to_vec();
+    step(
+        &mut graph,
+        Event::Revise {
+            actions: actions.clone(),
+            constants: [].into(),
+        },
+        1,
+    );
+    assert_eq!(graph.generation, 2);
+    assert!(graph.node(&"b".into()).is_none());
+    assert_eq!(state(&graph, "c"), State::Running);
+    assert_eq!(
+        step(
+            &mut graph,
+            Event::Revise {
+                actions,
+                constants: [].into()
+            },
+            2
+        ),
+        [Command::Count(Counted::Refused)]
+    );
+}
+
+#[test]
+fn private_values_taint_their_consumers() {
+    let mut graph = calls(json!([
+        {"id": "s", "type": "tool", "name": "salaries"},
+        {"id": "l", "type": "tool", "name": "list", "args": {"of": {"$ref": "action:s.output#/sum"}}},
+    ]));
+    play(&mut graph, &|_| ok(json!({"sum": 7})));
+    let node = graph.node(&"l".into()).expect("a node");
+    assert_eq!(node.input, Some(json!({"of": 7})));
+    assert_eq!(
+        node.visibility(),
+        action_graph::policy::Visibility::RuntimeOnly
+    );
+}
+
+#[test]
+fn outputs_above_the_bound_fail() {
+    let mut world = world();
+    world.rules.limits.stored_output_bytes = 10;
+    let mut graph = graph_of(&world, &act(json!([read_call("a", json!({}))])));
+    play(&mut graph, &|_| ok(json!("more than ten bytes")));
+    assert_eq!(
+        graph.node(&"a".into()).and_then(|node| node.why),
+        Some(Code::OutputTooLarge)
+    );
+}
+
+#[test]
+fn one_action_cancels_alone() {
+    let mut graph = calls(json!([
+        read_call("a", json!({})),
+        read_call("b", json!({})),
+        read_call("c", json!({"depends": "a"}))
+    ]));
+    step(&mut graph, Event::Begin, 0);
+    step(&mut graph, Event::CancelAction { id: "a".into() }, 1);
+    let id: ActionId = "a".into();
+    go_on(&mut graph, finish("a", 1, lost(Sent::No, false)), &|_| None);
+    assert_eq!(
+        graph.node(&id).map(|node| node.state),
+        Some(State::Canceled)
+    );
+    assert_eq!(
+        (state(&graph, "b"), state(&graph, "c")),
+        (State::Running, State::Blocked(Block::Dependency))
+    );
+}
+
+#[test]
+fn timeouts_can_only_be_lowered() {
+    use action_graph::action::ExecutorKind;
+    let limits = action_graph::limits::Limits::default();
+    assert_eq!(limits.timeout_ms(ExecutorKind::Tool, None), 120_000);
+    assert_eq!(limits.timeout_ms(ExecutorKind::Tool, Some(5)), 5);
+    assert_eq!(
+        limits.timeout_ms(ExecutorKind::Service, Some(u32::MAX)),
+        60_000
+    );
+}
+
+#[test]
+fn unsafe_retries_have_keys_of_their_own() {
+    let action = read_action(
+        "a",
+        json!({"executor": {"type": "tool", "target": "mystery"}, "failure_policy": {"mode": "retry", "max_attempts": 2}}),
+    );
+    let mut graph = full(json!([action]), json!({}));
+    let first = started(&step(&mut graph, Event::Begin, 0))[0].key.clone();
+    step(&mut graph, finish("a", 1, lost(Sent::No, true)), 1);
+    let commands = step(
+        &mut graph,
+        Event::TimerFired {
+            id: "a".into(),
+            attempt: 1,
+        },
+        900,
+    );
+    assert_ne!(started(&commands)[0].key, first);
+}
+
+#[test]
+fn items_that_may_fail_abort_nothing() {
+    let run = |max_failures: u16| {
+        let each = json!({"items": "action:list.output", "max": 5, "max_failures": max_failures});
+        let action = read_action("a", json!({"failure_policy": "abort", "for_each": each}));
+        let mut graph = full(json!([read_action("list", json!({})), action]), json!({}));
+        play(&mut graph, &|id| match id {
+            "list" => ok(json!([1, 2])),
+            "a[0]" => failed(Code::ToolError, "no"),
+            _ => ok(json!(1)),
+        });
+        graph.stop
+    };
+    assert_eq!((run(1), run(0)), (None, Some(Stop::Aborted)));
+}
+
+#[test]
+fn waived_actions_survive_a_cancel() {
+    let bound = json!({"input": {"path": {"$ref": "action:a.output#/none"}}});
+    let mut graph = full(
+        json!([
+            read_action("a", json!({})),
+            read_action("b", bound),
+            read_action("c", json!({"depends_on": ["b"]}))
+        ]),
+        json!({}),
+    );
+    play(&mut graph, &|id| {
+        (id == "a").then(|| ok(json!({}))).flatten()
+    });
+    decide(&mut graph, Some("b"), Choice::Skip, Actor::Model);
+    assert_eq!(state(&graph, "c"), State::Running);
+    step(&mut graph, Event::Cancel, 9);
+    assert_eq!(state(&graph, "b"), State::Blocked(Block::Input));
+}
+
+#[test]
+fn outputs_of_failed_fan_outs_are_not_bound() {
+    let each = read_action(
+        "each",
+        json!({"failure_policy": "continue", "for_each": {"items": "input:event#/list", "max": 5}}),
+    );
+    let bound = read_action(
+        "b",
+        json!({"input": {"path": {"$ref": "action:each.output#/1"}}}),
+    );
+    let mut graph = full(json!([each, bound]), json!({}));
+    play(&mut graph, &|id| match id {
+        "each[0]" => failed(Code::ToolError, "no"),
+        _ => ok(json!("x")),
+    });
+    assert_eq!(
+        (state(&graph, "each"), state(&graph, "b")),
+        (State::Failed, State::Blocked(Block::Input))
+    );
+}

@@ -1,0 +1,353 @@
+//! A catalogue, a conversation, and outputs of a model.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use action_graph::accept::{Repair, Verdict, accept};
+use action_graph::action::{Effect, ExecutorKind, Idempotency};
+use action_graph::catalog::{Catalog, Cost, Entry};
+use action_graph::code::Code;
+use action_graph::graph::Graph;
+use action_graph::ids::GraphId;
+use action_graph::json::canonical;
+use action_graph::node::{Output, Sent};
+use action_graph::output::ModelOutput;
+use action_graph::policy::Visibility;
+use action_graph::result::observe::Budget;
+use action_graph::result::tokens::estimate;
+use action_graph::rules::{Known, KnownAction, KnownGraph, Rules};
+use action_graph::schedule::{Command, Event, Failure, Outcome, Suspension, Why, step};
+use action_graph::validate::{Accepted, Context};
+use serde_json::{Value, json};
+
+/// What a declaration is judged by in tests.
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) catalog: Catalog,
+    pub(crate) known: Known,
+    pub(crate) rules: Rules,
+}
+
+impl World {
+    pub(crate) fn context(&self) -> Context<'_> {
+        Context {
+            catalog: &self.catalog,
+            known: &self.known,
+            rules: &self.rules,
+        }
+    }
+
+    pub(crate) fn judge(&self, output: &ModelOutput) -> Verdict {
+        accept(output, self.context())
+    }
+
+    #[track_caller]
+    pub(crate) fn accepted(&self, output: &ModelOutput) -> Accepted {
+        match self.judge(output) {
+            Verdict::Accepted(accepted) => *accepted,
+            other => panic!("not accepted: {other:#?}"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn refused(&self, output: &ModelOutput) -> Repair {
+        match self.judge(output) {
+            Verdict::Repair(repair) => *repair,
+            other => panic!("not refused: {other:#?}"),
+        }
+    }
+
+    /// Codes of a verdict, with their places.
+    pub(crate) fn codes(&self, output: &ModelOutput) -> Vec<(Code, String)> {
+        let diagnostics = match self.judge(output) {
+            Verdict::Accepted(accepted) => accepted.diagnostics,
+            Verdict::Repair(repair) => repair.diagnostics,
+            Verdict::Content(_) => Vec::new(),
+        };
+        diagnostics
+            .into_iter()
+            .map(|one| (one.code, one.pointer))
+            .collect()
+    }
+}
+
+fn tool(name: &str, description: &str, schema: Value) -> Entry {
+    Entry::new(ExecutorKind::Tool, name, description, schema)
+}
+
+fn object(properties: Value, required: &[&str]) -> Value {
+    json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+}
+
+pub(crate) fn entries() -> Vec<Entry> {
+    let text = || json!({"type": "string"});
+    let read = |entry: Entry| entry.acting(&[Effect::Read], Idempotency::Safe);
+    let agent = |name, line| Entry::new(ExecutorKind::Agent, name, line, json!({"type": "object"}));
+    let mut ungranted = read(tool("admin", "Change settings.", object(json!({}), &[])));
+    ungranted.granted = false;
+    let mut offline = read(tool("offline", "Is away.", object(json!({}), &[])));
+    offline.available = false;
+    let mut private = read(tool("salaries", "Read salaries.", object(json!({}), &[])));
+    private.visibility = Visibility::RuntimeOnly;
+    let mut statue = agent("statue", "Takes no work.");
+    statue.can_execute = false;
+    let mut costly = agent("researcher", "Researches questions on the web.").able(&["research"]);
+    costly.cost = Cost::High;
+    vec![
+        read(tool(
+            "read",
+            "Read a file of the workspace.",
+            object(
+                json!({"path": text(), "lines": {"type": "integer", "minimum": 1}}),
+                &["path"],
+            ),
+        ))
+        .able(&["filesystem", "read"]),
+        read(tool(
+            "glob",
+            "Find files by pattern.",
+            object(json!({"pattern": text()}), &["pattern"]),
+        ))
+        .able(&["filesystem", "search"]),
+        read(tool("list", "List things.", json!({"type": "object"}))),
+        tool(
+            "write_file",
+            "Write a file.",
+            object(json!({"path": text(), "text": text()}), &["path", "text"]),
+        )
+        .acting(&[Effect::Write], Idempotency::Keyed),
+        tool(
+            "send_mail",
+            "Send a mail.",
+            object(json!({"to": text(), "text": text()}), &["to", "text"]),
+        )
+        .acting(&[Effect::Send], Idempotency::Unsafe),
+        tool("delete_all", "Delete everything.", object(json!({}), &[]))
+            .acting(&[Effect::Delete], Idempotency::Unsafe),
+        tool("mystery", "Does something.", json!({"type": "object"})),
+        ungranted,
+        offline,
+        private,
+        statue,
+        costly,
+        agent("code-reviewer", "Reviews code changes and reports risks.")
+            .able(&["code_review", "frontend"]),
+        Entry::new(
+            ExecutorKind::Service,
+            "billing",
+            "Invoices of customers.",
+            json!({"type": "object"}),
+        )
+        .able(&["invoices"]),
+        Entry::new(
+            ExecutorKind::Pipeline,
+            "nightly",
+            "Runs the nightly checks.",
+            json!({"type": "object"}),
+        ),
+    ]
+}
+
+/// An agent that may declare, in a conversation with two earlier graphs.
+pub(crate) fn world() -> World {
+    let action = |status: &str, satisfying, output: Value| KnownAction {
+        status: status.to_owned(),
+        satisfying,
+        private: false,
+        summary: "found two files".to_owned(),
+        output: Some(output),
+        error: None,
+    };
+    let mut salaries = action("completed", true, json!({"sum": 1}));
+    salaries.private = true;
+    let done = KnownGraph {
+        id: GraphId("g_done".to_owned()),
+        open: false,
+        expired: false,
+        actions: BTreeMap::from([
+            (
+                "found".into(),
+                action("completed", true, json!({"files": ["a", "b"], "text": "x"})),
+            ),
+            ("broke".into(), action("failed", false, Value::Null)),
+            ("salaries".into(), salaries),
+            (
+                "long".into(),
+                action("completed", true, "x".repeat(70_000).into()),
+            ),
+        ]),
+    };
+    let mut pending = action("running", false, Value::Null);
+    pending.output = None;
+    let open = KnownGraph {
+        id: GraphId("g_open".to_owned()),
+        open: true,
+        expired: false,
+        actions: BTreeMap::from([("pending".into(), pending)]),
+    };
+    let gone = KnownGraph {
+        id: GraphId("g_gone".to_owned()),
+        open: false,
+        expired: true,
+        actions: BTreeMap::new(),
+    };
+    World {
+        catalog: Catalog::new(entries()),
+        known: Known {
+            goal: "Fix the buttons of the toolbar.".to_owned(),
+            event: json!({"message": {"text": "Fix it"}, "list": [1, 2, 3]}),
+            graphs: vec![gone, done, open],
+            can_persist: true,
+            can_ask: true,
+            remaining_ms: 60_000,
+            ..Known::default()
+        },
+        rules: Rules {
+            enabled: true,
+            ..Rules::default()
+        },
+    }
+}
+
+/// A carrier call of kind act.
+pub(crate) fn act(calls: Value) -> ModelOutput {
+    ModelOutput::carrier(json!({"kind": "act", "message": "I look.", "calls": calls}).to_string())
+}
+
+/// One call of the tool `read`, with further fields.
+pub(crate) fn read_call(id: &str, more: Value) -> Value {
+    let mut call = json!({"id": id, "type": "tool", "name": "read", "args": {"path": "a"}});
+    for (key, value) in more.as_object().expect("fields") {
+        call[key] = value.clone();
+    }
+    call
+}
+
+/// One action of the full DSL that reads, with further fields.
+pub(crate) fn read_action(id: &str, more: Value) -> Value {
+    let mut action = json!({"type": "action", "id": id, "title": id, "description": "Read.", "reason": "Needed.",
+        "operation": "read", "executor": {"type": "tool", "target": "read"}, "input": {"path": "a"}});
+    for (key, value) in more.as_object().expect("fields") {
+        action[key] = value.clone();
+    }
+    action
+}
+
+/// An envelope of the full DSL around actions, with further fields.
+pub(crate) fn envelope(actions: Value, more: Value) -> Value {
+    let mut envelope = json!({"type": "agent.protocol", "version": "1", "intent": "execute", "title": "Work",
+        "payload": {"type": "action_graph", "actions": actions}});
+    for (key, value) in more.as_object().expect("fields") {
+        envelope[key] = value.clone();
+    }
+    envelope
+}
+
+/// A text with the block and what stands behind it.
+pub(crate) fn fenced(envelope: &Value, behind: &str) -> ModelOutput {
+    let text = format!(
+        "```json agent-protocol\n{}\n```\n{behind}",
+        canonical(envelope)
+    );
+    ModelOutput::text(&text)
+}
+
+/// Compares with a file under `tests/golden`; `RUNNEL_BLESS=1` writes it.
+#[track_caller]
+pub(crate) fn golden(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name);
+    if std::env::var_os("RUNNEL_BLESS").is_some() {
+        std::fs::write(&path, text).expect("the golden file can be written");
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        expected == text,
+        "{name} differs (RUNNEL_BLESS=1 writes it):\n--- expected\n{expected}\n--- found\n{text}"
+    );
+}
+
+/// The graph of an output that is accepted.
+#[track_caller]
+pub(crate) fn graph_of(world: &World, output: &ModelOutput) -> Graph {
+    let accepted = world.accepted(output);
+    let id = GraphId("g_test".to_owned());
+    Graph::new(id, accepted, &world.rules, &world.known, Vec::new())
+}
+
+/// Begins a graph and ends its attempts as `outcome` says; agents without one wait for a child run.
+pub(crate) fn play(graph: &mut Graph, outcome: &dyn Fn(&str) -> Option<Outcome>) -> Option<Why> {
+    go_on(graph, Event::Begin, outcome)
+}
+
+/// The same from an event on.
+pub(crate) fn go_on(
+    graph: &mut Graph,
+    event: Event,
+    outcome: &dyn Fn(&str) -> Option<Outcome>,
+) -> Option<Why> {
+    let (mut events, mut why, mut now) = (vec![event], None, 1_000);
+    while let Some(event) = events.pop() {
+        now += 10;
+        for command in step(graph, event, now) {
+            match command {
+                Command::Execute(one) => {
+                    let (id, attempt) = (one.id, one.attempt);
+                    if let Some(outcome) = outcome(id.as_str()) {
+                        events.push(Event::Finished {
+                            id,
+                            attempt,
+                            outcome,
+                        });
+                    }
+                }
+                Command::SpawnChild(one) => {
+                    let (id, attempt) = (one.id, one.attempt);
+                    events.push(if let Some(outcome) = outcome(id.as_str()) {
+                        Event::Finished {
+                            id,
+                            attempt,
+                            outcome,
+                        }
+                    } else {
+                        let run = "run_child".to_owned();
+                        Event::Suspended {
+                            id,
+                            attempt,
+                            on: Suspension::Child { run },
+                        }
+                    });
+                }
+                Command::SetTimer { id, attempt, .. } => {
+                    events.push(Event::TimerFired { id, attempt });
+                }
+                Command::Quiescent(reason) => why = Some(reason),
+                _ => {}
+            }
+        }
+    }
+    why
+}
+
+pub(crate) fn ok(value: Value) -> Option<Outcome> {
+    let output = match &value {
+        Value::String(text) => Output::text(text),
+        _ => Output::json(value),
+    };
+    Some(Outcome::Ok {
+        output,
+        satisfying: true,
+    })
+}
+
+pub(crate) fn failed(code: Code, message: &str) -> Option<Outcome> {
+    Some(Outcome::Err(Failure::new(code, message, Sent::Yes)))
+}
+
+pub(crate) fn budget() -> Budget<'static> {
+    Budget {
+        window: 200_000,
+        count: &estimate,
+    }
+}
