@@ -55,7 +55,7 @@ interactions = true
 /// The files of the agents, and the places that their service may reach beside public HTTPS.
 #[derive(clap::Args, Default)]
 pub(crate) struct ConnectorArgs {
-    /// Serve the agent of this file, too: `runner_id` (such as dify-agent) and `[config]`, as for `runnel-connectors
+    /// Serve the agent of this file, too: `runner_id` (a platform by name or id) and `[config]`, as for `runnel-connectors
     /// try`. The agent gets the file's name. May be repeated.
     #[arg(long, value_name = "FILE")]
     connectors: Vec<PathBuf>,
