@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::support::connectors::{ConnectorHouse, PLATFORM_KEY, connectors};
-use crate::support::until;
+use crate::support::runner::SECRET;
 use crate::support::upstream::Reply;
+use crate::support::{Stage, until};
 
 const CONVERSATION: &str = "11111111-2222-3333-4444-555555555555";
 const KEY: &str = "api-key = \"env:CONNECTOR_DIFY\"";
@@ -112,28 +113,13 @@ async fn invalid_configurations_fail_before_the_network() {
 
 #[tokio::test]
 async fn legacy_ids_are_offered_on_demand() {
-    let house = ConnectorHouse::open(KEY).await;
+    let stage = Stage::new().await;
     let legacy = connectors(&["--ids", "langbot"]).await;
-    let offered = async |url: &str, name: &str| {
-        let endpoint =
-            json!({"name": name, "base_url": url, "secret": crate::support::runner::SECRET});
-        let made = house
-            .gateway
-            .admin()
-            .create("/v1/runner-endpoints", &endpoint)
-            .await;
-        assert!(made.status < 300, "{}", made.body);
-        made.body.to_string()
-    };
-    offered(&legacy.url, "legacy").await;
+    let endpoint = json!({"name": "legacy", "base_url": legacy.url, "secret": SECRET});
+    let made = stage.admin.create("/v1/runner-endpoints", &endpoint).await;
+    assert!(made.status < 300, "{}", made.body);
     until("the ids of LangBot", async || {
-        let runners = house
-            .gateway
-            .admin()
-            .get("/v1/runners")
-            .await
-            .body
-            .to_string();
+        let runners = stage.admin.get("/v1/runners").await.body.to_string();
         runners.contains("plugin:langbot/dify-agent/default")
     })
     .await;

@@ -17,8 +17,11 @@ use crate::support::{Directory, Engine, Postgres, Printed, Sqlite, programs, run
 const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 /// The address of the Local Agent where it has none of its own.
 const LOCAL_AGENT: &str = "127.0.0.1:9101";
-/// Runners whose addresses are fixed in LangBot.
-const FIXED: [&str; 2] = ["app-id = \"app-4\"\n", "app-id = \"app-8\"\n"];
+/// A line of the agents whose addresses LangBot fixes, and the path of their API: a user leaves these out.
+const FIXED: [(&str, &str); 2] = [
+    ("app-id = \"app-4\"\n", "/api/v1"),
+    ("app-id = \"app-8\"\n", ""),
+];
 
 /// Addresses of the fixture, and the paths of the fake platforms that take their places.
 const ADDRESSES: [(&str, &str); 7] = [
@@ -47,22 +50,19 @@ async fn nine_migrated_pipelines_answer_two_turns(#[values(Sqlite, Postgres)] en
     let told = migrate(&directory, &database.source, &service.url).await;
     let gateway = serve(&directory, &told, &platforms, &local_agent).await;
 
+    let mut wrong = Vec::new();
     for turn in ["hello", "again"] {
         for pipeline in pipelines() {
             let name = pipeline["name"].as_str().unwrap();
             let answer = ask(&gateway, &pipeline["uuid"], &format!("{turn} {name}")).await;
-            assert!(
-                answer.contains(&format!("heard {turn} {name} in ")),
-                "{name}: {answer}"
-            );
+            let is_heard = answer.contains(&format!("heard {turn} {name}"));
             let is_known = !answer.contains("a new conversation");
-            assert_eq!(
-                is_known,
-                turn == "again" || keeps_sessions(name),
-                "{name}: {answer}"
-            );
+            if !is_heard || is_known != (turn == "again" || keeps_sessions(name)) {
+                wrong.push(format!("{name}: {answer}"));
+            }
         }
     }
+    assert_eq!(wrong, [""; 0]);
 }
 
 /// Whether the first turn already names a conversation: the caller's, or one that is made before the message.
@@ -128,17 +128,14 @@ async fn serve(
     let written = std::fs::read_to_string(directory.file("runnel.toml")).unwrap();
     let place = local_agent.url.strip_prefix("http://").unwrap();
     let mut written = written.replace(LOCAL_AGENT, place);
-    for line in FIXED {
+    for (line, path) in FIXED {
         assert!(written.contains(line), "{line}: {written}");
-        let base = format!("{line}base-url = \"{}\"\n", platforms.url);
+        let base = format!("{line}base-url = \"{}{path}\"\n", platforms.url);
         written = written.replace(line, &base);
     }
     directory.write("runnel.toml", &written);
     let mut variables = variables(told);
-    let database = format!(
-        "sqlite://{}?mode=rwc",
-        directory.file("runnel.db").display()
-    );
+    let database = format!("sqlite://{}", directory.file("runnel.db").display());
     variables.push(("RUNNEL__DATABASE__URL".to_owned(), database));
     variables.push((
         "RUNNEL__SERVER__LISTEN".to_owned(),
@@ -176,6 +173,8 @@ async fn ask((client, _): &(Client, Listening), pipeline: &Value, text: &str) ->
     let posted = send(posted.json(&query)).await.unwrap();
     assert_eq!(posted.status, 202, "{text}: {}", posted.body);
     let run = client.finished(&posted.run_id()).await;
-    assert_eq!(run["status"], "completed", "{text}: {run}");
-    run["output"].to_string()
+    match run["status"].as_str() {
+        Some("completed") => run["output"].to_string(),
+        _ => run.to_string(),
+    }
 }

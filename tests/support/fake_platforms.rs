@@ -67,9 +67,14 @@ async fn answer(request: Request) -> Response {
     }
 }
 
-/// The answer of a platform to a text. `known`: the id of the conversation that came along.
+/// The answer of a platform to a text, or to parts with one. `known`: the id of the conversation that came along.
 fn text(platform: &str, asked: &Value, known: Option<&str>) -> String {
-    let asked = asked.as_str().unwrap_or_default();
+    let part = |part: &Value| part["text"].as_str().map(str::to_owned);
+    let parts = asked
+        .as_array()
+        .and_then(|parts| parts.iter().find_map(part));
+    let asked = asked.as_str().map(str::to_owned).or(parts);
+    let asked = asked.unwrap_or_else(|| panic!("{platform} was asked nothing"));
     let known = known
         .filter(|id| !id.is_empty())
         .unwrap_or("a new conversation");
@@ -160,19 +165,17 @@ fn coze(path: &str, body: &Value) -> Response {
     ])
 }
 
+/// A workflow, whose nodes tell messages.
 fn dashscope(body: &Value) -> Response {
-    let said = text(
-        "dashscope",
-        &body["input"]["prompt"],
-        body["input"]["session_id"].as_str(),
-    );
-    let output = |text: &str, end: &str| {
-        json!({"output": {"text": text, "session_id": "dash-1", "finish_reason": end}, "request_id": "r",
-            "usage": {"models": [{"input_tokens": 3, "output_tokens": 4}]}})
+    let input = &body["input"];
+    let said = text("dashscope", &input["prompt"], input["session_id"].as_str());
+    let node = |said: &str, end: &str| {
+        let message = json!({"message": {"role": "assistant", "content": said}});
+        json!({"output": {"session_id": "dash-1", "finish_reason": end, "workflow_message": message}, "request_id": "r"})
     };
     sse(&[
-        (Some("result"), output(&said, "null")),
-        (Some("result"), output("", "stop")),
+        (Some("result"), node(&said, "null")),
+        (Some("result"), node("", "stop")),
     ])
 }
 
