@@ -14,7 +14,7 @@ use crate::held::{Held, open_all, read_to_end};
 use crate::host::directly;
 use crate::model::{HELD, HELD_ITEMS, Items, ModelServer, Waits, tell_waits};
 use crate::process::{machine, resident};
-use crate::stage::{SECRET, connectors};
+use crate::stage::{SECRET, connectors, passthrough};
 
 const RUNNER: &str = "plugin:runnel/openai-agent/default";
 /// Streams of one round, one after the other, of each way.
@@ -44,40 +44,54 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     write(options, &json!({"machine": machine(), "connectors": told}))
 }
 
-/// Both ways in turn in each round: one stream after the other, then many at one time.
+/// All ways in turn in each round: one stream after the other, then many at one time, and as many again.
 async fn first_pieces(
     options: &Options,
     gateway: &Gateway,
     model: &ModelServer,
 ) -> anyhow::Result<Value> {
+    let proxy = passthrough(&model.address).await?;
     let service = connectors(options, &model.address).await?;
-    whole(vec![
-        Items::of(&service.address, &gateway.run("bench")).await?,
-    ])?;
-    let mut alone = [Waits::default(), Waits::default()];
-    let mut at_once = [Waits::default(), Waits::default()];
+    let ways = [&model.address, &proxy.address, &service.address];
+    let ask = async |way: usize, count: usize| {
+        let is_run = way + 1 == ways.len();
+        let request = || {
+            if is_run {
+                gateway.run("bench")
+            } else {
+                directly()
+            }
+        };
+        let requests = (0..count).map(|_| request()).collect();
+        let streams = Items::at_once(ways[way], requests).await?;
+        if is_run { whole(streams) } else { Ok(streams) }
+    };
+    let [mut alone, mut burst, mut again]: [[Waits; 3]; 3] = Default::default();
     for _ in 0..options.rounds {
         for _ in 0..ALONE {
-            alone[0].add(Items::of(&model.address, &directly()).await?);
-            let through = Items::of(&service.address, &gateway.run("bench")).await?;
-            add(&mut alone[1], whole(vec![through])?);
+            for (way, waits) in alone.iter_mut().enumerate() {
+                waits.add(ask(way, 1).await?);
+            }
         }
-        let direct = Items::at_once(&model.address, vec![directly(); AT_ONCE]).await?;
-        add(&mut at_once[0], direct);
-        let runs = (0..AT_ONCE).map(|_| gateway.run("bench")).collect();
-        let through = Items::at_once(&service.address, runs).await?;
-        add(&mut at_once[1], whole(through)?);
+        for many in [&mut burst, &mut again] {
+            for (way, waits) in many.iter_mut().enumerate() {
+                waits.add(ask(way, AT_ONCE).await?);
+            }
+        }
     }
     Ok(json!({
-        "one_at_a_time": tell_waits("one by one", &alone[0], &alone[1]),
-        "at_once": tell_waits(&format!("{AT_ONCE} at once"), &at_once[0], &at_once[1]),
+        "alone": tell("alone", &alone),
+        "burst": tell("burst", &burst),
+        "again": tell("again", &again),
     }))
 }
 
-fn add(waits: &mut Waits, streams: Vec<Items>) {
-    for items in streams {
-        waits.add(items);
-    }
+/// What the proxy adds, and what the connectors add.
+fn tell(streams: &str, [direct, proxy, through]: &[Waits; 3]) -> Value {
+    println!("passthrough:");
+    let proxy = tell_waits(streams, direct, proxy);
+    println!("connectors:");
+    json!({"passthrough": proxy, "connectors": tell_waits(streams, direct, through)})
 }
 
 /// Refuses runs that did not complete.

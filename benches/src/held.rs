@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use crate::client::{Connection, Framing, Stream};
 use crate::load::{Ask, Target, drive};
 use crate::process::resident;
-use crate::stage::{Extra, Served, Stage, play, release};
+use crate::stage::{Extra, Served, Stage, passthrough, play, release};
 use crate::stub::Script;
 
 /// Before they are held, so that what is made once is there.
@@ -39,7 +39,7 @@ pub(crate) async fn measure(stage: &Stage) -> anyhow::Result<Vec<Held>> {
     let stub = stage.stub().await?;
     let mut all = Vec::new();
     {
-        let proxy = stage.passthrough(&stub.address).await?;
+        let proxy = passthrough(&stub.address).await?;
         let target = Target {
             name: "passthrough",
             address: proxy.address.clone(),

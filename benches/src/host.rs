@@ -68,8 +68,10 @@ async fn measure(stage: &Stage, database: &Database) -> anyhow::Result<Value> {
             rates.push(ask(&target.address, asking, stage.options.seconds).await?);
         }
         for _ in 0..STREAMS {
-            direct.add(Items::of(&model.address, &directly()).await?);
-            through.add(Items::of(&target.address, &by_gateway(&tokens[0])).await?);
+            direct.add(vec![Items::of(&model.address, &directly()).await?]);
+            through.add(vec![
+                Items::of(&target.address, &by_gateway(&tokens[0])).await?,
+            ]);
         }
     }
     let calls = tell_rates(name, &askings, &rates);

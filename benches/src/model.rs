@@ -125,9 +125,11 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    pub(crate) fn add(&mut self, items: Items) {
-        self.first.push(items.first);
-        self.each.extend(items.each);
+    pub(crate) fn add(&mut self, streams: Vec<Items>) {
+        for items in streams {
+            self.first.push(items.first);
+            self.each.extend(items.each);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::figures::{self, Row};
 use crate::held;
 use crate::load::{Ask, Outcome, Target, drive};
 use crate::process::machine;
-use crate::stage::{Extra, Stage, play, seen};
+use crate::stage::{Extra, Stage, passthrough, play, seen};
 use crate::stub::Script;
 
 /// What is played, and by how many at once.
@@ -90,7 +90,7 @@ type Connections = Vec<(&'static str, u64, u64)>;
 async fn measure(stage: &Stage, scenarios: &[Scenario]) -> anyhow::Result<(Vec<Row>, Connections)> {
     let options = &stage.options;
     let stub = stage.stub().await?;
-    let proxy = stage.passthrough(&stub.address).await?;
+    let proxy = passthrough(&stub.address).await?;
     let mut targets = vec![
         Target {
             name: "direct",

@@ -169,14 +169,6 @@ impl Stage {
         served.context("the stub runner does not start")
     }
 
-    pub(crate) async fn passthrough(&self, upstream: &str) -> anyhow::Result<Served> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["passthrough", upstream]);
-        let log = self.directory.join("passthrough.log");
-        let served = Served::spawn(&mut command, &log).await;
-        served.context("the proxy does not start")
-    }
-
     /// The harness service with these settings, from the directory of the gateway's binary.
     pub(crate) async fn harness(&self, settings: &str) -> anyhow::Result<Served> {
         let binary = self.binary.with_file_name("runnel-harness");
@@ -293,6 +285,14 @@ impl Drop for Stage {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+/// The proxy that does nothing.
+pub(crate) async fn passthrough(upstream: &str) -> anyhow::Result<Served> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["passthrough", upstream]);
+    let served = Served::start(&mut command, Stdio::inherit()).await;
+    served.context("the proxy does not start")
 }
 
 /// The connectors service, from the directory of the gateway's binary. It may reach this platform beside public ones.
