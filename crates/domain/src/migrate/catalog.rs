@@ -36,7 +36,7 @@ pub(super) fn is_catalog(object: &JsonObject) -> bool {
 /// True when a document holds lists of rows at any of the places that [`rows`] looks at.
 pub(super) fn holds_rows(document: &Value) -> bool {
     let mut holds = false;
-    walk(document, String::new(), 0, &mut |object, _| {
+    walk(document, "", 0, &mut |object, _| {
         holds |= is_catalog(object);
     });
     holds
@@ -46,7 +46,7 @@ pub(super) fn holds_rows(document: &Value) -> bool {
 pub(super) fn rows<'a>(document: &Document<'a>) -> Result<Vec<Row<'a>>, Fault> {
     let mut rows = Vec::new();
     let mut fault = None;
-    walk(document.value, String::new(), 0, &mut |object, pointer| {
+    walk(document.value, "", 0, &mut |object, pointer| {
         for (name, kind) in RowKind::LISTS {
             let Some(items) = object.get(*name).and_then(list) else {
                 continue;
@@ -126,20 +126,20 @@ fn list(value: &Value) -> Option<Vec<Value>> {
     }
 }
 
-fn walk(value: &Value, pointer: String, depth: usize, visit: &mut impl FnMut(&JsonObject, &str)) {
+fn walk(value: &Value, pointer: &str, depth: usize, visit: &mut impl FnMut(&JsonObject, &str)) {
     if depth > DEPTH {
         return;
     }
     match value {
         Value::Object(object) => {
-            visit(object, &pointer);
+            visit(object, pointer);
             if let Some(data) = object.get("data") {
-                walk(data, member(&pointer, "data"), depth + 1, visit);
+                walk(data, &member(pointer, "data"), depth + 1, visit);
             }
         }
         Value::Array(items) => {
             for (at, item) in items.iter().enumerate() {
-                walk(item, format!("{pointer}/{at}"), depth + 1, visit);
+                walk(item, &format!("{pointer}/{at}"), depth + 1, visit);
             }
         }
         _ => {}

@@ -261,6 +261,12 @@ fn agent(one: &mut Planned<'_>, is_open: bool, migration: &mut Migration) {
         members,
         text,
     });
+    outside(one, &runner_id, migration);
+}
+
+/// The addresses and the variables of an agent's runner.
+fn outside(one: &mut Planned<'_>, runner_id: &str, migration: &mut Migration) {
+    let plan = &one.plan;
     if plan.server == Server::Connectors {
         let urls = plan
             .config

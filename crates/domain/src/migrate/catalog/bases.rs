@@ -83,13 +83,13 @@ fn other_engine(row: &Row<'_>) -> Option<String> {
         .zip(plugin)
         .map(|(author, name)| format!("{author}/{name}"));
     let engine = engine.map(str::to_owned).or(external)?;
-    let is_own = |own: &&str| own.eq_ignore_ascii_case(&engine);
+    let is_own = |own: &str| own.eq_ignore_ascii_case(&engine);
     let shown: String = engine
         .chars()
         .filter(|c| !c.is_control())
         .take(100)
         .collect();
-    (!OWN_ENGINES.iter().any(|own| is_own(&own))).then_some(shown)
+    (!OWN_ENGINES.iter().any(|own| is_own(own))).then_some(shown)
 }
 
 fn embedding(entry: &mut Entry<'_, '_>, row: &Row<'_>, models: &BTreeSet<String>) {
@@ -118,7 +118,7 @@ fn chunks(entry: &mut Entry<'_, '_>, row: &Row<'_>) {
     let settings = row.value("creation_settings");
     let read = |names: &[&'static str]| {
         let named = |name: &&'static str| Some((*name, settings.get(*name)?.as_u64()?));
-        names.iter().find_map(|name| named(name))
+        names.iter().find_map(named)
     };
     let is_size = |(_, size): &(&str, u64)| (100..=8000).contains(size);
     let Some((name, size)) = read(&CHUNK).filter(is_size) else {
