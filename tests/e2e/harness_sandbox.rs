@@ -289,9 +289,9 @@ async fn refused_start(settings: &str) -> String {
     std::fs::create_dir_all(&root).unwrap();
     let file = root.join("harness.toml");
     let written = format!(
-        "listen = \"127.0.0.1:0\"\nsecret = \"env:HARNESS_SECRET\"\nworkspaces = {:?}\n{settings}\n\
+        "listen = \"127.0.0.1:0\"\nsecret = \"env:HARNESS_SECRET\"\nworkspaces = \"{}\"\n{settings}\n\
          [[harnesses]]\npreset = \"acp\"\ncommand = \"/bin/sh\"\n",
-        root.join("workspaces")
+        root.join("workspaces").display()
     );
     std::fs::write(&file, written).unwrap();
     let mut service = Command::new(runnel_harness());

@@ -17,7 +17,7 @@ pub const PLATFORM_KEY: (&str, &str) = ("CONNECTOR_DIFY", "app-key-of-the-platfo
 /// The three of them. The service is killed on drop.
 pub struct ConnectorHouse {
     pub client: Client,
-    pub gateway: Gateway,
+    _gateway: Gateway,
     pub platform: Upstream,
     _service: Listening,
 }
@@ -40,7 +40,7 @@ impl ConnectorHouse {
         let gateway = gateway.expect("SQLite is always at hand");
         Self {
             client: gateway.client(),
-            gateway,
+            _gateway: gateway,
             platform,
             _service: service,
         }

@@ -1,6 +1,8 @@
 //! The platforms that connectors call, in one server: each answers a text with that text, its own name, and whether it
 //! knows the conversation.
 
+use std::fmt::Write as _;
+
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
@@ -85,9 +87,9 @@ fn sse(events: &[(Option<&str>, Value)]) -> Response {
     let mut body = String::new();
     for (name, data) in events {
         if let Some(name) = name {
-            body.push_str(&format!("event: {name}\n"));
+            let _ = writeln!(body, "event: {name}");
         }
-        body.push_str(&format!("data: {data}\n\n"));
+        let _ = write!(body, "data: {data}\n\n");
     }
     let head = [("content-type", "text/event-stream")];
     (head, Body::from(body)).into_response()
@@ -112,8 +114,11 @@ fn dify(body: &Value) -> Response {
 /// A model that streams: it stands behind the Local Agent. It finds its text again in the history.
 fn openai(body: &Value) -> Response {
     let messages = body["messages"].as_array().cloned().unwrap_or_default();
-    let of_user = messages.iter().filter(|message| message["role"] == "user");
-    let asked = of_user.last().map(|message| &message["content"]);
+    let of_user = |message: &&Value| message["role"] == "user";
+    let asked = messages
+        .iter()
+        .rfind(of_user)
+        .map(|message| &message["content"]);
     let has_history = messages
         .iter()
         .any(|message| message["role"] == "assistant");
@@ -191,7 +196,7 @@ fn langflow(body: &Value) -> Response {
         json!({"event": "token", "data": {"chunk": said}}),
         json!({"event": "end", "data": {"result": message}}),
     ];
-    let body: String = lines.iter().map(|line| format!("{line}\n\n")).collect();
+    let body = format!("{}\n\n{}\n\n", lines[0], lines[1]);
     ([("content-type", "text/event-stream")], body).into_response()
 }
 

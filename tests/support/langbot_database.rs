@@ -1,5 +1,7 @@
 //! A database of LangBot, with the tables and columns of its version 4.11 that a migration reads.
 
+use std::fmt::Write as _;
+
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
 
@@ -157,8 +159,9 @@ pub fn pipelines() -> Vec<Value> {
 fn sql() -> String {
     let mut sql = String::new();
     for (table, columns) in TABLES {
-        sql += &format!(
-            "CREATE TABLE {table} ({columns}, workspace_uuid VARCHAR(36), created_at TIMESTAMP, updated_at TIMESTAMP);\n"
+        let _ = writeln!(
+            sql,
+            "CREATE TABLE {table} ({columns}, workspace_uuid VARCHAR(36), created_at TIMESTAMP, updated_at TIMESTAMP);"
         );
         for (number, row) in rows(table).into_iter().enumerate() {
             let mut row = row.as_object().unwrap().clone();
@@ -170,7 +173,7 @@ fn sql() -> String {
             let names: Vec<_> = row.keys().map(String::as_str).collect();
             let values: Vec<_> = row.values().map(literal).collect();
             let (names, values) = (names.join(", "), values.join(", "));
-            sql += &format!("INSERT INTO {table} ({names}) VALUES ({values});\n");
+            let _ = writeln!(sql, "INSERT INTO {table} ({names}) VALUES ({values});");
         }
     }
     sql

@@ -25,7 +25,7 @@ use write::{Written, write};
 #[derive(clap::Args)]
 pub(super) struct MigrateArguments {
     /// JSON or TOML (a pipeline, a list of them, or an export with several), answers of LangBot's API, the file of an
-    /// SQLite database, or postgres://… (env:NAME and file:PATH keep its password off the command line).
+    /// SQLite database, or `postgres://…` (`env:NAME` and `file:PATH` keep its password off the command line).
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<String>,
     /// Add what is missing to this file, and change nothing that stands there.
@@ -38,11 +38,11 @@ pub(super) struct MigrateArguments {
     /// `plugin:runnel/local-agent/default`.
     #[arg(long, value_enum, default_value = "langbot")]
     local_agent: Local,
-    /// Where `runnel-connectors serve --ids langbot` listens, http://127.0.0.1:9120 for example: it serves the runners
+    /// Where `runnel-connectors serve --ids langbot` listens, `http://127.0.0.1:9120` for example: it serves the runners
     /// that call other services.
     #[arg(long, value_name = "URL", value_parser = address)]
     connectors: Option<String>,
-    /// Where `langbot-bridge` listens, http://127.0.0.1:9200 for example: it serves LangBot's runner plugins and those
+    /// Where `langbot-bridge` listens, `http://127.0.0.1:9200` for example: it serves LangBot's runner plugins and those
     /// of others.
     #[arg(long, value_name = "URL", value_parser = address)]
     bridge: Option<String>,

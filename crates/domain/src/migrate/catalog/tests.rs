@@ -53,7 +53,7 @@ fn of(value: &Value) -> Migration {
     migrate(&[file], Target::default()).unwrap()
 }
 
-fn table<'m>(migration: &'m Migration, kind: TableKind, name: &str) -> Value {
+fn table(migration: &Migration, kind: TableKind, name: &str) -> Value {
     let mut tables = migration.tables.iter();
     let found = tables.find(|table| table.kind == kind && table.name == name);
     let found = found.unwrap_or_else(|| panic!("no {name}: {:?}", migration.resources));

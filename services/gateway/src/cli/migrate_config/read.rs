@@ -18,7 +18,7 @@ use crate::config::{SecretRef, parse_toml};
 const FILE_BYTES: u64 = 16 * 1024 * 1024;
 /// The first bytes of a database file.
 const SQLITE: &[u8] = b"SQLite format 3\0";
-/// Beginnings of URLs; SQLAlchemy names its driver in the last.
+/// Beginnings of URLs; `SQLAlchemy` names its driver in the last.
 const POSTGRES: [&str; 3] = ["postgres://", "postgresql://", "postgresql+asyncpg://"];
 
 /// A source as a document, with the name that it has in reports. `workspace`: of a database, the only one to read.
