@@ -182,7 +182,7 @@ mod tests {
         ));
         assert!(matches!(rows.read(), Err(ForeignError::Rows { .. })));
         let bytes = File::holding(&format!(
-            "{MADE} INSERT INTO things (uuid, config) VALUES ('a', hex(zeroblob(2000)));"
+            "{MADE} INSERT INTO things (uuid, config) VALUES ('a', 'x' || hex(zeroblob(2000)));"
         ));
         assert!(matches!(bytes.read(), Err(ForeignError::Bytes(1000))));
     }
