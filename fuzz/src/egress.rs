@@ -1,8 +1,12 @@
-//! The gateway's guard of URLs, without the client behind it.
+//! The guard of URLs, without the client behind it.
 
-#[path = "../../services/gateway/src/outbound/egress/address.rs"]
+#[path = "../../crates/egress/src/address.rs"]
 mod address;
-#[path = "../../services/gateway/src/outbound/egress/policy.rs"]
+#[path = "../../crates/egress/src/allow_rule.rs"]
+mod allow_rule;
+#[path = "../../crates/egress/src/plain_url.rs"]
+mod plain_url;
+#[path = "../../crates/egress/src/policy.rs"]
 mod policy;
 
 use std::net::{IpAddr, SocketAddr};

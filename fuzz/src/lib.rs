@@ -1,7 +1,7 @@
 //! What holds for every input, one module a target. Each `check` panics where it does not.
 //!
-//! `protocol` and `domain` are used as they are. Three modules of the gateway are pure, too, but behind them stands the
-//! whole gateway: their sources are compiled here once more, so that a target builds in a minute.
+//! `protocol` and `domain` are used as they are. Modules of `egress` and of the gateway are pure, too, but behind them stand
+//! an HTTP client and the whole gateway: their sources are compiled here once more, so that a target builds in a minute.
 
 pub mod cursor;
 pub mod event;
@@ -10,7 +10,6 @@ pub mod sse;
 pub mod token;
 pub mod url;
 
-mod config;
 mod egress;
 
 #[path = "../../services/gateway/src/cursor.rs"]
