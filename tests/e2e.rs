@@ -80,6 +80,8 @@ mod first_run;
 mod forged_tokens;
 #[path = "e2e/framing.rs"]
 mod framing;
+#[path = "e2e/graph.rs"]
+mod graph;
 #[path = "e2e/handed_on.rs"]
 mod handed_on;
 #[path = "e2e/harness.rs"]

@@ -1,4 +1,4 @@
-//! How both carriers become one declaration, and what recovery makes of loose outputs.
+//! Both carriers as one declaration, and recovery of loose outputs.
 
 use action_graph::accept::{AfterRefusal, RepairBudget, Verdict, accept_draft};
 use action_graph::action::{
@@ -323,6 +323,18 @@ fn declared_effects_never_lower_the_class() {
             .expect("resolved")
             .approval
     );
+}
+
+#[test]
+fn one_durable_action_makes_the_graph_durable() {
+    for (persist, mode) in [(Value::Null, Mode::Ephemeral), (json!(true), Mode::Durable)] {
+        let actions = json!([
+            read_action("a", json!({})),
+            read_action("b", json!({"persist": persist}))
+        ]);
+        let accepted = world().accepted(&fenced(&envelope(actions, json!({})), ""));
+        assert_eq!(accepted.declaration.execution.mode, mode);
+    }
 }
 
 #[test]

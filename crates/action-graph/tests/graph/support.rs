@@ -20,7 +20,7 @@ use action_graph::schedule::{Command, Event, Failure, Outcome, Suspension, Why, 
 use action_graph::validate::{Accepted, Context};
 use serde_json::{Value, json};
 
-/// What a declaration is judged by in tests.
+/// Inputs of validation in tests.
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) catalog: Catalog,
@@ -209,6 +209,12 @@ pub(crate) fn world() -> World {
     }
 }
 
+/// Cases of a property: `RUNNEL_GRAPHS`, else the default, with which a debug test ends within seconds.
+pub(crate) fn cases(default: u32) -> u32 {
+    let set = std::env::var_os("RUNNEL_GRAPHS").and_then(|text| text.to_str()?.parse().ok());
+    set.unwrap_or(default)
+}
+
 /// A carrier call of kind act.
 pub(crate) fn act(calls: Value) -> ModelOutput {
     ModelOutput::carrier(json!({"kind": "act", "message": "I look.", "calls": calls}).to_string())
@@ -243,7 +249,7 @@ pub(crate) fn envelope(actions: Value, more: Value) -> Value {
     envelope
 }
 
-/// A text with the block and what stands behind it.
+/// A text with the block and the text behind it.
 pub(crate) fn fenced(envelope: &Value, behind: &str) -> ModelOutput {
     let text = format!(
         "```json agent-protocol\n{}\n```\n{behind}",

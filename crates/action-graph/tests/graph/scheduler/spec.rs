@@ -1,4 +1,4 @@
-//! Random graphs: what each action needs, and how each of its attempts ends.
+//! Random graphs: the needs of each action and the outcomes of its attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,7 +46,7 @@ pub(super) struct ActionSpec {
     pub(super) mode: u8,
     pub(super) max_attempts: u8,
     pub(super) script: Vec<Step>,
-    /// Whether a person must agree, and does.
+    /// Whether an approval is needed, and whether it is given.
     pub(super) approval: Option<bool>,
     /// Items with the scripts of each, and failures that are survived.
     pub(super) each: Option<(Vec<Vec<Step>>, u16)>,
@@ -67,6 +67,18 @@ impl ActionSpec {
 
     pub(super) fn acts(&self) -> bool {
         self.class > 0
+    }
+
+    pub(super) fn rounds(&self) -> u8 {
+        self.repeat.map_or(1, |(max, _)| max)
+    }
+
+    /// Attempts of one iteration at most.
+    pub(super) fn tries(&self) -> u8 {
+        match self.mode {
+            2 | 3 => self.max_attempts,
+            _ => 1,
+        }
     }
 }
 
@@ -293,6 +305,15 @@ impl Spec {
         };
         let id = GraphId("g_test".to_owned());
         Graph::new(id, accepted, &Rules::default(), &known, Vec::new())
+    }
+
+    /// Attempts of all actions and items at most; an action without items counts once.
+    pub(super) fn most_attempts(&self) -> usize {
+        let attempts = self.actions.iter().map(|action| {
+            let items = action.each.as_ref().map_or(1, |(items, _)| items.len() + 1);
+            items * usize::from(action.rounds()) * usize::from(action.tries())
+        });
+        attempts.sum()
     }
 
     /// How an attempt ends, by its number over all attempts of the node.
