@@ -15,14 +15,14 @@ use crate::rules::{CarrierMode, PlainText};
 use crate::sha256;
 use crate::validate::{Accepted, Context, validate};
 
-/// What becomes of a model output.
+/// Result of judging a model output.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// The agent declares nothing: the text is ordinary content.
     Content(String),
     /// A declaration, an answer or an end. Nothing has run yet.
     Accepted(Box<Accepted>),
-    /// Nothing runs; the model is told why, or the run fails.
+    /// Nothing runs; the next model call carries the reasons, or the run fails.
     Repair(Box<Repair>),
 }
 
@@ -39,7 +39,7 @@ pub struct Repair {
     pub raw: String,
 }
 
-/// How an output kept to the protocol, for metrics by model.
+/// Protocol conformance of an output, for metrics by model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Adherence {
     /// The agent declares nothing.
@@ -55,7 +55,7 @@ pub enum Adherence {
 }
 
 impl Verdict {
-    /// How the output kept to the protocol.
+    /// Protocol conformance of the output.
     pub fn adherence(&self) -> Adherence {
         match self {
             Self::Content(_) => Adherence::Content,
@@ -85,7 +85,7 @@ pub struct RepairBudget {
     run: u8,
 }
 
-/// What follows a refused output.
+/// Next step after a refused output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AfterRefusal {
     /// Ask the model once more, with a notice.

@@ -1,4 +1,4 @@
-//! Actions: one node of a graph as it was declared, and what validation found out about it.
+//! Actions: nodes of a graph as declared, with the results of validation.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ pub struct Action {
     /// The result that the model wants to see; the graph's default when absent.
     #[serde(default)]
     pub result: Option<ResultPolicy>,
-    /// What follows a failure.
+    /// Reaction to a failure.
     #[serde(default)]
     pub failure: FailurePolicy,
     /// Raises the durability of the graph.
@@ -71,7 +71,7 @@ pub struct Action {
     /// JSON pointer of its declaration.
     #[serde(default)]
     pub pointer: String,
-    /// What validation decided; absent before.
+    /// Results of validation; absent before.
     #[serde(default)]
     pub resolved: Option<Resolved>,
 }
@@ -117,7 +117,7 @@ pub enum ExecutorKind {
     Agent,
     /// A word of the runtime: wait, merge, checkpoint, summarize, expand, decide.
     Runtime,
-    /// A question to a person.
+    /// A question to the user.
     Human,
     /// A named sequence of fixed steps.
     Pipeline,
@@ -184,7 +184,7 @@ impl Executor {
     }
 }
 
-/// What follows a failure.
+/// Reaction to a failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureMode {
@@ -283,7 +283,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// The action whose end must be known first.
+    /// The action that must settle first.
     pub fn waits_for(&self) -> Option<&ActionId> {
         match self {
             Self::Ending { action, .. }
@@ -329,7 +329,7 @@ pub struct Resources {
     pub write: Vec<String>,
 }
 
-/// The party that chose an executor.
+/// Origin of the choice of an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChosenBy {
@@ -348,18 +348,18 @@ pub struct Resolved {
     pub kind: ExecutorKind,
     /// Its name in the catalogue.
     pub target: String,
-    /// The party that chose it.
+    /// Origin of the choice.
     pub chosen_by: ChosenBy,
     /// Union of declared and known effects.
     pub effects: BTreeSet<Effect>,
-    /// How it may be made again.
+    /// Retry class.
     pub class: Class,
-    /// Whether a person must approve the bound arguments.
+    /// Whether the bound arguments need the user's approval.
     pub approval: bool,
     /// Readers of its result.
     pub visibility: Visibility,
     /// Calls of the target at the same time.
     pub max_parallel: Option<u8>,
-    /// Actions whose end must be known, without having to succeed.
+    /// Actions that must settle first, without having to succeed.
     pub settles: Vec<ActionId>,
 }

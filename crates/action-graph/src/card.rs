@@ -1,4 +1,4 @@
-//! What the model is told about the protocol: system message and carrier schema.
+//! Prompt text of the protocol: system message and carrier schema.
 
 use std::fmt::Write as _;
 

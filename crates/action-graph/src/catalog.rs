@@ -40,10 +40,10 @@ pub struct Entry {
     pub available: bool,
     /// JSON Schema of its arguments.
     pub schema: Value,
-    /// Effects by the word of the operator or a trusted source; empty: unknown.
+    /// Effects as configured by the operator or a trusted source; empty: unknown.
     #[serde(default)]
     pub effects: BTreeSet<Effect>,
-    /// Calls that are made twice, by the same word.
+    /// Idempotency, from the same source.
     #[serde(default)]
     pub idempotency: Idempotency,
     /// Relative cost.
@@ -152,7 +152,7 @@ impl Catalog {
     }
 }
 
-/// The words of the runtime and the questions to a person.
+/// Built-in executors: runtime words and questions to the user.
 fn words() -> Vec<Entry> {
     let object = |properties: Value, required: &[&str]| json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
     let word = |name, line, schema| Entry::new(ExecutorKind::Runtime, name, line, schema);

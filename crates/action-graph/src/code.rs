@@ -36,7 +36,7 @@ pub enum Stage {
 
 macro_rules! codes {
     ($($stage:ident { $($name:ident $text:literal $level:ident $fix:literal,)* })*) => {
-        /// What a diagnostic or an error of an action says. Each variant documents the hint that the model gets.
+        /// Code of a diagnostic or of an action's error. Each variant documents its hint for the model.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[expect(clippy::doc_markdown, reason = "the hints are texts for models")]
         pub enum Code { $($(#[doc = $fix] $name,)*)* }
@@ -60,7 +60,7 @@ macro_rules! codes {
                 match self { $($(Self::$name => Level::$level,)*)* }
             }
 
-            /// What the model should do next.
+            /// Hint for the model: the next step.
             pub fn fix(self) -> &'static str {
                 match self { $($(Self::$name => $fix,)*)* }
             }

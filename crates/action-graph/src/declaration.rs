@@ -18,7 +18,7 @@ pub const CARRIER: &str = "AgentProtocolOutput";
 pub struct Declaration {
     /// Major version of the protocol: 1.
     pub version: u16,
-    /// What it wants.
+    /// Requested operation.
     pub intent: Intent,
     /// Whether state is stored before anything runs.
     pub persist: Option<bool>,
@@ -40,7 +40,7 @@ pub struct Declaration {
     pub base: Option<GraphId>,
     /// Whether a delegated run did its work.
     pub outcome: ReplyOutcome,
-    /// Where it came from.
+    /// Raw text, hashes and sections.
     pub source: Source,
 }
 
@@ -86,7 +86,7 @@ impl Declaration {
     }
 }
 
-/// What a declaration wants.
+/// Operation that a declaration requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Intent {
@@ -232,7 +232,7 @@ pub struct Decision {
     pub graph: GraphId,
     /// The action; absent for the whole graph.
     pub action: Option<ActionId>,
-    /// What shall happen.
+    /// The choice.
     pub choice: Choice,
     /// Why.
     pub reason: String,
@@ -254,7 +254,7 @@ pub enum Choice {
     Abort,
     /// Cancel the graph or the action.
     Cancel,
-    /// Look at blocked actions again.
+    /// Evaluate blocked actions again.
     Resume,
     /// Start a planned graph.
     Execute,

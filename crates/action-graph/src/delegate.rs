@@ -33,11 +33,11 @@ pub struct Assignment {
     pub child_run: Option<String>,
     /// Hash of the grant that the host computed.
     pub authority: Option<String>,
-    /// Where the node request stands.
+    /// Reference to the node request.
     pub context_bundle_ref: String,
     /// The result that is asked for.
     pub expected: ResultPolicy,
-    /// What counts as done.
+    /// Acceptance criteria.
     pub criteria: Vec<String>,
     /// When it must end.
     pub deadline: Option<Millis>,
@@ -49,7 +49,7 @@ pub struct Assignment {
     pub trace: Vec<String>,
     /// Its status word.
     pub status: String,
-    /// Where its result stands.
+    /// Reference to its result.
     pub result: Option<String>,
 }
 
@@ -60,25 +60,25 @@ pub struct Handoff {
     pub id: String,
     /// The assignment that hands over.
     pub from: String,
-    /// The action, agent or person that goes on.
+    /// The receiving action, agent or user.
     pub to: String,
-    /// What was found.
+    /// Summary of the result.
     pub result_summary: String,
     /// Claims with references.
     pub evidence: Vec<Evidence>,
     /// Artifacts.
     pub artifacts: Vec<String>,
-    /// What went wrong and may matter.
+    /// Failed actions of the graph, with their messages.
     pub risks: Vec<String>,
-    /// What is open.
+    /// Unmet acceptance criteria.
     pub unresolved: Vec<String>,
-    /// What comes next.
+    /// Goal of the receiving action.
     pub next_goal: String,
     /// Bounds of the next work.
     pub constraints: Vec<String>,
     /// Actions that it rests on.
     pub dependencies: Vec<ActionId>,
-    /// Where raw results stand.
+    /// References to raw results.
     pub raw_refs: Vec<String>,
     /// Words of the child without a reference.
     pub notes: Vec<String>,

@@ -1,4 +1,4 @@
-//! Diagnostics: a code at a place, with what to do.
+//! Diagnostics: a code, a place and a fix.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,9 +18,9 @@ pub struct Diagnostic {
     pub level: Level,
     /// JSON pointer into the declaration as the model wrote it.
     pub pointer: String,
-    /// What is wrong, at most 300 characters.
+    /// Description of the fault, at most 300 characters.
     pub message: String,
-    /// What to do, when it is more special than the code's own hint.
+    /// Fix; replaces the code's own hint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// Values that would be accepted, at most 12.
@@ -60,7 +60,7 @@ impl Diagnostic {
         self.level == Level::Error
     }
 
-    /// The line of a notice: message, then what to do.
+    /// The line of a notice: message, then fix.
     pub fn line(&self) -> String {
         let fix = self.hint.as_deref().unwrap_or_else(|| self.code.fix());
         let mut line = format!("{}. Fix: {fix}", self.message);

@@ -1,10 +1,10 @@
-//! Effects of actions, and how attempts may be made again.
+//! Effects of actions, and retry classes of attempts.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// What an action changes.
+/// Change that an action makes outside of the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are those of the protocol")]
@@ -55,7 +55,7 @@ impl Effect {
     }
 }
 
-/// The word of an operator or a trusted tool about calls that are made twice.
+/// Idempotency as configured by the operator or reported by a trusted tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Idempotency {
@@ -70,7 +70,7 @@ pub enum Idempotency {
     Unknown,
 }
 
-/// How an attempt may be made again, from the most to the least lenient.
+/// Retry class of an attempt, from the most to the least lenient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {

@@ -25,7 +25,7 @@ pub struct Graph {
     pub id: GraphId,
     /// Revisions so far, from 1.
     pub generation: u32,
-    /// What it was declared for.
+    /// Data of its declaration.
     pub info: Info,
     /// Its actions in the order of their declaration; instances stand behind their fan-out.
     pub nodes: Vec<Node>,
@@ -45,7 +45,7 @@ pub struct Graph {
     links: Links,
 }
 
-/// What a graph was declared for.
+/// Data of a graph's declaration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Info {
     /// Short label.
@@ -180,7 +180,7 @@ impl Graph {
             .filter(move |node| node.parent.as_ref() == Some(id))
     }
 
-    /// Attempts whose end is not known, for reconciliation after a take-over.
+    /// Open attempts (started, without a known end), for reconciliation after a take-over.
     pub fn open_attempts(&self) -> impl Iterator<Item = (&ActionId, u32)> {
         let open = self.nodes.iter().filter(|node| node.has_open_attempt());
         open.map(|node| (&node.action.id, node.attempt))
@@ -290,7 +290,7 @@ impl Node {
         resolved.map_or("", |one| one.target.as_str())
     }
 
-    /// How it may be made again.
+    /// Its retry class.
     pub fn class(&self) -> Class {
         let resolved = self.action.resolved.as_ref();
         resolved.map_or(Class::AtMostOnce, |one| one.class)

@@ -16,7 +16,7 @@ pub struct JsonFault {
     pub code: Code,
     /// Place of the fault; empty when the text is no JSON at all.
     pub pointer: String,
-    /// What is wrong.
+    /// Description of the fault.
     pub message: String,
 }
 

@@ -2,10 +2,10 @@
 //!
 //! The crate is pure: no I/O, no clock, no randomness. Times, ids and token counts are arguments. A service drives it:
 //!
-//! 1. **Tell the model.** [`Catalog`](catalog::Catalog) lists the executors of the run, [`Rules`](rules::Rules) what the
-//!    agent may do, [`Known`](rules::Known) the facts of the conversation. [`card::system_message`] is the stable system
-//!    message, [`card::carrier_tool`] the one tool to offer. [`transcript::replay`] and [`transcript::render`] make the
-//!    user messages of earlier turns, [`transcript::instruction`] the last one.
+//! 1. **Prompt the model.** [`Catalog`](catalog::Catalog) lists the executors of the run, [`Rules`](rules::Rules) the
+//!    permissions of the agent, [`Known`](rules::Known) the facts of the conversation. [`card::system_message`] is the
+//!    stable system message, [`card::carrier_tool`] the one tool to offer. [`transcript::replay`] and
+//!    [`transcript::render`] make the user messages of earlier turns, [`transcript::instruction`] the last one.
 //! 2. **Judge its output.** [`accept()`] classifies the complete output by all of its parts, recovers what rules allow,
 //!    and passes it through every gate. [`Verdict::Repair`] runs nothing: [`transcript::notice`] says why, and
 //!    [`RepairBudget`](accept::RepairBudget) when to stop asking. An accepted answer ends the turn; an accepted graph
@@ -22,9 +22,9 @@
 //!    `Revise`, `Cancel`, `Deadline`, `BudgetGone`; after a take-over one `Recovered` for each of
 //!    [`Graph::open_attempts`]. An event that comes late or twice is counted and changes nothing.
 //! 6. **At [`Quiescent`](Command::Quiescent), and only then, observe.** [`transcript::protocol_turn`] is the turn for the
-//!    model, [`result::observe::mark_delivered`] says what is new in it, [`record::result_record`] the record for
+//!    model, [`result::observe::mark_delivered`] returns its new ends, [`record::result_record`] the record for
 //!    machines, [`report::render_report`] the report that ends the run. Between these moments,
-//!    [`project::project`] and [`project::patch`] show the user how far it is.
+//!    [`project::project`] and [`project::patch`] show its progress to the user.
 //!
 //! Three facts of an action are never merged: its state, whether it opens edges (`satisfying`), and whether an
 //! observation has shown it (`delivered`).

@@ -38,7 +38,7 @@ pub enum State {
     Canceled,
 }
 
-/// What an action waits for.
+/// Event that a suspended action waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are those of the specification")]
@@ -162,7 +162,7 @@ pub enum SummarySource {
 pub struct ActionError {
     /// The stable name.
     pub code: Code,
-    /// What happened, for the model.
+    /// Message for the model.
     pub message: String,
 }
 
@@ -279,7 +279,7 @@ impl Node {
         self.state.is_terminal() || matches!(self.state, State::Blocked(_))
     }
 
-    /// Whether an attempt began whose end is not known.
+    /// Whether an attempt is open: started, without a known end.
     pub fn has_open_attempt(&self) -> bool {
         matches!(
             self.state,

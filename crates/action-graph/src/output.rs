@@ -1,4 +1,4 @@
-//! Model outputs as a service hands them over, and what they are as a whole.
+//! Model outputs as a service passes them in, and their classification.
 
 use serde_json::Value;
 
@@ -78,7 +78,7 @@ impl ModelOutput {
     }
 }
 
-/// What an output is, judged by all of its parts.
+/// Class of an output, by all of its parts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Classified<'a> {
     /// One call of the carrier, with its arguments.

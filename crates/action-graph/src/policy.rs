@@ -16,7 +16,7 @@ pub enum Return {
     Summary,
     /// A pruned JSON object.
     Structured,
-    /// Windows around what matters.
+    /// Windows around matches of the priority words.
     Excerpt,
     /// The whole text up to the cap.
     Full,
@@ -56,7 +56,7 @@ impl Return {
     }
 }
 
-/// What stands instead of a text that is too long.
+/// Replacement for a text above its cap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IfTruncated {
@@ -69,7 +69,7 @@ pub enum IfTruncated {
     Refuse,
 }
 
-/// What the model asks to see of a result.
+/// Result form that the model requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResultPolicy {
     /// The form.
@@ -83,7 +83,7 @@ pub struct ResultPolicy {
     /// Whether the whole output is stored.
     #[serde(default = "yes")]
     pub store_full: bool,
-    /// What stands instead of a text that is too long.
+    /// Replacement for a text above its cap.
     #[serde(default)]
     pub if_truncated: IfTruncated,
 }

@@ -64,7 +64,7 @@ pub fn envelope(declaration: &Declaration) -> Value {
     Value::Object(object.0)
 }
 
-/// A JSON object that leaves out what is absent.
+/// A JSON object without absent fields.
 #[derive(Default)]
 struct Object(Map<String, Value>);
 

@@ -1,4 +1,4 @@
-//! The projection: what a person sees of a graph, without protocol words.
+//! The projection: the state of a graph for users, without protocol words.
 
 use std::fmt::Write as _;
 
@@ -28,9 +28,9 @@ pub struct Projection {
     pub note: String,
     /// One of seven words.
     pub status: Status,
-    /// How far it is.
+    /// Progress.
     pub progress: Progress,
-    /// What it waits for: `user`, `approval`, `child`, `external` or `timer`.
+    /// Pending wait: `user`, `approval`, `child`, `external` or `timer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<Wait>,
     /// Its actions.
@@ -38,7 +38,7 @@ pub struct Projection {
     /// Result for the user, once it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_summary: Option<String>,
-    /// Where the raw declaration stands.
+    /// Reference to the raw declaration.
     pub details_ref: String,
     /// Revisions so far.
     pub generation: u32,
@@ -53,7 +53,7 @@ pub struct Progress {
     pub done: usize,
     /// All actions.
     pub total: usize,
-    /// Titles of what runs.
+    /// Titles of running actions.
     pub phase: String,
 }
 
@@ -68,7 +68,7 @@ pub struct ProjectedAction {
     pub description: String,
     /// One of seven words.
     pub status: Status,
-    /// Why it is in this state, for a person.
+    /// Reason of this state, in words for users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Items of a fan-out: done, of all.
@@ -77,7 +77,7 @@ pub struct ProjectedAction {
     /// Result for the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_summary: Option<String>,
-    /// Where the whole result stands.
+    /// Reference to the whole result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details_ref: Option<String>,
     /// Class of its executor.
@@ -91,9 +91,9 @@ pub struct Patch {
     pub graph_id: String,
     /// Its status.
     pub status: Status,
-    /// How far it is.
+    /// Progress.
     pub progress: Progress,
-    /// What it waits for.
+    /// Pending wait.
     pub waiting_for: Option<Wait>,
     /// Actions that are new or differ.
     pub actions: Vec<ProjectedAction>,
@@ -199,7 +199,7 @@ fn project_action(graph: &Graph, node: &Node) -> ProjectedAction {
     }
 }
 
-/// The reason of a state in words for a person.
+/// The reason of a state, in words for users.
 fn reason(node: &Node) -> Option<String> {
     let text = match node.state {
         State::Waiting(Wait::Approval) => "waits for your approval",
@@ -224,7 +224,7 @@ fn reason(node: &Node) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// What changed between two projections; `None` when nothing did.
+/// Difference of two projections; `None` when they are equal.
 pub fn patch(before: &Projection, after: &Projection) -> Option<Patch> {
     if before == after {
         return None;

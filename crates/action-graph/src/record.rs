@@ -1,4 +1,4 @@
-//! Records: the result for machines, and what is stored so that a graph survives restarts.
+//! Records: the result for machines, and the stored form that survives restarts.
 
 mod result;
 mod store;

@@ -1,4 +1,4 @@
-//! Results: summaries, what the model sees of an output, and budgets.
+//! Results: summaries, views for the model, and budgets.
 
 pub mod deliver;
 pub mod excerpt;

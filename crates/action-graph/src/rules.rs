@@ -1,4 +1,4 @@
-//! Rules of an agent and facts of a conversation: what validation is told besides the catalogue.
+//! Rules of an agent and facts of a conversation: inputs of validation besides the catalogue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -192,7 +192,7 @@ pub struct Known {
     pub depth: u8,
     /// Whether a graph can be stored.
     pub can_persist: bool,
-    /// Whether a person can be asked on this surface.
+    /// Whether this surface can ask the user.
     pub can_ask: bool,
     /// Time until the run's deadline.
     pub remaining_ms: u64,
@@ -242,7 +242,7 @@ pub struct KnownAction {
 }
 
 impl From<&Graph> for KnownGraph {
-    /// What later declarations may know of a graph. Whether its results are gone is the caller's to say.
+    /// The facts about a graph for later declarations. The caller sets whether its results are gone.
     fn from(graph: &Graph) -> Self {
         let actions = graph.nodes.iter().map(|node| {
             let output = node

@@ -19,7 +19,7 @@ const VISITS: usize = 10_000;
 pub struct Violation {
     /// Place in the value.
     pub pointer: String,
-    /// What is wrong.
+    /// Description of the fault.
     pub message: String,
 }
 

@@ -15,7 +15,7 @@ pub struct Settings {
     pub parallel: u8,
     /// Agents at the same time, those that are waited for included.
     pub agents: u8,
-    /// Whether a person can be asked.
+    /// Whether the surface can ask the user.
     pub can_ask: bool,
     /// Approvals for the conversation.
     pub standing: Vec<StandingApproval>,
@@ -37,7 +37,7 @@ pub struct Settings {
 pub enum Stop {
     /// The user or a parent cancelled it.
     Canceled,
-    /// An action failed whose policy is `abort`, or a decision said so.
+    /// An action with the policy `abort` failed, or a decision aborted the graph.
     Aborted,
     /// Its time is over.
     Deadline,

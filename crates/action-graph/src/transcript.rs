@@ -1,4 +1,4 @@
-//! The transcript: the only form in which the runtime speaks to the model.
+//! The transcript: the only text from the runtime to the model.
 
 mod build;
 mod parse;
@@ -32,7 +32,7 @@ pub enum Turn {
         /// Its text.
         text: String,
     },
-    /// A word of the runtime, shown once.
+    /// A notice of the runtime, shown once.
     Notice(Notice),
     /// A declaration with its observations.
     Protocol(ProtocolTurn),
@@ -47,7 +47,7 @@ pub struct Attachment {
     pub kind: String,
     /// Its size in bytes.
     pub size: u64,
-    /// Where it stands.
+    /// Reference to its content.
     pub reference: String,
 }
 
@@ -65,17 +65,17 @@ pub struct Notice {
 pub struct ProtocolTurn {
     /// The graph.
     pub run_id: String,
-    /// Why the calls were declared.
+    /// Reason of the calls.
     pub purpose: String,
     /// Completed, blocked or failed.
     pub status: Status,
-    /// Where the declaration stands.
+    /// Reference to the stored declaration.
     pub declaration: Option<String>,
     /// The earlier graph that it goes on with.
     pub continues: Option<String>,
     /// The calls.
     pub calls: Vec<CallTurn>,
-    /// What may follow.
+    /// Next step.
     pub next: Option<String>,
     /// Tokens of the declaration; decides how long it is shown exactly. Not printed.
     pub tokens: usize,
@@ -106,7 +106,7 @@ pub struct CallTurn {
     pub reason: Option<(String, String)>,
     /// References to artifacts.
     pub artifacts: Vec<String>,
-    /// What is shown of the result.
+    /// Form and tokens of the shown result.
     pub shown: Option<String>,
     /// The result.
     pub text: String,

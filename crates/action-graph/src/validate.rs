@@ -23,7 +23,7 @@ use crate::ids::{ActionId, GraphId};
 use crate::reference::Reference;
 use crate::rules::{Known, KnownAction, Rules};
 
-/// What a declaration is judged by.
+/// Inputs of validation: catalogue, facts and rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
     /// Executors that may be named.

@@ -20,7 +20,7 @@ use crate::result::summary::summary_of;
 /// Bytes of a summary in a record.
 const SUMMARY: usize = 1 << 10;
 
-/// What may follow.
+/// Next step after a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are those of the record")]
@@ -65,7 +65,7 @@ pub struct ResultRecord {
     pub status: Status,
     /// Short label.
     pub title: String,
-    /// What was declared.
+    /// Declared intent.
     pub intent: Intent,
     /// The form in which it was declared.
     pub origin: Origin,
@@ -73,7 +73,7 @@ pub struct ResultRecord {
     pub declaration: BTreeMap<String, String>,
     /// Its actions.
     pub actions: Vec<ActionRecord>,
-    /// What may follow.
+    /// Next step.
     pub next: Next,
     /// Warnings and repairs of the declaration.
     pub diagnostics: Vec<Diagnostic>,
@@ -102,7 +102,7 @@ pub struct ActionRecord {
     pub status: Status,
     /// Whether it opens edges.
     pub satisfying: bool,
-    /// What was shown of its result.
+    /// Delivery of its result to the model.
     pub delivered: Option<Delivered>,
     /// Its summary, at most 1 KiB; absent for private results.
     pub summary: Option<String>,
@@ -116,7 +116,7 @@ pub struct ActionRecord {
     pub attempts: Vec<Attempt>,
     /// Its effects.
     pub effects: BTreeSet<Effect>,
-    /// How it may be made again.
+    /// Retry class.
     pub class: Class,
     /// Its dependencies.
     pub depends_on: Vec<ActionId>,

@@ -1,4 +1,4 @@
-//! What is stored of a graph: a small head that is written at each step, and bodies that never change.
+//! Stored form of a graph: a small head per step, and immutable bodies.
 
 use std::collections::BTreeMap;
 
@@ -269,7 +269,7 @@ impl StoredGraph {
         };
     }
 
-    /// Actions that had begun and whose end is not stored.
+    /// Open attempts: started, without a stored end.
     pub fn open_actions(&self) -> impl Iterator<Item = &ActionId> {
         let open = self
             .graph

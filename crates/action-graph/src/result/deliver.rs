@@ -1,4 +1,4 @@
-//! What the model sees of one result, by its policy and within its cap.
+//! The model's view of one result, by its policy and within its cap.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::result::excerpt::{excerpt, structured, tail_first};
 use crate::result::summary::{summary_of, text_of};
 use crate::result::tokens::{CountTokens, clip_head, count_long};
 
-/// What was shown of a result, for records.
+/// Delivery of a result: forms, tokens and reason, for records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivered {
     /// The form that was asked for.
@@ -27,17 +27,17 @@ pub struct Delivered {
     /// Source of the summary, where one was shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary_source: Option<SummarySource>,
-    /// Where the whole result stands.
+    /// Reference to the whole result.
     #[serde(rename = "ref")]
     pub reference: String,
 }
 
-/// A text and what it is.
+/// A view: the text and its delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     /// The text for the model; may be empty.
     pub text: String,
-    /// What it is.
+    /// Its delivery.
     pub delivered: Delivered,
 }
 
@@ -71,7 +71,7 @@ pub fn reference_of(graph: &Graph, node: &Node) -> String {
     )
 }
 
-/// What the model sees of a node's result. `cap` lowers the form's own cap.
+/// The model's view of a node's result. `cap` lowers the form's own cap.
 pub fn deliver(graph: &Graph, node: &Node, cap: usize, count: CountTokens<'_>) -> Shown {
     let policy = policy_of(graph, node);
     deliver_as(graph, node, &policy, policy.return_to_model, cap, count)

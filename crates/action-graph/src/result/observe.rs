@@ -1,4 +1,4 @@
-//! Observations: what all results of a graph show together, within one budget.
+//! Observations: the results of a graph within one budget.
 
 use crate::graph::Graph;
 use crate::ids::ActionId;
@@ -42,7 +42,7 @@ struct Item<'a> {
     level: usize,
 }
 
-/// What each declared action of a graph shows, in the order of the declaration. Over budget, the oldest successes are
+/// The view of each declared action, in the order of the declaration. Over budget, the oldest successes are
 /// degraded first, one level at a time; each action keeps 60 tokens.
 pub fn observe(graph: &Graph, budget: Budget<'_>) -> Vec<(ActionId, Shown)> {
     let most = budget.most();

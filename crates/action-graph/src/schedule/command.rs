@@ -1,4 +1,4 @@
-//! Commands: what the scheduler asks of a service.
+//! Commands: requests of the scheduler to the service.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use crate::action::Effect;
 use crate::graph::{Millis, Transition};
 use crate::ids::ActionId;
 
-/// What the service carries out, in this order.
+/// A request to the service. Commands are carried out in this order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {

@@ -60,7 +60,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Rule 17: a person, or a status tool, knows whether it happened.
+    /// Rule 17: the user or a status tool states whether the effect happened.
     fn resolve(&mut self, place: usize, choice: Choice, decision: &Decision) {
         let stopped = self.graph.stop.is_some();
         let node = &mut self.graph.nodes[place];
@@ -135,7 +135,7 @@ impl Turn<'_> {
         node.error = None;
     }
 
-    /// Returns blocked actions to pending; the rules look at them again.
+    /// Returns blocked actions to pending; the rules evaluate them again.
     fn unblock(&mut self, only: Option<usize>) {
         for place in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[place];

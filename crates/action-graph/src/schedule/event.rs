@@ -1,4 +1,4 @@
-//! Events: what a service tells the scheduler.
+//! Events: input of the scheduler.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::ids::ActionId;
 use crate::node::{Output, Sent};
 use crate::reference::Reference;
 
-/// What happened outside.
+/// An event outside of the scheduler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// Start the graph, or look at it again.
+    /// Start the graph, or evaluate it again.
     Begin,
     /// The executor took the attempt.
     Started {
@@ -41,7 +41,7 @@ pub enum Event {
         id: ActionId,
         /// The attempt.
         attempt: u32,
-        /// What it waits for.
+        /// The wait.
         on: Suspension,
     },
     /// The runner works on a suspended attempt again.
@@ -58,7 +58,7 @@ pub enum Event {
         /// The attempt.
         attempt: u32,
     },
-    /// A person approved bound arguments.
+    /// The user approved bound arguments.
     Approved {
         /// The actions, with the hashes that the approval named.
         ids: Vec<(ActionId, String)>,
@@ -74,7 +74,7 @@ pub enum Event {
     Decide {
         /// The decision.
         decision: Decision,
-        /// Its author.
+        /// Its source.
         by: Actor,
     },
     /// New actions instead of those that have not started; validated as a whole before.
@@ -91,7 +91,7 @@ pub enum Event {
         /// The action.
         id: ActionId,
     },
-    /// What a take-over found out about an attempt.
+    /// Finding of a take-over about an attempt.
     Recovered {
         /// The action.
         id: ActionId,
@@ -126,7 +126,7 @@ pub enum Outcome {
 pub struct Failure {
     /// The stable name.
     pub code: Code,
-    /// What happened, for the model.
+    /// Message for the model.
     pub message: String,
     /// Whether the call was sent.
     pub sent: Sent,
@@ -152,7 +152,7 @@ impl Failure {
     }
 }
 
-/// What a suspended attempt waits for.
+/// Wait of a suspended attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Suspension {
@@ -184,19 +184,19 @@ pub enum Denial {
     Unavailable,
 }
 
-/// The author of a decision.
+/// Source of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Actor {
     /// The model.
     Model,
-    /// A person.
+    /// The user.
     Human,
     /// A status tool that the operator configured.
     StatusTool,
 }
 
-/// What a take-over found out about an attempt.
+/// Finding of a take-over about an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Found {
@@ -206,6 +206,6 @@ pub enum Found {
     Ended(Outcome),
     /// It still runs or waits outside.
     Alive,
-    /// The other side does not know it.
+    /// The remote side has no record of it.
     Unknown,
 }

@@ -188,7 +188,7 @@ impl Turn<'_> {
     }
 }
 
-/// A message without its middle when it is long: the first line says what failed, the last ones say why.
+/// A message without its middle when it is long: the first line names the failure, the last ones its cause.
 fn shortened(message: &str) -> String {
     let (begin, end) = MESSAGE;
     if message.len() <= begin + end {

@@ -32,7 +32,7 @@ impl Turn<'_> {
         Some(Why::Waiting)
     }
 
-    /// Whether a failure that the model shall judge blocks another action.
+    /// Whether a failure that awaits a decision of the model blocks another action.
     fn needs_model(&self) -> bool {
         let graph = &self.graph;
         let blocked = (0..graph.nodes.len()).filter(|&place| {

@@ -1,4 +1,4 @@
-//! Rule 16: what a take-over does with attempts whose end is not known.
+//! Rule 16: reconciliation of open attempts after a take-over.
 
 use crate::action::Class;
 use crate::code::Code;

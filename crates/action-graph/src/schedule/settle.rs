@@ -1,4 +1,4 @@
-//! Rules 1 to 4 and 6: what becomes of pending actions without starting them.
+//! Rules 1 to 4 and 6: pending actions that settle or wait without a start.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use crate::record::instance;
 use crate::schedule::{ApprovalRequest, Command, Turn};
 use crate::sha256;
 
-/// What the rules say about a pending node.
+/// Verdict of the rules about a pending node.
 enum Next {
     Wait,
     Block(Block, Code),
@@ -74,7 +74,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Rule 4: a standing approval, a question, or a failure when no person can be asked.
+    /// Rule 4: a standing approval, a question, or a failure when the surface cannot ask.
     fn ask(&mut self, place: usize) -> Option<ApprovalRequest> {
         let node = &self.graph.nodes[place];
         let (Some(resolved), Some(input)) = (&node.action.resolved, &node.input) else {
@@ -179,7 +179,7 @@ impl Turn<'_> {
     }
 }
 
-/// What the rules say about a pending node. It has no effect.
+/// Verdict of the rules about a pending node. Without side effects.
 fn next(graph: &Graph, place: usize) -> Next {
     let node = &graph.nodes[place];
     if let Some(next) = edges(graph, place) {

@@ -130,7 +130,7 @@ fn is_lane_free(graph: &Graph, place: usize) -> bool {
     !open.any(|other| conflict(node, other))
 }
 
-/// Whether two actions may not run together. Agents answer for their own effects in their own run.
+/// Whether two actions may not run together. The effects of an agent are guarded in its own run.
 pub(crate) fn conflict(one: &Node, other: &Node) -> bool {
     let writes = &one.action.resources.write;
     let shares = writes

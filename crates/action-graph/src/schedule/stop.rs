@@ -80,7 +80,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The grace of an aborted attempt is over without a word.
+    /// The grace period of an aborted attempt ended without confirmation.
     pub(super) fn grace_over(&mut self, place: usize) {
         let now = self.now;
         let node = &mut self.graph.nodes[place];

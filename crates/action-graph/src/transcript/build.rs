@@ -326,7 +326,7 @@ pub fn expansion_turn(run_id: &str, answers: &[Expanded]) -> ProtocolTurn {
     }
 }
 
-/// The notice of a refusal: nothing was executed, and what to do.
+/// The notice of a refusal: nothing was executed, and one fix a line.
 pub fn notice(repair: &Repair) -> Notice {
     let lines = repair.diagnostics.iter().filter(|one| one.is_error());
     let mut lines: Vec<_> = lines

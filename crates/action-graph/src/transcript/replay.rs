@@ -65,7 +65,7 @@ fn set_forms(turns: &mut [Turn], mode: Replay) {
     }
 }
 
-/// Failures are told in detail once; work that succeeded later is folded.
+/// Failures show their details once; work that succeeded later is folded.
 fn drop_noise(turns: &mut [Turn]) {
     let newest = protocols(turns).count().saturating_sub(1);
     let mut done: BTreeMap<String, (usize, String)> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Foreign text inside the transcript: it can neither end a turn nor hide.
+//! Foreign text inside the transcript: it can neither end a turn nor reorder characters.
 
 /// Direction marks, which make text look like something else.
 fn is_bidi(letter: char) -> bool {

@@ -1,4 +1,4 @@
-//! Effects: the union of declared and known ones, what may be done twice, who must agree, who may read.
+//! Effects: union of declared and known ones, retry class, approval and visibility.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! How both carriers become one declaration, and what recovery makes of loose outputs.
+//! Both carriers as one declaration, and recovery of loose outputs.
 
 use action_graph::accept::{AfterRefusal, RepairBudget, Verdict, accept_draft};
 use action_graph::action::{

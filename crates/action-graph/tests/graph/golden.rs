@@ -1,4 +1,4 @@
-//! What the model is told, compared with files.
+//! Prompt texts, compared with golden files.
 
 use action_graph::action::{Effect, ExecutorKind, Idempotency};
 use action_graph::card::{carrier_tool, system_message};

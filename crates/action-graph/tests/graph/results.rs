@@ -1,4 +1,4 @@
-//! What the model sees of results: policies, caps, budgets.
+//! Views of results for the model: policies, caps, budgets.
 
 use action_graph::code::Code;
 use action_graph::declaration::{ExpandItem, Range};

@@ -20,7 +20,7 @@ use action_graph::schedule::{Command, Event, Failure, Outcome, Suspension, Why, 
 use action_graph::validate::{Accepted, Context};
 use serde_json::{Value, json};
 
-/// What a declaration is judged by in tests.
+/// Inputs of validation in tests.
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) catalog: Catalog,
@@ -243,7 +243,7 @@ pub(crate) fn envelope(actions: Value, more: Value) -> Value {
     envelope
 }
 
-/// A text with the block and what stands behind it.
+/// A text with the block and the text behind it.
 pub(crate) fn fenced(envelope: &Value, behind: &str) -> ModelOutput {
     let text = format!(
         "```json agent-protocol\n{}\n```\n{behind}",

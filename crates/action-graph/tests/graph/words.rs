@@ -1,4 +1,4 @@
-//! The runtime's words, revisions by declaration, and what later declarations know of a graph.
+//! The runtime's words, revisions by declaration, and facts for later declarations.
 
 use action_graph::accept::Adherence;
 use action_graph::code::Code;

@@ -28,7 +28,7 @@ impl Dice {
     }
 }
 
-/// What may happen next.
+/// Possible next events.
 #[derive(Clone, Debug, PartialEq)]
 enum Pending {
     Attempt {

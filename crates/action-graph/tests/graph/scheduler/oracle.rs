@@ -34,7 +34,7 @@ impl End {
     }
 }
 
-/// The end of every action, whatever the order in which attempts end.
+/// The end of every action, for every order in which attempts end.
 pub(super) fn ends(spec: &Spec) -> Vec<End> {
     let mut ends: Vec<End> = Vec::new();
     for action in &spec.actions {

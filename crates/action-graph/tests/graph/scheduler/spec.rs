@@ -1,4 +1,4 @@
-//! Random graphs: what each action needs, and how each of its attempts ends.
+//! Random graphs: the needs of each action and the outcomes of its attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,7 +46,7 @@ pub(super) struct ActionSpec {
     pub(super) mode: u8,
     pub(super) max_attempts: u8,
     pub(super) script: Vec<Step>,
-    /// Whether a person must agree, and does.
+    /// Whether an approval is needed, and whether it is given.
     pub(super) approval: Option<bool>,
     /// Items with the scripts of each, and failures that are survived.
     pub(super) each: Option<(Vec<Vec<Step>>, u16)>,
