@@ -356,6 +356,7 @@ fn standing_approvals_cover_their_pattern() {
         target: "send_mail".to_owned(),
         effects: [Effect::Send].into(),
         arguments: [("/to".to_owned(), json!("x"))].into(),
+        free: ["/text".to_owned()].into(),
     };
     let run = |to: &str| {
         let world = world();
