@@ -16,8 +16,8 @@ use crate::sha256;
 
 /// Version of the stored form.
 const VERSION: u16 = 1;
-/// Bytes of a head.
-const HEAD_BYTES: usize = 200 << 10;
+/// Bytes of a head: of the 200 KiB of a record, the rest is for what the service adds.
+const HEAD_BYTES: usize = 184 << 10;
 /// Bytes of a summary in a head.
 const SUMMARY: usize = 1 << 10;
 
@@ -98,7 +98,7 @@ pub enum RestoreError {
     #[error("body `{0}` is missing or damaged: close the graph and tell the user")]
     Body(String),
     /// The head is too large.
-    #[error("the head has {0} bytes, at most 204800 are stored: declare smaller graphs")]
+    #[error("the head has {0} bytes, at most 188416 are stored: declare smaller graphs")]
     TooLarge(usize),
 }
 
