@@ -5,6 +5,9 @@
 
 pub mod agent; // start here
 pub mod config;
+pub mod keep;
 pub mod manifest;
+
+mod failpoint;
 
 pub use agent::ProtocolAgent;
