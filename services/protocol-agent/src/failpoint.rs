@@ -36,6 +36,22 @@ mod armed {
                 dead: Arc::default(),
             }
         }
+
+        /// Goes on at once, unless this is the point: then the run stops here for good.
+        pub(crate) async fn pass(&self, point: &'static str) {
+            if self.point != point {
+                return;
+            }
+            let passes = self
+                .left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                    left.checked_sub(1)
+                });
+            if passes.is_err() {
+                self.dead.notify_one();
+                std::future::pending::<()>().await;
+            }
+        }
     }
 
     tokio::task_local! {
@@ -61,17 +77,8 @@ mod armed {
     /// Goes on at once, unless this point is armed.
     pub(crate) async fn reach(point: &'static str) {
         let kill = KILL.try_with(Clone::clone).ok().flatten();
-        let Some(kill) = kill.filter(|kill| kill.point == point) else {
-            return;
-        };
-        let passes = kill
-            .left
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-                left.checked_sub(1)
-            });
-        if passes.is_err() {
-            kill.dead.notify_one();
-            std::future::pending::<()>().await;
+        if let Some(kill) = kill {
+            kill.pass(point).await;
         }
     }
 }

@@ -27,6 +27,8 @@ mod load;
 mod open;
 mod reconcile;
 mod save;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 

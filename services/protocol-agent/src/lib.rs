@@ -10,4 +10,7 @@ pub mod manifest;
 
 mod failpoint;
 
+#[cfg(test)]
+mod testing;
+
 pub use agent::ProtocolAgent;

@@ -19,8 +19,8 @@ use crate::keep::host::{KeepHost, tried};
 const PART: usize = 8 << 20;
 /// Parts of one body: an output of 10 MiB has up to six times as many bytes as JSON.
 const PARTS: usize = 8;
-/// Bodies that are read or written at the same time.
-const AT_ONCE: usize = 4;
+/// Bodies that are read or written at the same time; the gateway takes four uploads of a run.
+const AT_ONCE: usize = 3;
 /// Characters of a hash in a prefix.
 const HASH: usize = 32;
 

@@ -112,6 +112,10 @@ impl<T: Serialize + DeserializeOwned + Clone + Default> Document<T> {
         host: &impl KeepHost,
         mut change: impl FnMut(&mut T) -> Result<bool, KeepError>,
     ) -> Result<(), KeepError> {
+        if self.version.is_none() {
+            // What stands nowhere is written whatever stands: another run may have been first since.
+            self.reload(host).await?;
+        }
         let mut rounds = ROUNDS;
         loop {
             let mut next = self.value.clone();

@@ -17,7 +17,10 @@ pub enum KeepError {
     },
     /// The gateway did not take or give a record, also when asked again. No effect may start.
     #[error("the gateway does not keep the graph")]
-    Unavailable(#[from] HostError),
+    Unavailable(#[source] HostError),
+    /// The gateway has no room for a record of this size, or for one more.
+    #[error("the gateway has no room for the graph: remove old records, or raise its bounds")]
+    NoRoom(#[source] HostError),
     /// A bound is reached.
     #[error(
         "{what} would exceed {most} bytes or entries: declare smaller graphs, or close open ones"
@@ -34,6 +37,16 @@ pub enum KeepError {
     /// A stored record is damaged, or of a later version.
     #[error(transparent)]
     Restore(#[from] RestoreError),
+}
+
+impl From<HostError> for KeepError {
+    fn from(error: HostError) -> Self {
+        if error.code == "payload_too_large" {
+            Self::NoRoom(error)
+        } else {
+            Self::Unavailable(error)
+        }
+    }
 }
 
 impl KeepError {

@@ -1,0 +1,3 @@
+//! Hosts and models for tests.
+
+pub(crate) mod memory;
