@@ -12,6 +12,8 @@ use crate::keep::host::{KeepHost, tried};
 
 /// Beginning of the keys of answers.
 const INBOX: &str = "apd.in.";
+/// An answer that no graph waited for is removed after 7 days.
+const KEPT: Millis = 7 * 24 * 60 * 60 * 1_000;
 /// Bytes of an answer.
 const BYTES: usize = 64 << 10;
 
@@ -55,12 +57,15 @@ impl<H: KeepHost> Keep<H> {
     pub(super) async fn read_inbox(&self, keys: &[String]) -> Result<Vec<Submission>, KeepError> {
         let mut found = Vec::new();
         for key in keys.iter().filter(|key| key.starts_with(INBOX)) {
-            let entry = tried(|| self.host.state_get(key)).await?;
-            let conversation = self.conversation();
-            if let Some(Read::Here(submission)) =
-                entry.map(|entry| read::<Submission>(entry.value, &conversation))
-            {
-                found.push(submission);
+            let Some(entry) = tried(|| self.host.state_get(key)).await? else {
+                continue;
+            };
+            match read::<Submission>(entry.value, &self.conversation()) {
+                Read::Here(one) if self.now.saturating_sub(one.at) > KEPT => {
+                    tried(|| self.host.state_delete(key)).await?;
+                }
+                Read::Here(one) => found.push(one),
+                Read::Absent | Read::Later(_) => {}
             }
         }
         Ok(found)

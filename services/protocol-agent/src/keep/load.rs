@@ -7,6 +7,7 @@ use action_graph::ids::{ActionId, GraphId};
 use action_graph::node::{Node, Output, State};
 use action_graph::record::{RestoreError, restore};
 use action_graph::rules::KnownGraph;
+use action_graph::schedule::Event;
 use action_graph::transcript::Turn;
 use protocol::run::RunStatus;
 
@@ -24,6 +25,8 @@ use crate::keep::{Adopted, HEADS, Held, Keep, Loaded, Me, Resumed};
 
 /// Heads of a conversation that are looked at.
 const MOST: u32 = 32;
+/// The longest time of a graph: 7 days. It is over then, with what is done.
+const LONGEST: Millis = 7 * 24 * 60 * 60 * 1_000;
 /// Take-overs of one graph that others may win in a row.
 const ROUNDS: usize = 4;
 
@@ -239,7 +242,10 @@ impl<H: KeepHost> Keep<H> {
             was_sent: &|run| sent.contains(run),
             now: self.now,
         };
-        let findings = findings(&graph, &mut facts);
+        let mut findings = findings(&graph, &mut facts);
+        if self.now.saturating_sub(held.head.opened) > LONGEST {
+            findings.events.push(Event::Deadline);
+        }
         let observations = self.observations(id, &held.head, graph.seq).await?;
         self.held.insert(id.clone(), held);
         Ok(Adopted::Mine(Box::new(Resumed {

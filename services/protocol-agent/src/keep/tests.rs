@@ -1,4 +1,6 @@
 mod bounds;
+mod crash;
+mod driver;
 mod records;
 mod recovery;
 mod support;

@@ -39,6 +39,10 @@ pub(crate) struct World {
     /// Calls whose answers are lost after they acted.
     lost: Option<(&'static str, usize)>,
     last_version: i64,
+    /// Questions that reached a person.
+    pub(crate) questions: Vec<String>,
+    /// Answers of child runs that ended.
+    pub(crate) children: BTreeMap<String, Value>,
     /// Whether runs that are over still write: the gateway has not noticed yet.
     pub(crate) lax: bool,
 }
@@ -48,6 +52,16 @@ impl World {
     pub(crate) fn reset(&mut self) {
         self.faults.clear();
         self.lost = None;
+    }
+
+    /// Whether a call under this key acted.
+    pub(crate) fn happened(&self, key: &str) -> bool {
+        self.effects.iter().any(|(_, acted)| acted == key)
+    }
+
+    /// The answer of a child run, once it ended.
+    pub(crate) fn child_ended(&self, run: &str) -> Option<Value> {
+        self.children.get(run).cloned()
     }
 }
 
@@ -150,6 +164,7 @@ impl Memory {
     pub(crate) async fn call_tool(&self, name: &str, key: &str, answer: Value) -> Answer<Value> {
         self.pass("host.before").await;
         let answer = self.act(name, key, answer);
+        self.pass("tool.acted").await;
         self.pass("host.after").await;
         answer
     }

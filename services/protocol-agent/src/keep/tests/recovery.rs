@@ -362,6 +362,36 @@ async fn answers_wait_for_a_graph_that_is_driven() {
 }
 
 #[tokio::test]
+async fn unclaimed_answers_go_after_7_days() {
+    let host = Memory::new("r1");
+    let (keep, _) = load(&host).await;
+    let submission = Submission {
+        interaction: "g_1.a.0".to_owned(),
+        action: None,
+        values: protocol::JsonObject::new(),
+        at: NOW,
+    };
+    keep.leave(&submission).await.unwrap();
+    let (_, loaded) = load_at(&host, NOW + 8 * 24 * HOUR).await;
+    assert!(loaded.inbox.is_empty());
+    assert!(host.world().state.is_empty());
+}
+
+#[tokio::test]
+async fn graphs_end_after_7_days() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    begun(&mut keep, "g_1", &one("mail")).await;
+    first.end(RunStatus::Completed);
+    let second = first.begin("r2");
+    let (_, loaded) = load_at(&second, NOW + 7 * 24 * HOUR).await;
+    assert!(!loaded.mine[0].events.contains(&Event::Deadline));
+    second.end(RunStatus::Completed);
+    let (_, loaded) = load_at(&first.begin("r3"), NOW + 8 * 24 * HOUR).await;
+    assert!(loaded.mine[0].events.contains(&Event::Deadline));
+}
+
+#[tokio::test]
 async fn decision_points_have_one_observation() {
     let first = Memory::new("r1");
     let (mut keep, _) = load(&first).await;
