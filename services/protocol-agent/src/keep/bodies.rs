@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use action_graph::ids::GraphId;
 use action_graph::sha256;
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -64,11 +64,17 @@ impl<H: KeepHost> Bodies<H> {
         graph: &GraphId,
         bodies: &[(&str, &Value)],
     ) -> Result<u64, KeepError> {
-        let writes = bodies
+        // Boxed and collected: the compiler does not see that a lazy list of borrowing futures is `Send`.
+        let writes: Vec<_> = bodies
             .iter()
-            .map(|(name, content)| self.write(graph, name, content));
-        let writes = stream::iter(writes).buffer_unordered(AT_ONCE);
-        writes.try_fold(0, async |sum, bytes| Ok(sum + bytes)).await
+            .map(|(name, content)| self.write(graph, name, content).boxed())
+            .collect();
+        let mut writes = stream::iter(writes).buffer_unordered(AT_ONCE);
+        let mut sum = 0;
+        while let Some(bytes) = writes.try_next().await? {
+            sum += bytes;
+        }
+        Ok(sum)
     }
 
     /// Writes a body, its parts before its beginning.
@@ -146,10 +152,11 @@ impl<H: KeepHost> Bodies<H> {
         graph: &GraphId,
         names: impl IntoIterator<Item = String>,
     ) -> Result<BTreeMap<String, Value>, KeepError> {
-        let reads = names.into_iter().map(async |name| {
+        let read = |name: String| async move {
             let content = self.read(graph, &name).await?;
             Ok::<_, KeepError>((name, content))
-        });
+        };
+        let reads: Vec<_> = names.into_iter().map(|name| read(name).boxed()).collect();
         let mut reads = stream::iter(reads).buffer_unordered(AT_ONCE);
         let mut found = BTreeMap::new();
         while let Some((name, content)) = reads.try_next().await? {

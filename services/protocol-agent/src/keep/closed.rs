@@ -178,6 +178,15 @@ impl<H: KeepHost> Keep<H> {
         }
     }
 
+    /// The records of the newest closed graphs, oldest first.
+    #[cfg(test)]
+    pub(crate) async fn records(&mut self) -> Vec<Value> {
+        self.known("").await.unwrap();
+        let closed = self.index.value.closed.iter();
+        let closed = closed.filter_map(|one| self.read.get(&one.id)?.as_ref());
+        closed.map(|closed| closed.record.clone()).collect()
+    }
+
     async fn value(&self, graph: &GraphId, body: &str) -> Result<Option<Value>, KeepError> {
         let body = self.bodies.read(graph, body).await?;
         let output = body.and_then(|body| serde_json::from_value::<Output>(body).ok());

@@ -235,11 +235,11 @@ impl<H: KeepHost> Keep<H> {
         };
         graph.settings.standing = self.standing();
         let outputs = self.outputs_of_running(&graph).await?;
-        let sent = self.runs_that_ended(&held.head).await?;
+        let ended = self.runs_that_ended(&held.head).await?;
         let mut facts = Facts {
             outputs,
             asks: &held.head.asks,
-            was_sent: &|run| sent.contains(run),
+            ended: &ended,
             now: self.now,
         };
         let mut findings = findings(&graph, &mut facts);

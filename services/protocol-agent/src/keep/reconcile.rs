@@ -1,6 +1,6 @@
 //! What a take-over does with attempts whose end is not stored (rule 16): decided from stored facts alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use action_graph::code::Code;
 use action_graph::graph::{Graph, Millis};
@@ -17,8 +17,8 @@ pub(super) struct Facts<'a> {
     pub(super) outputs: BTreeMap<(ActionId, u32), Output>,
     /// Questions that the head names.
     pub(super) asks: &'a [Ask],
-    /// Whether a run came to its regular end, so that its questions were sent.
-    pub(super) was_sent: &'a dyn Fn(&str) -> bool,
+    /// Runs that came to their regular end, so that their questions were sent.
+    pub(super) ended: &'a BTreeSet<String>,
     /// The time.
     pub(super) now: Millis,
 }
@@ -95,7 +95,7 @@ impl Findings {
     fn question(&mut self, node: &Node, facts: &Facts<'_>) {
         let asks = facts.asks.iter().rev();
         let mut asks = asks.filter(|ask| ask.about.iter().any(|one| one.id == node.action.id));
-        let sent = asks.find(|ask| (facts.was_sent)(&ask.run));
+        let sent = asks.find(|ask| facts.ended.contains(&ask.run));
         match sent {
             Some(ask) if facts.now < ask.expires_at => {
                 if !self.asks.contains(ask) {

@@ -17,6 +17,8 @@ use action_graph::result::tokens::estimate;
 use action_graph::rules::{Known, Rules};
 use action_graph::schedule::{Command, Event, Outcome, step};
 use action_graph::validate::Context;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
 use crate::keep::{Keep, Loaded, Me, Opened};
@@ -41,7 +43,8 @@ pub(super) async fn load(host: &Memory) -> (Keep<Memory>, Loaded) {
 }
 
 pub(super) async fn load_at(host: &Memory, now: Millis) -> (Keep<Memory>, Loaded) {
-    Keep::load(host.clone(), me(host), now).await.unwrap()
+    let loading: BoxFuture<'_, _> = Keep::load(host.clone(), me(host), now).boxed();
+    loading.await.unwrap()
 }
 
 fn catalog() -> Catalog {
