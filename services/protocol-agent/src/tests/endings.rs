@@ -1,0 +1,1 @@
+//! Cancel, limits, steering.

@@ -1,0 +1,1 @@
+//! Approvals and questions.
