@@ -4,6 +4,7 @@ mod carry;
 mod words;
 
 use action_graph::code::Code;
+use action_graph::ids::GraphId;
 use action_graph::node::Sent;
 use action_graph::schedule::{Command, Counted, Event, Failure, Outcome, Suspension, step};
 use protocol::result::{ResultType, ToolCallCompletedPayload};
@@ -153,7 +154,9 @@ impl<H: AgentHost> Session<H> {
             }
             KeepError::Full { what, most } => {
                 tracing::warn!(graph = %graph, what, most, "a record of the graph is full, nothing new starts");
-                if !std::mem::replace(&mut live.is_full, true) {
+                let is_first = !std::mem::replace(&mut live.is_full, true);
+                self.call_off(&graph);
+                if is_first {
                     self.work.events.push_back((graph, Event::BudgetGone));
                 }
                 Ok(())
@@ -163,6 +166,26 @@ impl<H: AgentHost> Session<H> {
                 Ok(())
             }
             error => Err(error.into()),
+        }
+    }
+
+    /// Ends attempts that have not begun: their start is not stored, so that nothing of them may happen.
+    fn call_off(&mut self, graph: &GraphId) {
+        let all = std::mem::take(&mut self.work.commands);
+        for (id, command) in all {
+            match command {
+                Command::Execute(execute) | Command::SpawnChild(execute) if id == *graph => {
+                    let message = "its start cannot be stored";
+                    let outcome = failed(Code::BudgetExhausted, message, Sent::No);
+                    let event = Event::Finished {
+                        id: execute.id,
+                        attempt: execute.attempt,
+                        outcome,
+                    };
+                    self.work.events.push_back((id, event));
+                }
+                command => self.work.commands.push_back((id, command)),
+            }
         }
     }
 

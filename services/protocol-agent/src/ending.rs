@@ -50,8 +50,8 @@ impl<H: AgentHost> Session<H> {
         self.speaker.complete(&text).await;
         reach("answer.sent").await;
         self.turns.push(Turn::Answer { text });
-        self.close_all().await;
         self.keep_turns().await;
+        self.close_all().await;
         let waits = self.lives.iter().any(|live| live.need() == Need::Child);
         Ended {
             reason: if waits { WAITING_CHILD } else { STOP },
@@ -64,8 +64,8 @@ impl<H: AgentHost> Session<H> {
         if !text.trim().is_empty() || !self.lost.is_empty() {
             return self.answer(text, outcome).await;
         }
-        self.close_all().await;
         self.keep_turns().await;
+        self.close_all().await;
         Ended {
             reason: STOP,
             outcome: self.rules.delegated.then_some(outcome),
@@ -78,8 +78,8 @@ impl<H: AgentHost> Session<H> {
         let notes: Vec<_> = waiting.map(|live| note_of(&live.graph)).collect();
         let text = self.with_losses(&notes.join("\n\n"));
         self.speaker.complete(&text).await;
-        self.close_all().await;
         self.keep_turns().await;
+        self.close_all().await;
         let is = |need| self.lives.iter().any(|live| live.need() == need);
         let has_child = self
             .lives

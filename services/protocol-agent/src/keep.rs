@@ -32,6 +32,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use action_graph::diagnostic::Diagnostic;
 use action_graph::graph::{Graph, Millis};
 use action_graph::ids::{ActionId, GraphId};
 use action_graph::rules::{KnownGraph, StandingApproval};
@@ -147,6 +148,8 @@ pub struct Loaded {
 pub struct Resumed {
     /// The graph, as it was stored.
     pub graph: Graph,
+    /// Warnings and repairs of its declaration.
+    pub diagnostics: Vec<Diagnostic>,
     /// Observations of runs that left no turns.
     pub observations: Vec<Turn>,
     /// What the stored facts say about its open attempts.

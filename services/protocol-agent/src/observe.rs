@@ -51,7 +51,10 @@ impl<H: AgentHost> Session<H> {
                     continue;
                 }
             };
-            self.turns.push(turn);
+            // A run that died before it closed the graph has left this turn already.
+            if !self.turns.contains(&turn) {
+                self.turns.push(turn);
+            }
             self.needs_model |= self.lives[place].need() == Need::Model;
         }
         let extras = std::mem::take(&mut self.extras);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use action_graph::declaration::Decision;
+use action_graph::declaration::{Decision, Intent};
 use action_graph::ids::GraphId;
 use action_graph::node::{State, Wait};
-use action_graph::schedule::{Actor, Denial, Event, Execute, Found, Outcome};
+use action_graph::schedule::{Actor, Command, Denial, Event, Execute, Found, Outcome};
 use action_graph::transcript::Turn;
 use protocol::id::RunId;
 use protocol::interaction::InteractionSubmission;
@@ -62,6 +62,7 @@ impl<H: AgentHost> Session<H> {
     async fn take_over(&mut self, resumed: Resumed) -> Result<(), Halt> {
         let Resumed {
             mut graph,
+            diagnostics,
             observations,
             events,
             children,
@@ -70,7 +71,7 @@ impl<H: AgentHost> Session<H> {
             unasked,
         } = resumed;
         graph.settings.can_ask = self.can_ask();
-        let mut live = Live::new(graph, Vec::new());
+        let mut live = Live::new(graph, diagnostics);
         let uncertain: Vec<_> = live
             .uncertain()
             .map(|node| (node.action.id.clone(), node.attempt))
@@ -92,7 +93,8 @@ impl<H: AgentHost> Session<H> {
         }
         let mut events = events;
         events.push(Event::Begin);
-        if !self.lives[place].graph.begun {
+        let graph = &self.lives[place].graph;
+        if !graph.begun && graph.info.intent == Intent::Plan {
             events.clear();
         }
         self.apply(place, events).await?;
@@ -100,7 +102,9 @@ impl<H: AgentHost> Session<H> {
             self.look_at_child(place, child).await?;
         }
         if !unasked.is_empty() && self.can_ask() {
-            self.ask_approval(place, &unasked).await?;
+            // After the event of this run, which may be the answer.
+            let command = Command::AskApproval(unasked);
+            self.work.commands.push_back((id, command));
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Whole runs on a scripted host.
 
+mod crash;
 mod declarations;
 mod delegation;
 mod endings;

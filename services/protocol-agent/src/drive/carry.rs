@@ -2,7 +2,7 @@
 
 use action_graph::action::{Class, ExecutorKind};
 use action_graph::code::Code;
-use action_graph::node::{Node, Output, Sent};
+use action_graph::node::{Node, Output, Sent, State, Wait};
 use action_graph::policy::Visibility;
 use action_graph::schedule::{ApprovalRequest, Command, Execute};
 use action_graph::validate::check_bound;
@@ -34,7 +34,7 @@ impl<H: AgentHost> Session<H> {
             Command::Execute(execute) => self.execute(place, execute).await,
             Command::SpawnChild(execute) => self.spawn_child(place, &execute).await,
             Command::Ask(execute) => self.ask(place, &execute).await,
-            Command::AskApproval(requests) => self.ask_approval(place, &requests).await,
+            Command::AskApproval(requests) => self.ask_approval(place, requests).await,
             Command::Abort { id, attempt, .. } => {
                 let key = Key { graph, id, attempt };
                 self.abort(place, &key).await;
@@ -137,7 +137,15 @@ impl<H: AgentHost> Session<H> {
 
     /// Asks a person. The question is stored before it is sent, so that its answer finds the action.
     async fn ask(&mut self, place: usize, execute: &Execute) -> Result<(), Halt> {
-        let key = key_of(self.lives[place].id(), execute);
+        let live = &self.lives[place];
+        let key = key_of(live.id(), execute);
+        let waits = |node: &Node| {
+            node.state == State::Waiting(Wait::User) && node.attempt == execute.attempt
+        };
+        if !live.graph.node(&execute.id).is_some_and(waits) {
+            // An earlier question about it was answered meanwhile.
+            return Ok(());
+        }
         let id = format!("{}.{}.{}", key.graph, key.id, key.attempt);
         match human::question(id, execute, self.until()) {
             Ok(request) => {
@@ -155,13 +163,17 @@ impl<H: AgentHost> Session<H> {
         }
     }
 
-    /// Asks for approvals that wait together, in one question.
-    pub(crate) async fn ask_approval(
+    /// Asks for approvals that wait together, in one question. Those that were given meanwhile are left out.
+    async fn ask_approval(
         &mut self,
         place: usize,
-        requests: &[ApprovalRequest],
+        mut requests: Vec<ApprovalRequest>,
     ) -> Result<(), Halt> {
         let graph = &self.lives[place].graph;
+        requests.retain(|one| {
+            let node = graph.node(&one.id);
+            node.is_some_and(|node| node.state == State::Waiting(Wait::Approval))
+        });
         let Some(first) = requests.first() else {
             return Ok(());
         };
@@ -172,7 +184,7 @@ impl<H: AgentHost> Session<H> {
             hash: Some(one.hash.clone()),
         });
         let about = about.collect();
-        let request = human::approvals(id, requests, self.until());
+        let request = human::approvals(id, &requests, self.until());
         self.send_question(place, request, about).await
     }
 

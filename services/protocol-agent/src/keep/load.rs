@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use action_graph::diagnostic::Diagnostic;
 use action_graph::graph::Millis;
 use action_graph::ids::{ActionId, GraphId};
 use action_graph::node::{Node, Output, State};
@@ -10,6 +11,7 @@ use action_graph::rules::KnownGraph;
 use action_graph::schedule::Event;
 use action_graph::transcript::Turn;
 use protocol::run::RunStatus;
+use serde_json::Value;
 
 use crate::failpoint::reach;
 use crate::keep::allowances::{self, Allowances};
@@ -140,7 +142,7 @@ impl<H: KeepHost> Keep<H> {
             match tried(|| self.host.state_put(&key, value.clone(), Some(version))).await {
                 Ok(version) => {
                     reach("adopt.taken").await;
-                    return self.resume(id, *head, version).await;
+                    return self.resume(id, *head, version, &owner.run).await;
                 }
                 Err(error) if is_outrun(&error) => {}
                 Err(error) => return Err(error.into()),
@@ -209,6 +211,7 @@ impl<H: KeepHost> Keep<H> {
         id: &GraphId,
         head: Head,
         version: i64,
+        before: &str,
     ) -> Result<Adopted, KeepError> {
         let names = head.names();
         let mut bodies = self.bodies.read_all(id, names.iter().cloned()).await?;
@@ -235,7 +238,7 @@ impl<H: KeepHost> Keep<H> {
         };
         graph.settings.standing = self.standing();
         let outputs = self.outputs_of_running(&graph).await?;
-        let ended = self.runs_that_ended(&held.head).await?;
+        let ended = self.runs_that_ended(&held.head, before).await?;
         let mut facts = Facts {
             outputs,
             asks: &held.head.asks,
@@ -247,9 +250,11 @@ impl<H: KeepHost> Keep<H> {
             findings.events.push(Event::Deadline);
         }
         let observations = self.observations(id, &held.head, graph.seq).await?;
+        let diagnostics = self.diagnostics(id, &held.head.source).await?;
         self.held.insert(id.clone(), held);
         Ok(Adopted::Mine(Box::new(Resumed {
             graph,
+            diagnostics,
             observations,
             events: findings.events,
             children: findings.children,
@@ -257,6 +262,14 @@ impl<H: KeepHost> Keep<H> {
             asks: findings.asks,
             unasked: findings.unasked,
         })))
+    }
+
+    /// Warnings and repairs of the declaration.
+    async fn diagnostics(&self, id: &GraphId, body: &str) -> Result<Vec<Diagnostic>, KeepError> {
+        let body = self.bodies.read(id, body).await?;
+        let list = body.and_then(|mut body| body.get_mut("diagnostics").map(Value::take));
+        let list = list.and_then(|list| serde_json::from_value(list).ok());
+        Ok(list.unwrap_or_default())
     }
 
     /// Outputs of running attempts that were stored before their head.
@@ -279,17 +292,30 @@ impl<H: KeepHost> Keep<H> {
         Ok(found)
     }
 
-    /// Runs whose questions were surely sent: those that completed.
-    async fn runs_that_ended(&self, head: &Head) -> Result<BTreeSet<String>, KeepError> {
-        let runs: BTreeSet<_> = head.asks.iter().map(|ask| ask.run.clone()).collect();
+    /// Runs whose questions were surely sent and are not answered: those that completed, unless the run that drove the
+    /// graph after them died. That one may have had the answer.
+    async fn runs_that_ended(
+        &self,
+        head: &Head,
+        before: &str,
+    ) -> Result<BTreeSet<String>, KeepError> {
         let mut ended = BTreeSet::new();
+        if head.asks.is_empty() || !self.has_completed(before).await? {
+            return Ok(ended);
+        }
+        let runs: BTreeSet<_> = head.asks.iter().map(|ask| ask.run.clone()).collect();
         for run in runs {
-            let status = tried(|| self.host.run_status(&run)).await?;
-            if matches!(status, Some(RunStatus::Completed) | None) {
+            if run == before || self.has_completed(&run).await? {
                 ended.insert(run);
             }
         }
         Ok(ended)
+    }
+
+    /// A run that is not found has ended and was removed.
+    async fn has_completed(&self, run: &str) -> Result<bool, KeepError> {
+        let status = tried(|| self.host.run_status(run)).await?;
+        Ok(matches!(status, Some(RunStatus::Completed) | None))
     }
 
     /// Observations before this transition, by runs that left no turns.

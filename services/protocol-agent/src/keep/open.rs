@@ -1,6 +1,7 @@
 //! Opening a graph: stored before anything of it runs.
 
 use action_graph::declaration::Source;
+use action_graph::diagnostic::Diagnostic;
 use action_graph::graph::{Graph, Millis};
 use action_graph::record::Owner;
 use serde_json::json;
@@ -27,6 +28,7 @@ impl<H: KeepHost> Keep<H> {
         graph: &Graph,
         source: &Source,
         raw: &str,
+        diagnostics: &[Diagnostic],
         now: Millis,
     ) -> Result<Opened, KeepError> {
         self.needs_storage()?;
@@ -39,6 +41,7 @@ impl<H: KeepHost> Keep<H> {
             "raw": &raw[..end],
             "bytes": raw.len(),
             "source": source,
+            "diagnostics": diagnostics,
             "accepted_sha256": graph.info.accepted_sha256,
         });
         let mut bytes = self.bodies.write_all(id, &[(SOURCE, &body)]).await?;

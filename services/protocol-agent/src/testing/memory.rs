@@ -203,12 +203,12 @@ impl Memory {
     }
 }
 
-/// An error of the gateway. Those that begin with `callback.` may pass.
+/// An error of the gateway. Those that begin with `callback.` may pass, and `rate_limited`.
 pub(crate) fn error(code: &str) -> HostError {
     AgentApiError {
         code: code.to_owned(),
         message: "as the test says".to_owned(),
-        retryable: code.starts_with("callback."),
+        retryable: code.starts_with("callback.") || code == "rate_limited",
         details: JsonObject::new(),
     }
     .into()

@@ -49,9 +49,14 @@ pub(crate) enum Tool {
     Together(usize, Value),
 }
 
-#[derive(Debug, Default)]
+/// A model that answers whatever it is asked, from the texts of the request.
+pub(crate) type Mind = Arc<dyn Fn(&str) -> Message + Send + Sync>;
+
+#[derive(Default)]
 pub(crate) struct Script {
     pub(crate) models: VecDeque<Scripted>,
+    /// Answers once `models` is empty.
+    pub(crate) mind: Option<Mind>,
     /// Answers of a tool in their order; the last one stays.
     pub(crate) tools: HashMap<String, VecDeque<Tool>>,
     pub(crate) requests: Vec<LlmRequest>,
@@ -144,7 +149,12 @@ impl TestHost {
             Some(Scripted::Says(output)) => Ok(Some(naming(*output, request))),
             Some(Scripted::Fails(code)) => Err(coded(code)),
             Some(Scripted::Hangs) => Ok(None),
-            None => Err(coded("runtime_error")),
+            None => {
+                let texts: Vec<_> = request.messages.iter().map(Message::plain_text).collect();
+                let mind = script.mind.clone();
+                let mind = mind.ok_or_else(|| coded("runtime_error"))?;
+                Ok(Some(mind(&texts.join("\n"))))
+            }
         }
     }
 }
@@ -160,6 +170,12 @@ fn naming(output: Message, request: &LlmRequest) -> Message {
     let json = serde_json::to_string(&output).unwrap();
     let json = json.replace("GRAPH", newest.unwrap_or_default());
     serde_json::from_str(&json).unwrap_or(output)
+}
+
+impl std::fmt::Debug for Script {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Script").finish_non_exhaustive()
+    }
 }
 
 /// An error by code, or by code and reason.

@@ -68,7 +68,7 @@ impl<H: AgentHost> Session<H> {
             let now = self.hands.clock.now();
             match self
                 .keep
-                .open(self.declarations, &graph, &source, raw, now)
+                .open(self.declarations, &graph, &source, raw, &diagnostics, now)
                 .await
             {
                 Ok(Opened::New) => {}
@@ -79,10 +79,8 @@ impl<H: AgentHost> Session<H> {
                     )));
                     return Ok(());
                 }
-                Err(KeepError::Full { what, .. }) => {
-                    let line = format!(
-                        "Nothing was executed: {what} is full. Declare less, or close open graphs."
-                    );
+                Err(error @ (KeepError::Full { .. } | KeepError::NoRoom(_))) => {
+                    let line = format!("Nothing was executed: {error}.");
                     self.push(say(&line));
                     return Ok(());
                 }

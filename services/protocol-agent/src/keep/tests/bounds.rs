@@ -21,7 +21,7 @@ async fn sixteen_graphs_may_be_open() {
         .await;
     }
     let (graph, source) = graph_of("g_16", &declared(&[action("a", "look", json!({}))]));
-    let opened = keep.open(16, &graph, &source, "", NOW).await;
+    let opened = keep.open(16, &graph, &source, "", &[], NOW).await;
     assert!(matches!(opened, Err(KeepError::Full { most: 16, .. })));
     assert!(!host.world().state.contains_key("apd.g.g_16"));
 }
@@ -117,7 +117,7 @@ async fn full_storage_starts_no_effect() {
     let (mut keep, _) = load(&host).await;
     let (graph, source) = graph_of("g_1", &declared(&[action("a", "look", json!({}))]));
     host.fail("blob_put", "payload_too_large", 1);
-    let opened = keep.open(0, &graph, &source, "", NOW).await;
+    let opened = keep.open(0, &graph, &source, "", &[], NOW).await;
     assert!(matches!(opened, Err(KeepError::NoRoom(_))));
     assert!(!keep.holds(&graph.id));
     assert!(!host.world().state.contains_key("apd.index"));

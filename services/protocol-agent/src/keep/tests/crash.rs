@@ -400,7 +400,7 @@ async fn full_indices_let_nothing_begin() {
     }
     let (graph, source) =
         super::support::graph_of("g_99", &super::support::declared(&chain("look").actions));
-    let opened = keep.open(99, &graph, &source, "", NOW).await;
+    let opened = keep.open(99, &graph, &source, "", &[], NOW).await;
     assert!(matches!(opened, Err(KeepError::Full { .. })));
 }
 

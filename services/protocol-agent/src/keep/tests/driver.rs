@@ -105,7 +105,7 @@ impl Driver {
         let (graph, source) = graph_of(&id, &output);
         reach("answer.before_accept").await;
         let raw = output.raw();
-        self.keep.open(0, &graph, &source, &raw, NOW).await?;
+        self.keep.open(0, &graph, &source, &raw, &[], NOW).await?;
         self.events.push_back(Event::Begin);
         Ok(graph)
     }

@@ -173,7 +173,7 @@ async fn nothing_is_kept_without_access() {
     ] {
         let (mut keep, _) = Keep::load(host.clone(), me, NOW).await.unwrap();
         assert!(!keep.can_persist() && keep.unavailable().is_some());
-        let opened = keep.open(0, &graph, &source, "", NOW).await;
+        let opened = keep.open(0, &graph, &source, "", &[], NOW).await;
         assert!(matches!(opened, Err(KeepError::Refused(_))));
         keep.save(&graph).await.unwrap();
         let finished = keep.finish(vec![answer("one")], NOW).await;
@@ -194,7 +194,7 @@ async fn declarations_make_one_graph() {
     let (mut keep, loaded) = Keep::load(host.clone(), again, NOW).await.unwrap();
     assert_eq!(loaded.mine.len(), 1);
     let (other, source) = graph_of("g_2", &declared(&two()));
-    let opened = keep.open(1, &other, &source, "", NOW).await.unwrap();
+    let opened = keep.open(1, &other, &source, "", &[], NOW).await.unwrap();
     assert_eq!(opened, Opened::Exists(graph.id));
 }
 
@@ -203,7 +203,7 @@ async fn unborn_graphs_may_be_declared_again() {
     let host = Memory::new("r1");
     let (mut keep, _) = load(&host).await;
     let (graph, source) = graph_of("g_1", &declared(&two()));
-    keep.open(0, &graph, &source, "", NOW).await.unwrap();
+    keep.open(0, &graph, &source, "", &[], NOW).await.unwrap();
     host.world().state.remove("apd.g.g_1");
     let again = Me {
         attempt: 2,
@@ -212,7 +212,7 @@ async fn unborn_graphs_may_be_declared_again() {
     let (mut keep, loaded) = Keep::load(host.clone(), again, NOW).await.unwrap();
     assert!(loaded.mine.is_empty());
     let (other, source) = graph_of("g_2", &declared(&two()));
-    let opened = keep.open(0, &other, &source, "", NOW).await.unwrap();
+    let opened = keep.open(0, &other, &source, "", &[], NOW).await.unwrap();
     assert_eq!(opened, Opened::New);
     keep.finish(Vec::new(), NOW).await.unwrap();
     assert!(names(&host, "g_1").is_empty(), "its bodies are removed");
@@ -303,7 +303,7 @@ async fn revoked_approvals_cover_resumed_graphs_no_more() {
     let (mut graph, source) = graph_of("g_1", &declared(&two()));
     let standing = pattern("mail", &BTreeSet::from([Effect::Send]), &json!({}));
     graph.settings.standing = vec![standing];
-    keep.open(0, &graph, &source, "", NOW).await.unwrap();
+    keep.open(0, &graph, &source, "", &[], NOW).await.unwrap();
     first.end(RunStatus::Failed);
     let (_, loaded) = load(&first.begin("r2")).await;
     assert!(loaded.mine[0].graph.settings.standing.is_empty());

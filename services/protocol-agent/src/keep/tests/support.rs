@@ -116,7 +116,7 @@ pub(super) async fn begun(keep: &mut Keep<Memory>, id: &str, actions: &[Value]) 
     let (mut graph, source) = graph_of(id, &output);
     let ordinal = id.trim_start_matches("g_").parse().unwrap();
     let raw = output.raw();
-    let opened = keep.open(ordinal, &graph, &source, &raw, NOW).await;
+    let opened = keep.open(ordinal, &graph, &source, &raw, &[], NOW).await;
     assert_eq!(opened.unwrap(), Opened::New);
     step(&mut graph, Event::Begin, NOW);
     keep.save(&graph).await.unwrap();
