@@ -5,8 +5,8 @@ use protocol::manifest::{
     AgentRunnerManifest, Capabilities, ContextPolicy, FormItem, I18n, Permissions, RunnerUsage,
 };
 use protocol::resources::{
-    AgentOperation, ArtifactOperation, HistoryOperation, InteractionOperation, KnowledgeOperation, ModelOperation, StorageArea,
-    ToolOperation,
+    AgentOperation, ArtifactOperation, HistoryOperation, InteractionOperation, KnowledgeOperation,
+    ModelOperation, StorageArea, ToolOperation,
 };
 
 /// The id under which the agent is offered unless its operator names another.
@@ -86,7 +86,7 @@ mod tests {
         let defaults = form
             .iter()
             .map(|item| (item.name.clone(), item.default.clone()));
-        let filled = JsonObject::from_iter(defaults);
+        let filled: JsonObject = defaults.collect();
         let resources = protocol::resources::AgentResources::default();
         let read = Config::read(&filled, &resources).unwrap();
         assert_eq!(read.prompt.len(), 1);

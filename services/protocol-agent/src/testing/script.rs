@@ -313,8 +313,8 @@ impl AgentHost for TestHost {
                 called.await;
             },
         };
-        let answer = self.memory.call_tool(name, key, answer).await;
-        answer
+
+        self.memory.call_tool(name, key, answer).await
     }
 
     async fn read_artifact(&self, id: &str, first: u64, last: u64) -> Answer<Vec<u8>> {
@@ -341,18 +341,17 @@ impl AgentHost for TestHost {
         let mut script = self.script();
         let mut known = script.spawned.iter();
         let known = known.find(|(one, _)| one.idempotency_key == request.idempotency_key);
-        let id = match known {
-            Some((_, id)) => *id,
-            None => {
-                let id = RunId(Uuid::new_v4());
-                let fate = script
-                    .children
-                    .pop_front()
-                    .unwrap_or_else(|| json!({"status": "running"}));
-                script.spawned.push((request.clone(), id));
-                script.running.insert(id, fate);
-                id
-            }
+        let id = if let Some((_, id)) = known {
+            *id
+        } else {
+            let id = RunId(Uuid::new_v4());
+            let fate = script
+                .children
+                .pop_front()
+                .unwrap_or_else(|| json!({"status": "running"}));
+            script.spawned.push((request.clone(), id));
+            script.running.insert(id, fate);
+            id
         };
         drop(script);
         self.called.notify_waiters();

@@ -190,7 +190,7 @@ fn is_open(host: &TestHost) -> bool {
 /// Whether the effect that a question is about happened: the far side knows.
 fn happened(host: &TestHost, interaction: &str) -> bool {
     let mut parts = interaction.split('.');
-    let (graph, action) = (parts.next().unwrap(), parts.nth(0).unwrap());
+    let (graph, action) = (parts.next().unwrap(), parts.next().unwrap());
     let world = host.memory.world();
     let head = &world.state[&format!("apd.g.{graph}")].0["content"]["stored"];
     let nodes = head["nodes"].as_array().unwrap();
