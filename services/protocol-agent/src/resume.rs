@@ -268,7 +268,7 @@ impl<H: AgentHost> Session<H> {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!("an approval for the conversation counts once: {error}")
+                    tracing::warn!("an approval for the conversation counts once: {error}");
                 }
             }
         }

@@ -37,7 +37,11 @@ fn turn_of(output: &ModelOutput, outcome: &dyn Fn(&str) -> Option<Outcome>) -> (
 }
 
 fn request(turns: &[Turn]) -> String {
-    format!("{}{}", render(turns), instruction(CarrierMode::Flat, None, Some(20)))
+    format!(
+        "{}{}",
+        render(turns),
+        instruction(CarrierMode::Flat, None, Some(20))
+    )
 }
 
 #[test]

@@ -134,9 +134,10 @@ impl<H: KeepHost> Keep<H> {
             if place < newest && !is_named {
                 continue;
             }
-            let graph = match entry.is_expired(self.now) {
-                true => None,
-                false => self.closed_graph(entry).await?,
+            let graph = if entry.is_expired(self.now) {
+                None
+            } else {
+                self.closed_graph(entry).await?
             };
             let mut actions = BTreeMap::new();
             for (id, action) in graph.iter().flat_map(|graph| &graph.actions) {
@@ -226,7 +227,7 @@ impl<H: KeepHost> Keep<H> {
             }
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(error = %error, "bodies of a forgotten graph stay for now")
+                tracing::debug!(error = %error, "bodies of a forgotten graph stay for now");
             }
         }
     }

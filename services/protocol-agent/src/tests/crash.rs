@@ -310,7 +310,9 @@ async fn dies_around_every_call_of_the_gateway() {
         chain("send"),
         chain("writer"),
         retried(),
+        revised(),
         parallel(),
+        fan_out(),
     ];
     let mut points = 0;
     for case in cases {

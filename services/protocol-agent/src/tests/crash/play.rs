@@ -53,7 +53,9 @@ pub(super) fn action(id: &str, tool: &str, more: Value) -> Value {
     };
     let mut action = json!({"type": "action", "id": id, "title": id, "description": "Do it.", "reason": "Needed.",
         "operation": tool, "executor": {"type": kind, "target": tool}, "input": input});
-    let more = more.as_object().cloned().unwrap_or_default();
+    let Value::Object(more) = more else {
+        panic!("fields, not {more}");
+    };
     action.as_object_mut().unwrap().extend(more);
     action
 }
@@ -227,7 +229,7 @@ pub(super) fn heads(host: &TestHost) -> BTreeMap<String, Value> {
 /// Whether the effect that a question is about happened: the far side knows.
 fn happened(host: &TestHost, interaction: &str) -> bool {
     let mut parts = interaction.split('.');
-    let (graph, action) = (parts.next().unwrap(), parts.nth(0).unwrap());
+    let (graph, action) = (parts.next().unwrap(), parts.next().unwrap());
     let world = host.memory.world();
     let head = &world.state[&format!("apd.g.{graph}")].0["content"]["stored"];
     let nodes = head["nodes"].as_array().unwrap();
