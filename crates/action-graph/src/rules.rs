@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::action::Effect;
-use crate::graph::{Graph, Status};
+use crate::graph::Graph;
 use crate::ids::{ActionId, GraphId};
 use crate::limits::Limits;
 use crate::node::State;
@@ -285,13 +285,11 @@ impl From<&Graph> for KnownGraph {
             };
             (node.action.id.clone(), action)
         });
-        let is_over = matches!(
-            graph.status(),
-            Status::Completed | Status::Failed | Status::Canceled
-        );
+        // A failed graph with blocked actions may still be decided about, or revised.
+        let is_settled = graph.nodes.iter().all(|node| node.state.is_terminal());
         Self {
             id: graph.id.clone(),
-            open: !is_over,
+            open: graph.stop.is_none() && !is_settled,
             expired: false,
             actions: actions.collect(),
         }

@@ -205,7 +205,8 @@ async fn open<H: AgentHost>(
     let record = own_record(&hands).await?;
     let attempt = record.as_ref().map_or(1, |run| run.dispatch_attempts);
     let attempt = u32::try_from(attempt).unwrap_or(1).max(1);
-    let is_child = record.is_some_and(|run| run.parent_run_id.is_some());
+    let is_child = is_child_event(&hands.context)
+        || record.is_some_and(|run| run.parent_run_id.is_some());
     let me = Me::of(&hands.context, attempt);
     let now = hands.clock.now();
     let (keep, mut loaded) = Keep::load(hands.host.clone(), me, now).await?;
@@ -238,6 +239,11 @@ async fn open<H: AgentHost>(
         is_closing: false,
     };
     Ok((session, loaded))
+}
+
+/// Whether the event asks for a child run.
+fn is_child_event(context: &AgentRunContext) -> bool {
+    context.event.source == "run" && context.event.data.contains_key("parent_run_id")
 }
 
 /// The run's row in the ledger: its attempt, and whether another run started it.

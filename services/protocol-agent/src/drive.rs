@@ -100,6 +100,7 @@ impl<H: AgentHost> Session<H> {
                 match command {
                     Command::Note(change) => {
                         live.is_dirty = true;
+                        live.is_told = false;
                         has_changed = true;
                         tracing::debug!(graph = %live.graph.id, action = %change.id, to = ?change.to, "action changed");
                     }

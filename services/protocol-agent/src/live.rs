@@ -27,6 +27,8 @@ pub(crate) struct Live {
     pub(crate) shown_at: Option<Instant>,
     /// Whether it has changed since.
     pub(crate) is_dirty: bool,
+    /// Whether the user has the whole of its end.
+    pub(crate) is_told: bool,
     /// Effects of unknown outcome that a person was asked about.
     pub(crate) asked: BTreeSet<(ActionId, u32)>,
     /// Whether a bound of the records was reached before.
@@ -64,6 +66,7 @@ impl Live {
             shown: None,
             shown_at: None,
             is_dirty: true,
+            is_told: false,
             asked: BTreeSet::new(),
             is_full: false,
             is_closed: false,

@@ -5,7 +5,7 @@ use protocol::manifest::{
     AgentRunnerManifest, Capabilities, ContextPolicy, FormItem, I18n, Permissions, RunnerUsage,
 };
 use protocol::resources::{
-    HistoryOperation, InteractionOperation, KnowledgeOperation, ModelOperation, StorageArea,
+    AgentOperation, ArtifactOperation, HistoryOperation, InteractionOperation, KnowledgeOperation, ModelOperation, StorageArea,
     ToolOperation,
 };
 
@@ -52,6 +52,9 @@ pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
             history: vec![HistoryOperation::Page],
             storage: vec![StorageArea::Binding],
             interactions: InteractionOperation::ALL.to_vec(),
+            agents: AgentOperation::ALL.to_vec(),
+            // Results of tools that are larger than an answer holds.
+            artifacts: vec![ArtifactOperation::Read],
             ..Permissions::default()
         },
         context: ContextPolicy {

@@ -81,7 +81,7 @@ impl<H: AgentHost> Session<H> {
                 self.lives[place].asked.insert(attempt.clone());
                 if self.decide_by_tool(place, &node).await? {
                     moves = true;
-                } else if self.can_ask() {
+                } else if self.can_ask() && self.keep.holds(self.lives[place].id()) {
                     self.ask_outcome(place, &node).await?;
                 } else {
                     self.lives[place].asked.remove(&attempt);

@@ -41,9 +41,10 @@ impl<H: AgentHost> Session<H> {
     /// Sends what changed, and the whole of a graph that has come to its end.
     pub(crate) async fn show_all(&mut self) {
         for place in 0..self.lives.len() {
-            let live = &self.lives[place];
-            if live.is_dirty {
-                let is_over = matches!(live.why, Some(Why::Finished | Why::Canceled));
+            let live = &mut self.lives[place];
+            let is_over = matches!(live.why, Some(Why::Finished | Why::Canceled));
+            if live.is_dirty || is_over && !live.is_told {
+                live.is_told = is_over;
                 self.show(place, is_over).await;
             }
         }

@@ -152,6 +152,7 @@ impl<H: AgentHost> Session<H> {
     /// Judges an output: an answer, a declaration, or a repair.
     async fn judge(&mut self, output: ModelOutput) -> Result<Next, Halt> {
         let raw = output.raw();
+        self.make_room().await;
         let known = self.known(&raw).await?;
         let context = Context {
             catalog: &self.hands.catalog,

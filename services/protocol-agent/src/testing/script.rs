@@ -146,7 +146,7 @@ impl TestHost {
         let mut script = self.script();
         script.requests.push(request.clone());
         match script.models.pop_front() {
-            Some(Scripted::Says(output)) => Ok(Some(*output)),
+            Some(Scripted::Says(output)) => Ok(Some(naming(*output, request))),
             Some(Scripted::Fails(code)) => Err(coded(code)),
             Some(Scripted::Hangs) => Ok(None),
             None => {
@@ -157,6 +157,19 @@ impl TestHost {
             }
         }
     }
+}
+
+/// The output with the id of the newest graph in place of `GRAPH`.
+fn naming(output: Message, request: &LlmRequest) -> Message {
+    let texts: Vec<_> = request.messages.iter().map(Message::plain_text).collect();
+    let texts = texts.join("\n");
+    let newest = texts
+        .rsplit("run_id: `")
+        .next()
+        .and_then(|rest| rest.split('`').next());
+    let json = serde_json::to_string(&output).unwrap();
+    let json = json.replace("GRAPH", newest.unwrap_or_default());
+    serde_json::from_str(&json).unwrap_or(output)
 }
 
 impl std::fmt::Debug for Script {

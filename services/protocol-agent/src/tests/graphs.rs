@@ -81,33 +81,115 @@ async fn model_decides_about_failures() {
         "look",
         [Tool::Fails("runtime_error"), Tool::Says(json!("now"))],
     );
-    host.says([act(
-        "x",
-        &[
-            look("a", &json!({"x": 1}), &[]),
-            call("b", "tool", "note", &json!({}), &["a"]),
-        ],
-    )]);
-    let again = host.clone();
-    // The id of the graph is known once the model sees it.
-    host.script().models.push_back(Scripted::Hangs);
-    let running = tokio::spawn({
-        let host = host.clone();
-        async move { run(&host, context("hi", &json!({}))).await }
-    });
-    while again.asked() < 2 {
-        tokio::task::yield_now().await;
+    let decision = json!({"graph": "GRAPH", "action": "a", "choice": "retry", "input": {"x": 2}});
+    let after = call("b", "tool", "note", &json!({}), &["a"]);
+    host.says([
+        act("x", &[look("a", &json!({"x": 1}), &[]), after]),
+        act(
+            "Again.",
+            &[call("d", "tool", "runtime.decide", &decision, &[])],
+        ),
+        answer("Done."),
+    ]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(said(&results), "Done.");
+    let calls = host.calls();
+    let names: Vec<_> = calls.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["look", "look", "note"]);
+    assert_eq!(calls[1].1, json!({"x": 2}));
+}
+
+#[tokio::test]
+async fn refused_decisions_reach_the_model() {
+    let host = TestHost::new();
+    let decision = json!({"graph": "GRAPH", "action": "a", "choice": "retry"});
+    host.says([
+        act("x", &[look("a", &json!({}), &[])]),
+        act(
+            "Again.",
+            &[call("d", "tool", "runtime.decide", &decision, &[])],
+        ),
+        answer("Then not."),
+    ]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(said(&results), "Then not.");
+    assert!(host.request(2).contains("not allowed in the present state"));
+    assert_eq!(host.calls().len(), 1);
+}
+
+#[tokio::test]
+async fn expansions_are_turns_of_their_own() {
+    let host = TestHost::new();
+    let lines: Vec<_> = (0..3_000).map(|line| format!("line {line}")).collect();
+    host.tool("look", [Tool::Says(json!(lines.join("\n")))]);
+    let reference = json!({"refs": [{
+        "ref": "runtime://runs/GRAPH/actions/a/output", "range": {"around_matches": true, "match": "line 2711"},
+    }]});
+    host.says([
+        act("x", &[look("a", &json!({}), &[])]),
+        act(
+            "More.",
+            &[call("e", "tool", "runtime.expand", &reference, &[])],
+        ),
+        answer("Found."),
+    ]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(said(&results), "Found.");
+    assert!(!host.request(1).contains("line 2711"));
+    let request = host.request(2);
+    for part in [
+        "More of stored results",
+        "line 2710",
+        "line 2711",
+        "line 2712",
+    ] {
+        assert!(request.contains(part), "{part} in {request}");
     }
-    running.abort();
-    let request = again.request(1);
-    let id = request
-        .split("run_id: `")
-        .nth(1)
-        .unwrap()
-        .split('`')
-        .next()
-        .unwrap();
-    assert!(id.starts_with("g_"), "{id}");
+}
+
+#[tokio::test]
+async fn plans_run_once_decided() {
+    let host = TestHost::new();
+    let plan = json!({"type": "agent.protocol", "version": "1", "intent": "plan", "title": "Plan", "payload": {
+    "type": "action_graph", "actions": [
+        {"type": "action", "id": "a", "title": "a", "executor": {"type": "tool", "target": "look"}, "input": {}},
+    ]}});
+    let decide = json!({"type": "agent.protocol", "version": "1", "intent": "decide", "payload": {
+        "type": "decision", "graph": "GRAPH", "choice": "execute"}});
+    host.says([fence(&plan), fence(&decide), text("Planned and done.")]);
+    let results = run(&host, context("hi", &json!({"carrier": "fenced"}))).await;
+    assert_eq!(said(&results), "Planned and done.");
+    assert!(
+        host.request(1).contains("planned, nothing runs"),
+        "{}",
+        host.request(1)
+    );
+    assert_eq!(host.calls().len(), 1);
+}
+
+#[tokio::test]
+async fn revisions_replace_actions_that_have_not_started() {
+    let host = TestHost::new();
+    host.tool("look", [Tool::Fails("runtime_error"), Tool::Echoes]);
+    let action = |id: &str, x: u8, depends: &[&str]| {
+        json!({"type": "action", "id": id, "title": id, "executor": {"type": "tool", "target": "look"},
+            "input": {"x": x}, "depends_on": depends})
+    };
+    let graph = |intent: &str, actions: &[Value]| {
+        json!({"type": "agent.protocol", "version": "1", "intent": intent, "title": "Work", "base": "GRAPH",
+            "payload": {"type": "action_graph", "actions": actions}})
+    };
+    let mut first = graph("execute", &[action("a", 1, &[]), action("b", 2, &["a"])]);
+    first.as_object_mut().unwrap().remove("base");
+    host.says([
+        fence(&first),
+        fence(&graph("revise", &[action("c", 3, &[])])),
+        text("Revised."),
+    ]);
+    let results = run(&host, context("hi", &json!({"carrier": "fenced"}))).await;
+    assert_eq!(said(&results), "Revised.", "{}", host.request(1));
+    assert_eq!(host.calls().len(), 2, "{}", host.request(2));
+    assert_eq!(host.calls()[1].1, json!({"x": 3}));
 }
 
 #[tokio::test]

@@ -52,7 +52,6 @@ impl<H: AgentHost> Session<H> {
 
     /// Makes the graph of a declaration. It is stored before anything of it runs.
     async fn open(&mut self, accepted: Accepted, raw: &str, known: &Known) -> Result<(), Halt> {
-        self.supersede().await;
         let id = GraphId::from_random(Uuid::new_v4().as_u128());
         let source = accepted.declaration.source.clone();
         let diagnostics = accepted.diagnostics.clone();
@@ -100,11 +99,16 @@ impl<H: AgentHost> Session<H> {
         Ok(())
     }
 
-    /// A graph that only the model could still move is closed by the next one.
-    async fn supersede(&mut self) {
+    /// Closes the oldest graphs that only the model could still move, so that another one may be opened.
+    pub(super) async fn make_room(&mut self) {
+        let most = self.rules.limits.open_graphs;
+        let open = self.lives.iter().filter(|live| live.known().open).count();
+        let mut surplus = (open + 1).saturating_sub(most);
         for place in 0..self.lives.len() {
-            if self.lives[place].need() == Need::Model {
+            let live = &self.lives[place];
+            if surplus > 0 && live.need() == Need::Model && live.known().open {
                 self.close(place).await;
+                surplus -= 1;
             }
         }
     }
