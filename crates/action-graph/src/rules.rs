@@ -123,23 +123,23 @@ impl StandingApproval {
         self.target == target
             && effects.is_subset(&self.effects)
             && self.arguments.iter().all(has)
-            && self.names(String::new(), input)
+            && self.names("", input)
     }
 
     /// Whether a list names this argument, or each one below it.
-    fn names(&self, at: String, value: &Value) -> bool {
-        if self.arguments.contains_key(&at) || self.free.contains(&at) {
+    fn names(&self, at: &str, value: &Value) -> bool {
+        if self.arguments.contains_key(at) || self.free.contains(at) {
             return true;
         }
         let below = |name: &str| format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
         match value {
             Value::Object(members) if at.is_empty() || !members.is_empty() => members
                 .iter()
-                .all(|(name, value)| self.names(below(name), value)),
+                .all(|(name, value)| self.names(&below(name), value)),
             Value::Array(items) if !items.is_empty() => items
                 .iter()
                 .enumerate()
-                .all(|(index, value)| self.names(below(&index.to_string()), value)),
+                .all(|(index, value)| self.names(&below(&index.to_string()), value)),
             _ => false,
         }
     }

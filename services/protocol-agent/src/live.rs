@@ -94,7 +94,7 @@ impl Live {
             Some(Why::UserNeeded | Why::PermissionNeeded) => Need::User,
             Some(Why::Waiting) if self.waits_for_child() => Need::Child,
             Some(Why::Waiting) => Need::Time,
-            Some(Why::Decide) if self.is_asked_alone() => Need::User,
+            Some(Why::Decide | Why::Canceled) if self.is_asked_alone() => Need::User,
             Some(Why::Decide | Why::Finished | Why::Canceled) => Need::Model,
         }
     }
@@ -147,10 +147,11 @@ impl Live {
             .filter(move |node| node.state == state)
     }
 
-    /// What later declarations may know of it.
+    /// What later declarations may know of it. One that waits for a decision is open, so that it may be revised.
     pub(crate) fn known(&self) -> KnownGraph {
         let known = KnownGraph::from(&self.graph);
-        let open = known.open && !self.is_closed;
+        let is_open = known.open || self.why == Some(Why::Decide);
+        let open = is_open && !self.is_closed;
         KnownGraph { open, ..known }
     }
 }

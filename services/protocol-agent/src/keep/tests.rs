@@ -1,6 +1,4 @@
 mod bounds;
-mod crash;
-mod driver;
 mod records;
 mod recovery;
 mod support;

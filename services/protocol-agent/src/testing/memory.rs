@@ -39,10 +39,6 @@ pub(crate) struct World {
     /// Calls whose answers are lost after they acted.
     lost: Option<(&'static str, usize)>,
     last_version: i64,
-    /// Questions that reached a person.
-    pub(crate) questions: Vec<String>,
-    /// Answers of child runs that ended.
-    pub(crate) children: BTreeMap<String, Value>,
     /// Whether runs that are over still write: the gateway has not noticed yet.
     pub(crate) lax: bool,
 }
@@ -57,11 +53,6 @@ impl World {
     /// Whether a call under this key acted.
     pub(crate) fn happened(&self, key: &str) -> bool {
         self.effects.iter().any(|(_, acted)| acted == key)
-    }
-
-    /// The answer of a child run, once it ended.
-    pub(crate) fn child_ended(&self, run: &str) -> Option<Value> {
-        self.children.get(run).cloned()
     }
 }
 

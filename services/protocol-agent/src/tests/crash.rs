@@ -3,11 +3,14 @@
 mod play;
 
 use protocol::run::RunStatus;
+use runner_kit::CancellationToken;
 use serde_json::{Value, json};
 
 use crate::failpoint::Kill;
-use crate::testing::{ending, later, questions};
-use play::{Case, End, action, compare, one, play, record, request, submit, sweep};
+use crate::testing::{Tool, ending, later, questions, submitted};
+use play::{
+    Case, End, action, compare, heads, once, one, play, record, request, submit, sweep, until,
+};
 
 /// Three actions in a row; the second one is of this tool.
 fn chain(tool: &str) -> Case {
@@ -38,6 +41,14 @@ fn retried() -> Case {
     let policy = json!({"mode": "retry", "max_attempts": 3, "backoff_ms": 20_000});
     let mut case = Case::of(&[action("a", "note", json!({"failure_policy": policy}))]);
     case.fails = 1;
+    case
+}
+
+/// The second action fails, and the third one is replaced.
+fn revised() -> Case {
+    let mut case = chain("mystery");
+    case.breaks = Some("mystery");
+    case.revised = Some(vec![action("d", "note", json!({"depends_on": ["a"]}))]);
     case
 }
 
@@ -102,6 +113,104 @@ async fn dies_before_a_child_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn children_end_while_no_run_looks() {
+    let end = play(&chain("writer"), None).await;
+    assert_eq!((end.runs, end.host.script().spawned.len()), (2, 1));
+    assert_eq!(end.record["status"], "completed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dies_within_a_revision() {
+    let twin = play(&revised(), None).await;
+    assert_eq!(twin.record["generation"], 2);
+    for at in 0..8 {
+        let end = play(&revised(), Some(Kill::after("save.bodies", at))).await;
+        assert!(end.died);
+        compare(&twin, &end, &format!("revision {at}"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dies_within_the_grace_of_a_cancel() {
+    let host = chain("mystery").host();
+    host.tool("mystery", [Tool::Hangs]);
+    let cancel = CancellationToken::new();
+    let run = until(
+        &host,
+        request("r1"),
+        Some(Kill::at("cancel.grace")),
+        cancel.clone(),
+    );
+    let cancelling = async {
+        while host.memory.effects("mystery") == 0 {
+            host.called.notified().await;
+            tokio::task::yield_now().await;
+        }
+        host.script().is_cancelled = true;
+        cancel.cancel();
+    };
+    let (ended, ()) = tokio::join!(run, cancelling);
+    assert!(ended.is_none(), "it died");
+    host.script().is_cancelled = false;
+    let asked = one(&host, request("r2"), None).await.unwrap();
+    let question = questions(&asked).remove(0);
+    let id = question["interaction_id"].as_str().unwrap();
+    assert!(id.contains(".outcome."), "a person says if it happened");
+    let happened = submitted(&request("r3"), "r3", id, "happened", &json!({}));
+    one(&host, happened, None).await.unwrap();
+    assert_eq!(host.memory.effects("mystery"), 1);
+    let record = record(&host).await;
+    let status = |at: usize| record["actions"][at]["status"].clone();
+    assert_eq!(
+        [status(0), status(1), status(2)],
+        ["completed", "completed", "canceled"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn stale_runs_write_nothing() {
+    let host = chain("mystery").host();
+    host.tool("mystery", [Tool::Together(3, json!({"did": "mystery"}))]);
+    host.memory.world().lax = true;
+    let stale = one(&host, request("r1"), None);
+    let later = async {
+        while host.calls().len() < 2 {
+            host.called.notified().await;
+        }
+        host.memory
+            .world()
+            .runs
+            .insert("r1".to_owned(), RunStatus::Failed);
+        let asked = one(&host, request("r2"), None).await.unwrap();
+        let before = heads(&host);
+        // A third call lets the first run go on.
+        host.script().calls.push(("any".to_owned(), Value::Null));
+        host.called.notify_waiters();
+        (questions(&asked), before)
+    };
+    let (stale, (questions, before)) = tokio::join!(stale, later);
+    assert_eq!(questions.len(), 1, "it is not known whether it happened");
+    assert_eq!(ending(&stale.unwrap()).0, "run.completed");
+    assert_eq!(heads(&host), before, "the first run changed nothing");
+    assert_eq!(host.memory.effects("mystery"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_models_leave_one_observation() {
+    let case = chain("note");
+    let host = case.host();
+    let mind = host.script().mind.take();
+    host.says([case.declared()]);
+    let failed = one(&host, request("r1"), None).await.unwrap();
+    assert_eq!(ending(&failed).0, "run.failed");
+    host.script().mind = mind;
+    one(&host, request("r2"), None).await.unwrap();
+    assert_eq!(host.memory.effects("note"), 1);
+    assert_eq!(record(&host).await["status"], "completed");
+    once(&host, "after a failed model");
+}
+
+#[tokio::test(start_paused = true)]
 async fn dies_while_a_retry_waits() {
     check(&retried(), Kill::at("retry.waiting"), "retry").await;
 }
@@ -133,12 +242,8 @@ async fn answers_that_arrive_twice_count_once() {
     let host = case.host();
     let asked = one(&host, request("r1"), None).await.unwrap();
     let question = questions(&asked).remove(0);
-    one(&host, submit(&case, "r2", &question), None)
-        .await
-        .unwrap();
-    let again = one(&host, submit(&case, "r3", &question), None)
-        .await
-        .unwrap();
+    one(&host, submit("r2", &question), None).await.unwrap();
+    let again = one(&host, submit("r3", &question), None).await.unwrap();
     assert_eq!(ending(&again), ("run.completed", "stop"));
     assert_eq!(host.memory.effects("send"), 1);
 }
@@ -153,9 +258,7 @@ async fn answers_may_precede_the_end_of_their_run() {
         .world()
         .runs
         .insert("r1".to_owned(), RunStatus::Running);
-    let left = one(&host, submit(&case, "r2", &question), None)
-        .await
-        .unwrap();
+    let left = one(&host, submit("r2", &question), None).await.unwrap();
     assert_eq!(ending(&left).0, "run.completed");
     assert_eq!(
         host.memory.effects("send"),
@@ -186,14 +289,8 @@ async fn live_runs_are_not_overtaken() {
         .await
         .unwrap();
     assert!(host.memory.world().state.contains_key("apd.index"));
-    let heads = host.memory.world();
-    let owners: Vec<_> = heads
-        .state
-        .iter()
-        .filter(|(key, _)| key.starts_with("apd.g."))
-        .map(|(_, (head, _))| head["content"]["stored"]["owner"]["run"].clone())
-        .collect();
-    assert!(owners.contains(&Value::from("r1")));
+    let owner = |head: &Value| head["content"]["stored"]["owner"]["run"].clone();
+    assert!(heads(&host).values().any(|head| owner(head) == "r1"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -213,7 +310,9 @@ async fn dies_around_every_call_of_the_gateway() {
         chain("send"),
         chain("writer"),
         retried(),
+        revised(),
         parallel(),
+        fan_out(),
     ];
     let mut points = 0;
     for case in cases {

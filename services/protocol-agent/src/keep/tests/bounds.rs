@@ -95,11 +95,7 @@ async fn large_outputs_are_stored_in_parts() {
     let text = "\u{1}".repeat(1_500_000);
     finish(&mut graph, "a", json!(text));
     keep.save(&graph).await.unwrap();
-    assert!(
-        names(&first, "g_1")
-            .iter()
-            .any(|name| name.ends_with(".p1"))
-    );
+    assert!(names(&first, "g_1").iter().any(|name| name.contains(".p1")));
     first.end(RunStatus::Failed);
     let (_, loaded) = load(&first.begin("r2")).await;
     let output = loaded.mine[0]

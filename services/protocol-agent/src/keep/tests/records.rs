@@ -289,7 +289,7 @@ async fn approvals_for_the_conversation_are_listed_and_revocable() {
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
     let (mut keep, _) = load(&second).await;
-    assert_eq!(keep.standing(), [standing.clone()]);
+    assert_eq!(keep.standing(), std::slice::from_ref(&standing));
     assert!(keep.revoke(&standing.id).await.unwrap());
     assert!(!keep.revoke(&standing.id).await.unwrap());
     let (keep, _) = load(&second).await;

@@ -64,7 +64,9 @@ pub(super) fn action(id: &str, tool: &str, more: Value) -> Value {
     let kind = if tool == "helper" { "agent" } else { "tool" };
     let mut action = json!({"type": "action", "id": id, "title": id, "description": "Do it.", "reason": "Needed.",
         "operation": tool, "executor": {"type": kind, "target": tool}, "input": {"of": id}});
-    let more = more.as_object().cloned().unwrap_or_default();
+    let Value::Object(more) = more else {
+        panic!("fields, not {more}");
+    };
     action.as_object_mut().unwrap().extend(more);
     action
 }

@@ -1,6 +1,7 @@
 //! Plays a conversation to its end, with a run that dies in it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use action_graph::json::pretty;
 use futures_util::StreamExt as _;
@@ -27,6 +28,10 @@ const RUNS: usize = 8;
 pub(super) struct Case {
     declaration: Value,
     pub(super) fails: usize,
+    /// A tool that always fails.
+    pub(super) breaks: Option<&'static str>,
+    /// Actions instead of those that wait for one that failed.
+    pub(super) revised: Option<Vec<Value>>,
 }
 
 /// What stands when all is over.
@@ -48,7 +53,9 @@ pub(super) fn action(id: &str, tool: &str, more: Value) -> Value {
     };
     let mut action = json!({"type": "action", "id": id, "title": id, "description": "Do it.", "reason": "Needed.",
         "operation": tool, "executor": {"type": kind, "target": tool}, "input": input});
-    let more = more.as_object().cloned().unwrap_or_default();
+    let Value::Object(more) = more else {
+        panic!("fields, not {more}");
+    };
     action.as_object_mut().unwrap().extend(more);
     action
 }
@@ -60,16 +67,34 @@ impl Case {
         Self {
             declaration,
             fails: 0,
+            breaks: None,
+            revised: None,
+        }
+    }
+
+    /// What the model says to this request: work, other work where some failed, and an answer once it sees results.
+    fn think(&self, request: &str) -> Message {
+        let Some((_, graph)) = request.rsplit_once("run_id: `") else {
+            return self.declared();
+        };
+        match &self.revised {
+            Some(actions) if !request.contains("### Result for d") => {
+                let (graph, _) = graph.split_once('`').unwrap();
+                let mut revision = self.declaration.clone();
+                revision["intent"] = json!("revise");
+                revision["base"] = json!(graph);
+                revision["payload"]["actions"] = json!(actions);
+                fence(&revision)
+            }
+            _ => answer("It is done."),
         }
     }
 
     /// A gateway with this model and these tools.
     pub(super) fn host(&self) -> TestHost {
         let host = TestHost::new();
-        let declaration = self.declaration.clone();
-        host.script().mind = Some(std::sync::Arc::new(move |request| {
-            think(&declaration, request)
-        }));
+        let case = self.clone();
+        host.script().mind = Some(Arc::new(move |request| case.think(request)));
         host.memory.world().keyed.insert("note".to_owned());
         let fails = vec![Tool::Fails("rate_limited"); self.fails];
         let note = fails
@@ -80,16 +105,15 @@ impl Case {
         for tool in ["send", "mystery"] {
             host.tool(tool, [Tool::Says(json!({"did": tool}))]);
         }
+        if let Some(tool) = self.breaks {
+            host.tool(tool, [Tool::Fails("runtime_error")]);
+        }
         host
     }
-}
 
-/// A model that declares its work, and answers once it sees results.
-fn think(declaration: &Value, request: &str) -> Message {
-    if request.contains("run_id: `g_") {
-        answer("It is done.")
-    } else {
-        fence(declaration)
+    /// The model's declaration.
+    pub(super) fn declared(&self) -> Message {
+        fence(&self.declaration)
     }
 }
 
@@ -99,9 +123,8 @@ pub(super) fn request(run: &str) -> AgentRunContext {
     later(&context("Do the work.", &config), run, &format!("e-{run}"))
 }
 
-/// The answer of a person to a question, who knows what happened.
-pub(super) fn submit(case: &Case, run: &str, question: &Value) -> AgentRunContext {
-    let _ = case;
+/// The approval of a person.
+pub(super) fn submit(run: &str, question: &Value) -> AgentRunContext {
     let id = question["interaction_id"].as_str().unwrap();
     submitted(&request(run), run, id, "allow_once", &json!({}))
 }
@@ -112,10 +135,20 @@ pub(super) async fn one(
     context: AgentRunContext,
     kill: Option<Kill>,
 ) -> Option<Vec<AgentRunResult>> {
+    until(host, context, kill, CancellationToken::new()).await
+}
+
+/// The same, until it is cancelled.
+pub(super) async fn until(
+    host: &TestHost,
+    context: AgentRunContext,
+    kill: Option<Kill>,
+    cancel: CancellationToken,
+) -> Option<Vec<AgentRunResult>> {
     let mut host = host.begin(&context.run_id);
     let gateway = host.memory.clone();
     host.memory = gateway.dying(kill.as_ref());
-    let results = run_on(context, host, CancellationToken::new());
+    let results = run_on(context, host, cancel);
     let results = results.map(Result::unwrap).collect::<Vec<_>>();
     let results = with(kill, results).await;
     let failed = |results: &Vec<AgentRunResult>| ending(results).0 == "run.failed";
@@ -165,7 +198,7 @@ pub(super) async fn play(case: &Case, mut kill: Option<Kill>) -> End {
         } else if let Some(unheard) = unheard.take() {
             // The run that had the answer died before it took the graph over: the gateway gives it to another one.
             context = later(&unheard, &next, &format!("e-{next}"));
-        } else if is_open(&host) {
+        } else if !heads(&host).is_empty() {
             context = request(&next);
         } else {
             let record = record(&host).await;
@@ -181,10 +214,16 @@ pub(super) async fn play(case: &Case, mut kill: Option<Kill>) -> End {
     panic!("it does not end: {told:#?}");
 }
 
-/// Whether a graph is open.
-fn is_open(host: &TestHost) -> bool {
+/// The heads of open graphs.
+pub(super) fn heads(host: &TestHost) -> BTreeMap<String, Value> {
     let world = host.memory.world();
-    world.state.keys().any(|key| key.starts_with("apd.g."))
+    let heads = world
+        .state
+        .iter()
+        .filter(|(key, _)| key.starts_with("apd.g."));
+    heads
+        .map(|(key, (head, _))| (key.clone(), head.clone()))
+        .collect()
 }
 
 /// Whether the effect that a question is about happened: the far side knows.
@@ -278,7 +317,7 @@ fn blur(record: &mut Value) {
 }
 
 /// Each decision point has one observation.
-fn once(host: &TestHost, what: &str) {
+pub(super) fn once(host: &TestHost, what: &str) {
     let world = host.memory.world();
     let mut made: BTreeMap<String, usize> = BTreeMap::new();
     for key in world.blobs.keys() {
