@@ -96,7 +96,7 @@ fn the_domain_waits_for_nothing_and_reads_no_clock() {
 // --- imports point down ---
 
 /// Our crates and which of ours each may depend on. The gateway stands above them all.
-const BELOW: [(&str, &[&str]); 12] = [
+const BELOW: [(&str, &[&str]); 13] = [
     ("crates/protocol", &[]),
     ("crates/action-graph", &[]),
     ("crates/egress", &["protocol"]),
@@ -108,9 +108,13 @@ const BELOW: [(&str, &[&str]); 12] = [
     ("services/connectors", &["egress", "protocol", "runner-kit"]),
     ("services/harness", &["protocol", "runner-kit"]),
     ("services/local-agent", &["protocol", "runner-kit"]),
+    (
+        "services/protocol-agent",
+        &["action-graph", "protocol", "runner-kit"],
+    ),
     ("tests", &["protocol", "runner-kit"]),
 ];
-const OURS: [&str; 12] = [
+const OURS: [&str; 13] = [
     "action-graph",
     "connectors",
     "domain",
@@ -121,6 +125,7 @@ const OURS: [&str; 12] = [
     "local-agent",
     "migrations",
     "protocol",
+    "protocol-agent",
     "runner-kit",
     "store",
 ];

@@ -25,6 +25,16 @@ const BIND: &str = " To use an earlier output in an argument, write `{\"$ref\": 
 whole value.";
 const REST: &str = " Prefer few, purposeful calls. You see short results and references; ask `runtime.expand` when a \
 detail decides the answer. Never invent results.";
+const FENCED_KINDS: &str = "Executors have the type `tool`, `agent`, `runtime`, `human`, `pipeline` or `service`; words of \
+the runtime and questions are named without their prefix.";
+const WHEN: &str = "- `\"when\": {\"action\": \"ID\", \"is\": \"failed\"}` or `{\"ref\": \"action:ID.output#/path\", \
+\"equals\": 1}`: run it on that condition alone.";
+const FOR_EACH: &str = "- `\"for_each\": {\"items\": \"action:ID.output\", \"max\": 20}`: run it once for each item of a list; \
+`{\"$ref\": \"item\"}` is the item.";
+const REPEAT: &str = "- `\"repeat\": {\"max\": 3, \"until\": {\"ref\": \"own#/ready\", \"equals\": true}}`: run it again until \
+the condition holds.";
+const REPORT: &str = "- `\"report\": {\"title\": \"T\", \"sections\": [{\"heading\": \"H\", \"ref\": \"action:ID.output\"}]}` in the \
+payload: these results are the answer, without a further reply.";
 const OUTCOME: &str = " Set `outcome` to `not_done` when the work could not be done, and to `need_input` when a person \
 must answer first; you cannot ask the user.";
 const BLOCK: &str = "```json agent-protocol
@@ -110,6 +120,23 @@ pub fn card(rules: &Rules) -> String {
     if rules.carrier == CarrierMode::Fenced {
         card.push_str("\n\n");
         card.push_str(BLOCK);
+        card.push_str("\n\n");
+        card.push_str(FENCED_KINDS);
+        let features = &rules.features;
+        let forms = [
+            (features.when, WHEN),
+            (features.for_each, FOR_EACH),
+            (features.repeat, REPEAT),
+            (features.report, REPORT),
+        ];
+        let forms: Vec<_> = forms
+            .into_iter()
+            .filter_map(|(is_on, form)| is_on.then_some(form))
+            .collect();
+        if !forms.is_empty() {
+            card.push_str(" An action may also have:\n\n");
+            card.push_str(&forms.join("\n"));
+        }
     }
     card
 }

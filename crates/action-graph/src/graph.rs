@@ -240,6 +240,23 @@ impl Graph {
         self.aggregate()
     }
 
+    /// The same without nodes, values and transitions, for the stored form.
+    pub(crate) fn without_nodes(&self) -> Self {
+        Self {
+            id: self.id.clone(),
+            generation: self.generation,
+            info: self.info.clone(),
+            nodes: Vec::new(),
+            constants: BTreeMap::new(),
+            settings: self.settings.clone(),
+            begun: self.begun,
+            stop: self.stop,
+            seq: self.seq,
+            transitions: VecDeque::new(),
+            links: Links::default(),
+        }
+    }
+
     pub(crate) fn place(&self, id: &ActionId) -> Option<usize> {
         if self.links.edges.len() == self.nodes.len() {
             self.links.index.get(id).copied()

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::action::Action;
+use crate::action::{Action, Executor};
 use crate::code::Code;
 use crate::graph::{Millis, Status};
 use crate::ids::ActionId;
@@ -271,6 +271,23 @@ impl Node {
             due: None,
             child: None,
             attempts: Vec::new(),
+        }
+    }
+
+    /// The same without action, item, input and output, for the stored form.
+    pub(crate) fn without_values(&self) -> Self {
+        let action = Action::new(self.action.id.as_str(), Executor::default());
+        Self {
+            action,
+            parent: self.parent.clone(),
+            item: None,
+            input: None,
+            output: None,
+            error: self.error.clone(),
+            child: self.child.clone(),
+            approval: self.approval.clone(),
+            attempts: self.attempts.clone(),
+            ..*self
         }
     }
 

@@ -5,7 +5,7 @@ mod store;
 
 pub use result::{ActionRecord, Metrics, Next, ResultRecord, result_record};
 pub(crate) use store::instance;
-pub use store::{Blob, Owner, RestoreError, StoredGraph, StoredOutput, restore, store};
+pub use store::{Blob, Owner, RestoreError, StoredGraph, StoredNode, StoredOutput, restore, store};
 
 use crate::graph::{Graph, Millis};
 use crate::schedule::{Event, step};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::action::Effect;
-use crate::graph::{Graph, Status};
+use crate::graph::Graph;
 use crate::ids::{ActionId, GraphId};
 use crate::limits::Limits;
 use crate::node::State;
@@ -111,13 +111,37 @@ pub struct StandingApproval {
     /// Arguments that must have these values, by JSON pointer.
     #[serde(default)]
     pub arguments: BTreeMap<String, Value>,
+    /// Arguments that may have any value, by JSON pointer; an argument in neither list is not covered.
+    #[serde(default)]
+    pub free: BTreeSet<String>,
 }
 
 impl StandingApproval {
-    /// Whether it covers this call.
+    /// Whether it covers this call: its executor, its effects, and each of its arguments.
     pub fn covers(&self, target: &str, effects: &BTreeSet<Effect>, input: &Value) -> bool {
         let has = |(pointer, value): (&String, &Value)| input.pointer(pointer) == Some(value);
-        self.target == target && effects.is_subset(&self.effects) && self.arguments.iter().all(has)
+        self.target == target
+            && effects.is_subset(&self.effects)
+            && self.arguments.iter().all(has)
+            && self.names("", input)
+    }
+
+    /// Whether a list names this argument, or each one below it.
+    fn names(&self, at: &str, value: &Value) -> bool {
+        if self.arguments.contains_key(at) || self.free.contains(at) {
+            return true;
+        }
+        let below = |name: &str| format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
+        match value {
+            Value::Object(members) if at.is_empty() || !members.is_empty() => members
+                .iter()
+                .all(|(name, value)| self.names(&below(name), value)),
+            Value::Array(items) if !items.is_empty() => items
+                .iter()
+                .enumerate()
+                .all(|(index, value)| self.names(&below(&index.to_string()), value)),
+            _ => false,
+        }
     }
 }
 
@@ -261,15 +285,53 @@ impl From<&Graph> for KnownGraph {
             };
             (node.action.id.clone(), action)
         });
-        let is_over = matches!(
-            graph.status(),
-            Status::Completed | Status::Failed | Status::Canceled
-        );
+        // A failed graph with blocked actions may still be decided about, or revised.
+        let is_settled = graph.nodes.iter().all(|node| node.state.is_terminal());
         Self {
             id: graph.id.clone(),
-            open: !is_over,
+            open: graph.stop.is_none() && !is_settled,
             expired: false,
             actions: actions.collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn standing_approvals_cover_named_arguments_alone() {
+        let effects = BTreeSet::from([Effect::Send]);
+        let standing = StandingApproval {
+            id: "s".to_owned(),
+            target: "send".to_owned(),
+            effects: effects.clone(),
+            arguments: BTreeMap::from([("/to/0".to_owned(), json!("a@b"))]),
+            free: BTreeSet::from(["/text".to_owned(), "/a~1b".to_owned()]),
+        };
+        for (input, covered) in [
+            (json!({"to": ["a@b"], "text": "hello"}), true),
+            (json!({"to": ["a@b"]}), true),
+            (json!({"to": ["a@b"], "a/b": {"any": 1}}), true),
+            (json!({"to": ["c@d"], "text": "hello"}), false),
+            (json!({"to": ["a@b", "c@d"]}), false),
+            (json!({"to": ["a@b"], "bcc": "c@d"}), false),
+            (json!({"to": ["a@b"], "bcc": []}), false),
+            (json!({"text": "hello"}), false),
+            (json!("a@b"), false),
+        ] {
+            assert_eq!(
+                standing.covers("send", &effects, &input),
+                covered,
+                "{input}"
+            );
+        }
+        let more = BTreeSet::from([Effect::Send, Effect::Delete]);
+        let input = json!({"to": ["a@b"]});
+        assert!(!standing.covers("send", &more, &input), "another effect");
+        assert!(!standing.covers("mail", &effects, &input), "another tool");
     }
 }

@@ -12,7 +12,7 @@ use crate::graph::Status;
 
 pub use build::{expansion_turn, notice, protocol_turn};
 pub use parse::parse;
-pub use render::{instruction, render};
+pub use render::{instruction, render, render_from};
 pub use replay::{Replay, replay};
 pub use text::{clean, one_line};
 

@@ -328,6 +328,9 @@ pub struct AvailableApis {
     pub run_cancel: bool,
     pub run_append_result: bool,
     pub run_finalize: bool,
+    /// Left out when false: runners that know no child runs see the list as it was.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub child_runs: bool,
 }
 
 /// State entries at dispatch, of each scope 100 keys and 256 KiB; `runtime.metadata.state_incomplete` names cut scopes.

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::id::RunnerId;
 use crate::resources::{
-    ArtifactOperation, EventOperation, FileOperation, HistoryOperation, InteractionOperation,
-    KnowledgeOperation, ModelOperation, StorageArea, ToolOperation,
+    AgentOperation, ArtifactOperation, EventOperation, FileOperation, HistoryOperation,
+    InteractionOperation, KnowledgeOperation, ModelOperation, StorageArea, ToolOperation,
 };
 use crate::{JsonObject, PROTOCOL_VERSION};
 
@@ -173,6 +173,9 @@ pub struct Permissions {
     pub files: Vec<FileOperation>,
     pub platform_api: Vec<String>,
     pub interactions: Vec<InteractionOperation>,
+    /// Left out when empty, for gateways that do not know it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<AgentOperation>,
 }
 
 /// How the runner means to obtain its context. The gateway never inlines history whatever it says.

@@ -68,6 +68,10 @@ operations!(
     InteractionOperation { Request = "request" }
 );
 operations!(
+    /// What may be done with another agent: `call` starts child runs of it.
+    AgentOperation { Call = "call" }
+);
+operations!(
     /// Whose state an entry is.
     StateScope {
         Conversation = "conversation",
@@ -87,6 +91,9 @@ pub struct AgentResources {
     pub tools: Vec<ToolResource>,
     pub knowledge_bases: Vec<KnowledgeBaseResource>,
     pub skills: Vec<SkillResource>,
+    /// The agents that the run may start child runs of. Left out when there is none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<AgentResource>,
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
     pub files: Vec<JsonObject>,
     pub storage: StorageResource,
@@ -127,6 +134,23 @@ pub struct ToolResource {
     /// Absent: unknown, to be taken for a write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<ToolEffect>,
+    /// True: a repeated call with the same parameters changes nothing more. Absent: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotent: Option<bool>,
+    /// Where `effect` and `idempotent` come from. Absent where neither is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect_source: Option<EffectSource>,
+}
+
+/// The source of a tool's `effect` and `idempotent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum EffectSource {
+    /// The configuration of the gateway.
+    Operator,
+    /// The annotations of the tool's MCP server, which the operator trusts.
+    Server,
 }
 
 /// What a call of a tool does to the world, as its operator says.
@@ -167,6 +191,20 @@ pub struct SkillResource {
     /// Which run of this agent wrote it. Absent: the operator did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<RegisteredSkill>,
+}
+
+/// An agent and the operations granted on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentResource {
+    pub agent_id: String,
+    /// The agent's name in the configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    #[serde(default)]
+    pub operations: Vec<AgentOperation>,
 }
 
 /// A file of the operator that the run may read as an artifact, as it stands in `files`.
@@ -227,6 +265,7 @@ mod tests {
             StorageArea,
             FileOperation,
             InteractionOperation,
+            AgentOperation,
             StateScope
         );
         assert_eq!(ModelOperation::parse("CountTokens"), None);

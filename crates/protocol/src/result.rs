@@ -154,6 +154,22 @@ pub struct RunCompletedPayload {
     pub finish_reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Message>,
+    /// Whether the task is done. Absent: `ok`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<RunOutcome>,
+}
+
+/// Whether a completed run did what it was asked. It decides nothing in the gateway: a parent reads it of its child runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RunOutcome {
+    /// The task is done.
+    Ok,
+    /// The task is not done, and the message says why.
+    NotDone,
+    /// The task needs more input, and the message says which.
+    NeedInput,
 }
 
 /// The finish reason of a `run.completed` without one, and of one whose reason is a code of the gateway.

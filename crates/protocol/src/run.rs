@@ -71,6 +71,9 @@ pub struct AgentRun {
     pub run_id: RunId,
     pub event_id: String,
     pub agent_id: AgentId,
+    /// The run that started this one as its child run. Absent for a run that an event started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_run_id: Option<RunId>,
     /// The id of the binding where that is not the agent itself; absent here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding_id: Option<String>,

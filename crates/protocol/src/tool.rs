@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::JsonObject;
-use crate::resources::{ToolEffect, ToolResource};
+use crate::resources::{EffectSource, ToolEffect, ToolResource};
 
 /// The answer of `GET /host/v1/tools`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,8 +31,15 @@ pub struct ToolDescription {
     pub parameters: JsonObject,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+    /// Absent: unknown, to be taken for a write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<ToolEffect>,
+    /// True: a repeated call with the same parameters changes nothing more. Absent: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotent: Option<bool>,
+    /// Where `effect` and `idempotent` come from. Absent where neither is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect_source: Option<EffectSource>,
 }
 
 /// The body of `POST /host/v1/tools/{name}/call`.
@@ -42,6 +49,38 @@ pub struct ToolDescription {
 pub struct CallTool {
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub parameters: JsonObject,
+}
+
+/// The header of a tool call that names which runs share its `Idempotency-Key`.
+pub const KEY_SCOPE_HEADER: &str = "idempotency-key-scope";
+
+/// Which runs share the `Idempotency-Key` of a tool call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum KeyScope {
+    /// The run that makes the call.
+    #[default]
+    Run,
+    /// Every run of the same conversation and agent.
+    Conversation,
+}
+
+impl KeyScope {
+    /// The name in the header.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Conversation => "conversation",
+        }
+    }
+
+    /// The scope of that name.
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Run, Self::Conversation]
+            .into_iter()
+            .find(|scope| scope.as_str() == text)
+    }
 }
 
 /// The answer of `POST /host/v1/tools/{name}/call`.

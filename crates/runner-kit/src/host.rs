@@ -3,6 +3,7 @@
 //! Every call ends by the run's deadline. The token is renewed before it ends, for all clones at once.
 
 mod assets;
+mod children;
 mod client;
 mod error;
 mod interactions;
@@ -13,6 +14,7 @@ mod storage;
 mod token;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use protocol::context::AgentRunContext;
 use protocol::history::{HistorySearch, HistorySearchResult, TranscriptItem};
@@ -28,9 +30,12 @@ pub use client::HostClient;
 pub use error::HostError;
 pub use models::ModelStream;
 pub use runs::{RunEventsQuery, RunsQuery};
-pub use storage::{Blob, StorageQuery};
+pub use storage::{Blob, PutCondition, StorageQuery};
 
-use token::{Credentials, GatewayClock, Times};
+use token::{CallTime, Credentials, GatewayClock, Times};
+
+/// What a call may take beyond the time that the gateway waits.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// The gateway, as one run sees it. Clones share the token.
 #[derive(Clone, Debug)]
@@ -284,6 +289,20 @@ impl Host {
         request: RequestBuilder,
     ) -> Result<T, HostError> {
         client::read_json(self.send_long(request).await?).await
+    }
+
+    /// The answer of a call that the gateway holds open for `wait_seconds`.
+    async fn polled<T: DeserializeOwned>(
+        &self,
+        request: RequestBuilder,
+        wait_seconds: u64,
+    ) -> Result<T, HostError> {
+        let most = Duration::from_secs(wait_seconds) + ANSWER_TIME;
+        let time = match self.0.times.run_time(self.0.clock.now()) {
+            CallTime::Left(left) => CallTime::Left(left.min(most)),
+            CallTime::Over => CallTime::Over,
+        };
+        client::read_json(client::send(request, time).await?).await
     }
 
     async fn send_long(&self, request: RequestBuilder) -> Result<Response, HostError> {

@@ -5,7 +5,7 @@ use protocol::message::{LlmTokenUsage, Message, MessageChunk, MessageContent};
 use protocol::resources::StateScope;
 use protocol::result::{
     AgentRunResult, MessageCompletedPayload, MessageDeltaPayload, ProcessorLogPayload, ResultType,
-    RunCompletedPayload, RunFailedPayload, StateUpdatedPayload,
+    RunCompletedPayload, RunFailedPayload, RunOutcome, StateUpdatedPayload,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -81,6 +81,20 @@ pub fn run_completed_because(finish_reason: impl Into<String>) -> AgentRunResult
     let payload = RunCompletedPayload {
         finish_reason: finish_reason.into(),
         message: None,
+        outcome: None,
+    };
+    known(ResultType::RunCompleted, &payload)
+}
+
+/// `run.completed` with whether the task is done: a parent run reads it of its child runs.
+pub fn run_completed_with_outcome(
+    finish_reason: impl Into<String>,
+    outcome: RunOutcome,
+) -> AgentRunResult {
+    let payload = RunCompletedPayload {
+        finish_reason: finish_reason.into(),
+        message: None,
+        outcome: Some(outcome),
     };
     known(ResultType::RunCompleted, &payload)
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::action::{Action, Class};
 use crate::graph::Graph;
 use crate::ids::ActionId;
-use crate::node::{Item, Output, State};
+use crate::node::{Item, Node, Output, Sent, State};
 use crate::result::deliver::policy_of;
 use crate::result::summary::summary_of;
 use crate::result::tokens::head_bytes;
@@ -16,8 +16,8 @@ use crate::sha256;
 
 /// Version of the stored form.
 const VERSION: u16 = 1;
-/// Bytes of a head.
-const HEAD_BYTES: usize = 200 << 10;
+/// Bytes of a head: of the 200 KiB of a record, the rest is for what the service adds.
+const HEAD_BYTES: usize = 184 << 10;
 /// Bytes of a summary in a head.
 const SUMMARY: usize = 1 << 10;
 
@@ -43,12 +43,24 @@ pub struct StoredGraph {
     pub owner: Owner,
     /// Key of the declaration's body.
     pub declaration: String,
-    /// The graph without actions, values, inputs, outputs and transitions.
+    /// The graph without nodes, values and transitions.
     pub graph: Graph,
+    /// Its nodes without actions, inputs and outputs.
+    pub nodes: Vec<StoredNode>,
     /// Outputs by action.
     pub outputs: BTreeMap<ActionId, StoredOutput>,
     /// Keys of inputs and items by action.
     pub inputs: BTreeMap<ActionId, String>,
+}
+
+/// A stored node: its id, and the members in which it differs from one that has not started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StoredNode {
+    /// The action.
+    pub id: ActionId,
+    /// The members.
+    #[serde(flatten)]
+    pub members: Map<String, Value>,
 }
 
 /// A stored output.
@@ -86,7 +98,7 @@ pub enum RestoreError {
     #[error("body `{0}` is missing or damaged: close the graph and tell the user")]
     Body(String),
     /// The head is too large.
-    #[error("the head has {0} bytes, at most 204800 are stored: declare smaller graphs")]
+    #[error("the head has {0} bytes, at most 188416 are stored: declare smaller graphs")]
     TooLarge(usize),
 }
 
@@ -104,64 +116,139 @@ struct Bound {
     item: Option<Item>,
 }
 
-/// Splits a graph into its head and bodies. Bodies whose keys were written before need no second write.
+/// Splits a graph into its head and bodies. An output that `previous` names already has no body again.
 pub fn store(
     graph: &Graph,
     conversation: &str,
     owner: Owner,
+    previous: Option<&StoredGraph>,
 ) -> Result<(StoredGraph, Vec<Blob>), RestoreError> {
-    let mut blobs = Vec::new();
-    let mut slim = graph.clone();
-    let mut body = Body {
-        actions: Vec::new(),
-        constants: std::mem::take(&mut slim.constants).into_iter().collect(),
+    let declared = graph.declared().map(|node| node.action.clone());
+    let constants = graph.constants.clone();
+    let body = Body {
+        actions: declared.collect(),
+        constants: constants.into_iter().collect(),
     };
-    slim.transitions.clear();
-    let mut outputs = BTreeMap::new();
-    let mut inputs = BTreeMap::new();
-    for (place, node) in slim.nodes.iter_mut().enumerate() {
-        let id = node.action.id.clone();
-        let skeleton = Action::new(id.as_str(), crate::action::Executor::default());
-        let action = std::mem::replace(&mut node.action, skeleton);
-        if node.parent.is_none() {
-            body.actions.push(action);
-        }
-        if let Some(output) = node.output.take() {
-            let output = kept(&output, is_whole(graph, place));
-            let blob = blob(&format!("{id}.{}", node.attempt), &output);
-            let stored = StoredOutput {
-                key: blob.key.clone(),
-                sha256: hash(&blob.content),
-                bytes: output.bytes,
-                summary: head_bytes(&summary_of(&output).0, SUMMARY).to_owned(),
-            };
-            outputs.insert(id.clone(), stored);
-            blobs.push(blob);
-        }
-        if node.input.is_some() || node.item.is_some() {
-            let (input, item) = (node.input.take(), node.item.take());
-            let blob = blob(&format!("{id}.input"), &Bound { input, item });
-            inputs.insert(id, blob.key.clone());
-            blobs.push(blob);
-        }
-    }
-    let body = blob("declaration", &body);
-    let declaration = body.key.clone();
-    blobs.push(body);
-    let head = StoredGraph {
+    let mut blobs = vec![blob("declaration", &body)];
+    let mut head = StoredGraph {
         version: VERSION,
         conversation: conversation.to_owned(),
         owner,
-        declaration,
-        graph: slim,
-        outputs,
-        inputs,
+        declaration: blobs[0].key.clone(),
+        graph: graph.without_nodes(),
+        nodes: graph.nodes.iter().map(slim).collect(),
+        outputs: BTreeMap::new(),
+        inputs: BTreeMap::new(),
     };
-    let size = serde_json::to_vec(&head).map_or(0, |bytes| bytes.len());
-    if size > HEAD_BYTES {
-        return Err(RestoreError::TooLarge(size));
+    for (place, node) in graph.nodes.iter().enumerate() {
+        let id = &node.action.id;
+        if node.output.is_some() {
+            let (stored, body) = stored_output(graph, place, previous);
+            head.outputs
+                .extend(stored.map(|stored| (id.clone(), stored)));
+            blobs.extend(body);
+        }
+        if node.input.is_some() || node.item.is_some() {
+            let (input, item) = (node.input.clone(), node.item.clone());
+            let body = blob(&format!("{id}.input"), &Bound { input, item });
+            head.inputs.insert(id.clone(), body.key.clone());
+            blobs.push(body);
+        }
     }
+    fit(&mut head)?;
     Ok((head, blobs))
+}
+
+/// Shortens summaries until the head keeps its bound.
+fn fit(head: &mut StoredGraph) -> Result<(), RestoreError> {
+    for most in [SUMMARY, SUMMARY / 8, 0] {
+        for output in head.outputs.values_mut() {
+            let short = head_bytes(&output.summary, most).len();
+            output.summary.truncate(short);
+        }
+        let size = serde_json::to_vec(head).map_or(0, |bytes| bytes.len());
+        if size <= HEAD_BYTES {
+            return Ok(());
+        }
+        if most == 0 {
+            return Err(RestoreError::TooLarge(size));
+        }
+    }
+    Ok(())
+}
+
+/// The output of a node, and its body unless `previous` has it.
+fn stored_output(
+    graph: &Graph,
+    place: usize,
+    previous: Option<&StoredGraph>,
+) -> (Option<StoredOutput>, Option<Blob>) {
+    let node = &graph.nodes[place];
+    let Some(output) = &node.output else {
+        return (None, None);
+    };
+    let id = &node.action.id;
+    let name = format!("{id}.{}", attempt_of_output(node));
+    // The list of a fan-out has no attempt of its own.
+    let before = previous.filter(|_| !node.is_fan_out());
+    let before = before.and_then(|previous| previous.outputs.get(id));
+    if let Some(before) = before.filter(|one| is_named(&one.key, &name)) {
+        return (Some(before.clone()), None);
+    }
+    let output = kept(output, is_whole(graph, place));
+    let body = blob(&name, &output);
+    let stored = StoredOutput {
+        key: body.key.clone(),
+        sha256: hash(&body.content),
+        bytes: output.bytes,
+        summary: head_bytes(&summary_of(&output).0, SUMMARY).to_owned(),
+    };
+    (Some(stored), Some(body))
+}
+
+fn is_named(key: &str, name: &str) -> bool {
+    let rest = key.strip_prefix(name);
+    rest.is_some_and(|rest| rest.starts_with('.'))
+}
+
+/// The attempt that made the output: an earlier one while a later one runs.
+fn attempt_of_output(node: &Node) -> u32 {
+    if node.state == State::Completed {
+        return node.attempt;
+    }
+    let mut attempts = node.attempts.iter().rev();
+    let made = attempts.find(|one| one.sent == Some(Sent::Yes) && one.code.is_none());
+    made.map_or(0, |one| one.n)
+}
+
+/// A node as it differs from one that has not started, without the values of bodies.
+fn slim(node: &Node) -> StoredNode {
+    let mut members = members(&node.without_values());
+    let new = members_of_new(&node.action.id);
+    members.retain(|name, value| new.get(name) != Some(value));
+    StoredNode {
+        id: node.action.id.clone(),
+        members,
+    }
+}
+
+fn members(node: &Node) -> Map<String, Value> {
+    match serde_json::to_value(node) {
+        Ok(Value::Object(members)) => members,
+        _ => Map::new(),
+    }
+}
+
+fn members_of_new(id: &ActionId) -> Map<String, Value> {
+    let executor = crate::action::Executor::default();
+    members(&Node::new(Action::new(id.as_str(), executor)))
+}
+
+/// The node again, before its action and values are put back.
+fn whole(stored: StoredNode) -> Option<Node> {
+    let mut members = members_of_new(&stored.id);
+    members.extend(stored.members);
+    serde_json::from_value(Value::Object(members)).ok()
 }
 
 /// Whether the whole output is stored: `store_full: false` is refused for actions that run at most once.
@@ -211,6 +298,8 @@ pub fn restore(
     let body = read(&head.declaration)?;
     let body: Body = serde_json::from_value(body).map_err(|_| damaged(&head.declaration))?;
     let mut graph = head.graph;
+    let nodes = head.nodes.into_iter().map(whole).collect::<Option<_>>();
+    graph.nodes = nodes.ok_or_else(|| damaged("head"))?;
     graph.constants = body.constants.into_iter().collect();
     let actions: BTreeMap<_, _> = body
         .actions
@@ -267,15 +356,5 @@ impl StoredGraph {
             attempt,
             epoch: self.owner.epoch + 1,
         };
-    }
-
-    /// Open attempts: started, without a stored end.
-    pub fn open_actions(&self) -> impl Iterator<Item = &ActionId> {
-        let open = self
-            .graph
-            .nodes
-            .iter()
-            .filter(|node| node.state == State::Running);
-        open.map(|node| &node.action.id)
     }
 }

@@ -1,6 +1,6 @@
 //! Rules 7 to 10 and 14: ends of attempts and approvals.
 
-use crate::action::{Class, FailureMode};
+use crate::action::{Class, ExecutorKind, FailureMode};
 use crate::code::Code;
 use crate::graph::Stop;
 use crate::ids::ActionId;
@@ -50,7 +50,11 @@ impl Turn<'_> {
         }
         let node = &mut self.graph.nodes[place];
         node.satisfying = satisfying;
-        let why = (!satisfying).then_some(Code::ChildUnsatisfying);
+        let why = match node.kind() {
+            _ if satisfying => None,
+            ExecutorKind::Human => Some(Code::ApprovalDenied),
+            _ => Some(Code::ChildUnsatisfying),
+        };
         self.go(place, State::Completed, why);
     }
 

@@ -98,11 +98,12 @@ impl Turn<'_> {
     }
 }
 
-/// The key of an attempt: the same for each retry unless a second call may act twice.
+/// The key of an attempt: the same for each retry unless a second call may act twice. A child run that ended is found
+/// again by its key, so that each attempt of an agent has its own.
 fn key_of(graph: &str, node: &Node) -> String {
-    let attempt = match node.class() {
-        Class::AtMostOnce => node.attempt,
-        Class::Replayable | Class::Keyed => 0,
+    let attempt = match (node.kind(), node.class()) {
+        (ExecutorKind::Agent, _) | (_, Class::AtMostOnce) => node.attempt,
+        (_, Class::Replayable | Class::Keyed) => 0,
     };
     let parts = json!([
         graph,

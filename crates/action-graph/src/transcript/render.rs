@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::rules::CarrierMode;
 use crate::transcript::text::{clean, fence_of, name, one_line};
 use crate::transcript::{Attachment, CallTurn, Notice, ProtocolTurn, Turn};
 
@@ -14,9 +15,14 @@ pub(super) const NO_STATUS: &str = "Status: ";
 
 /// All turns, numbered from 1.
 pub fn render(turns: &[Turn]) -> String {
+    render_from(0, turns)
+}
+
+/// Turns that follow `before` others, numbered on: for one message per turn.
+pub fn render_from(before: usize, turns: &[Turn]) -> String {
     let mut text = String::new();
     for (index, turn) in turns.iter().enumerate() {
-        let _ = writeln!(text, "<turn index=\"{}\">", index + 1);
+        let _ = writeln!(text, "<turn index=\"{}\">", before + index + 1);
         match turn {
             Turn::User {
                 text: request,
@@ -152,9 +158,18 @@ fn print_fence(info: &str, content: &str, text: &mut String) {
 }
 
 /// The last user message: the instruction, which is no turn.
-pub fn instruction(waiting: Option<&str>, declarations_left: Option<u32>) -> String {
+pub fn instruction(
+    carrier: CarrierMode,
+    waiting: Option<&str>,
+    declarations_left: Option<u32>,
+) -> String {
     let mut text = "Decide the next step from all turns above.\n".to_owned();
-    text.push_str("Reply with one AgentProtocolOutput call.\n");
+    text.push_str(match carrier {
+        CarrierMode::Flat | CarrierMode::Strict => "Reply with one AgentProtocolOutput call.\n",
+        CarrierMode::Fenced => {
+            "Reply with one fenced `json agent-protocol` block, or with the answer as text.\n"
+        }
+    });
     if let Some(waiting) = waiting {
         let _ = writeln!(text, "Waiting: {}", one_line(waiting));
     }

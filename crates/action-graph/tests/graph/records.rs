@@ -131,7 +131,7 @@ fn result_record_has_every_field() {
 #[test]
 fn stored_graphs_restore_whole() {
     let mut graph = review();
-    let (head, blobs) = store(&graph, "conv", owner()).expect("it fits");
+    let (head, blobs) = store(&graph, "conv", owner(), None).expect("it fits");
     let text = serde_json::to_string(&head).expect("JSON");
     assert!(!text.contains("Two issues.\",") || text.len() < 40_000);
     let bodies: BTreeMap<_, _> = blobs
@@ -155,7 +155,7 @@ fn null_items_survive_a_restart() {
     world.known.event = json!({"list": [null, 1]});
     let mut graph = graph_of(&world, &fenced(&envelope(json!([each]), json!({})), ""));
     step(&mut graph, Event::Begin, 0);
-    let (head, blobs) = store(&graph, "conv", owner()).expect("it fits");
+    let (head, blobs) = store(&graph, "conv", owner(), None).expect("it fits");
     let bodies: BTreeMap<_, _> = blobs
         .into_iter()
         .map(|blob| (blob.key, blob.content))
@@ -169,7 +169,7 @@ fn null_items_survive_a_restart() {
 #[test]
 fn foreign_damaged_and_later_records_are_refused() {
     let graph = review();
-    let (head, blobs) = store(&graph, "conv", owner()).expect("it fits");
+    let (head, blobs) = store(&graph, "conv", owner(), None).expect("it fits");
     let bodies: BTreeMap<_, _> = blobs
         .into_iter()
         .map(|blob| (blob.key, blob.content))
@@ -200,13 +200,77 @@ fn foreign_damaged_and_later_records_are_refused() {
 #[test]
 fn bodies_keep_their_keys() {
     let graph = review();
-    let (_, first) = store(&graph, "conv", owner()).expect("it fits");
-    let (_, second) = store(&graph, "conv", owner()).expect("it fits");
+    let (_, first) = store(&graph, "conv", owner(), None).expect("it fits");
+    let (_, second) = store(&graph, "conv", owner(), None).expect("it fits");
     assert_eq!(first, second);
     let mut keys: Vec<_> = first.iter().map(|blob| &blob.key).collect();
     keys.sort();
     keys.dedup();
     assert_eq!(keys.len(), first.len());
+}
+
+#[test]
+fn stored_outputs_have_no_body_again() {
+    let graph = review();
+    let (head, first) = store(&graph, "conv", owner(), None).expect("it fits");
+    let (again, second) = store(&graph, "conv", owner(), Some(&head)).expect("it fits");
+    assert_eq!(again, head);
+    let outputs = |blobs: &[action_graph::record::Blob]| {
+        let keys = blobs.iter().map(|blob| blob.key.as_str());
+        keys.filter(|key| head.outputs.values().any(|one| one.key == **key))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(outputs(&first).len(), head.outputs.len());
+    assert_eq!(outputs(&second).len(), 1, "the list of the fan-out");
+}
+
+#[test]
+fn repeated_actions_keep_outputs_apart() {
+    let repeat = json!({"max": 3, "until": {"ref": "own#/done", "equals": true}});
+    let action = read_action("a", json!({"repeat": repeat}));
+    let mut graph = graph_of(&world(), &fenced(&envelope(json!([action]), json!({})), ""));
+    step(&mut graph, Event::Begin, 0);
+    let outcome = Outcome::Ok {
+        output: Output::json(json!({"done": false})),
+        satisfying: true,
+    };
+    let id = || "a".into();
+    let finished = |attempt| Event::Finished {
+        id: id(),
+        attempt,
+        outcome: outcome.clone(),
+    };
+    step(&mut graph, finished(1), 1);
+    assert_eq!(graph.node(&id()).map(|node| node.attempt), Some(2));
+    let (head, _) = store(&graph, "conv", owner(), None).expect("it fits");
+    assert!(head.outputs[&id()].key.starts_with("a.1."));
+    step(&mut graph, finished(2), 2);
+    let (head, _) = store(&graph, "conv", owner(), Some(&head)).expect("it fits");
+    assert!(head.outputs[&id()].key.starts_with("a.2."));
+}
+
+#[test]
+fn the_largest_graph_fits_its_head() {
+    let plain = (0..62).map(|at| read_action(&format!("find_something_{at}"), json!({})));
+    let each = (0..2).map(|at| {
+        read_action(
+            &format!("each_of_them_{at}"),
+            json!({"executor": {"type": "tool", "target": "list"}, "input": {"of": {"$ref": "item"}},
+                "for_each": {"items": "input:event#/list", "max": 64}}),
+        )
+    });
+    let actions: Vec<_> = plain.chain(each).collect();
+    let mut world = world();
+    world.known.event = json!({"list": (0..64).collect::<Vec<_>>()});
+    let output = fenced(&envelope(json!(actions), json!({})), "");
+    let mut graph = graph_of(&world, &output);
+    play(&mut graph, &|_| {
+        ok(json!("a long line of a result ".repeat(200)))
+    });
+    assert_eq!(graph.nodes.len(), 192);
+    let (head, _) = store(&graph, "conv", owner(), None).expect("it fits");
+    assert!(head.outputs.len() == 192, "all have ended");
 }
 
 #[test]
@@ -254,7 +318,7 @@ fn journals_rebuild_the_same_graph() {
 
 #[test]
 fn owners_change_by_epoch_alone() {
-    let (mut head, _) = store(&review(), "conv", owner()).expect("it fits");
+    let (mut head, _) = store(&review(), "conv", owner(), None).expect("it fits");
     head.take_over("run_2", 1);
     assert_eq!((head.owner.run.as_str(), head.owner.epoch), ("run_2", 2));
 }
@@ -396,7 +460,7 @@ fn store_full_false_keeps_the_summary_alone() {
         );
         let mut graph = graph_of(&world(), &fenced(&envelope(json!([action]), json!({})), ""));
         play(&mut graph, &|_| ok(json!("word\n".repeat(2_000))));
-        let (_, blobs) = store(&graph, "conv", owner()).expect("it fits");
+        let (_, blobs) = store(&graph, "conv", owner(), None).expect("it fits");
         let output = blobs
             .iter()
             .find(|blob| blob.key.starts_with("a.1."))

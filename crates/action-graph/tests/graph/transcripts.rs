@@ -7,7 +7,7 @@ use action_graph::declaration::{Choice, Decision};
 use action_graph::graph::{Graph, Status};
 use action_graph::output::ModelOutput;
 use action_graph::result::tokens::estimate;
-use action_graph::rules::Rules;
+use action_graph::rules::{CarrierMode, Rules};
 use action_graph::schedule::{Actor, Event, Outcome, Why, step};
 use action_graph::transcript::{
     Attachment, CallTurn, Notice, ProtocolTurn, Replay, Turn, instruction, notice, parse,
@@ -36,7 +36,11 @@ fn turn_of(output: &ModelOutput, outcome: &dyn Fn(&str) -> Option<Outcome>) -> (
 }
 
 fn request(turns: &[Turn]) -> String {
-    format!("{}{}", render(turns), instruction(None, Some(20)))
+    format!(
+        "{}{}",
+        render(turns),
+        instruction(CarrierMode::Flat, None, Some(20))
+    )
 }
 
 #[test]

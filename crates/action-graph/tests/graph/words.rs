@@ -14,7 +14,7 @@ use action_graph::words::{decision, expansions, merge, summarize};
 use serde_json::{Map, Value, json};
 
 use crate::support::{
-    act, envelope, fenced, golden, graph_of, ok, play, read_action, read_call, world,
+    act, envelope, failed, fenced, golden, graph_of, ok, play, read_action, read_call, world,
 };
 
 fn object(value: Value) -> Map<String, Value> {
@@ -142,6 +142,20 @@ fn revisions_rest_on_started_actions_alone() {
         json!({"depends_on": ["b"], "prompt_ref": "md:task"})
     )])));
     assert_eq!(removed.diagnostics[0].code, Code::DependencyUnsatisfied);
+}
+
+#[test]
+fn failed_graphs_with_blocked_actions_stay_open() {
+    let world = world();
+    let calls = act(json!([
+        read_call("a", json!({})),
+        read_call("b", json!({"depends": "a"}))
+    ]));
+    let mut graph = graph_of(&world, &calls);
+    play(&mut graph, &|_| failed(Code::ToolError, "no"));
+    assert!(KnownGraph::from(&graph).open, "a revision may replace b");
+    step(&mut graph, Event::Cancel, 9);
+    assert!(!KnownGraph::from(&graph).open);
 }
 
 #[test]

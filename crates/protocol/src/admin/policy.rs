@@ -46,6 +46,8 @@ pub struct ResourcePolicy {
     pub artifacts: Vec<ArtifactOperation>,
     /// Names of `[[files]]`.
     pub files: IdList,
+    /// Names or ids of agents that the runs may start child runs of. `"*"`: every other enabled agent of the workspace.
+    pub agents: IdList,
 }
 
 /// Ids of the catalog, or `"*"` for all that it has.

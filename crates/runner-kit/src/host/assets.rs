@@ -7,7 +7,9 @@ use protocol::host_api::{
 };
 use protocol::knowledge::{RetrievalQuery, RetrievalResultEntry, RetrievalResults};
 use protocol::message::Message;
-use protocol::tool::{CallTool, ToolCallResult, ToolDescription, ToolDetail};
+use protocol::tool::{
+    CallTool, KEY_SCOPE_HEADER, KeyScope, ToolCallResult, ToolDescription, ToolDetail,
+};
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use serde_json::Value;
@@ -45,6 +47,22 @@ impl Host {
             .long_answer(call.json(&CallTool { parameters }))
             .await?;
         Ok(called.result)
+    }
+
+    /// Calls a tool once under a key (1 to 255 visible characters) that the runs of `scope` share. A repeated call
+    /// answers with the stored result. [`KeyScope::Conversation`] needs a run with a conversation.
+    pub async fn call_tool_once(
+        &self,
+        name: &str,
+        parameters: JsonObject,
+        key: &str,
+        scope: KeyScope,
+    ) -> Result<ToolCallResult, HostError> {
+        let call = self.request(Method::POST, &["tools", name, "call"]).await?;
+        let call = call
+            .header("idempotency-key", key)
+            .header(KEY_SCOPE_HEADER, scope.as_str());
+        self.long_answer(call.json(&CallTool { parameters })).await
     }
 
     /// What a knowledge base knows about a query, the closest first.

@@ -36,9 +36,9 @@ impl HostError {
         self.code == crate::runner::CANCELLED
     }
 
-    /// Somebody else wrote first.
+    /// Another writer was first: a version or an entity tag does not match, or a key was used for another call.
     pub fn is_conflict(&self) -> bool {
-        self.code == "conflict"
+        matches!(self.code.as_str(), "conflict" | "precondition_failed")
     }
 
     /// The run's time is over, here or at the gateway. Not so where a single call was too slow, which has the same

@@ -5,11 +5,8 @@ use std::time::Duration;
 use protocol::interaction::{AwaitedInteraction, MOST_WAIT_SECONDS};
 use reqwest::Method;
 
-use crate::host::token::CallTime;
-use crate::host::{Host, HostError, client};
+use crate::host::{Host, HostError};
 
-/// What a call may take beyond the time that the gateway waits.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How long one call of [`Host::wait_for_interaction`] waits, in seconds: within the idle timeouts of proxies.
 const POLL_SECONDS: u64 = 25;
 /// Between a call that failed and the next one.
@@ -28,12 +25,7 @@ impl Host {
         let wait_seconds = wait_seconds.min(MOST_WAIT_SECONDS);
         let request = self.request(Method::GET, &["interactions", id]).await?;
         let request = request.query(&[("wait_seconds", wait_seconds)]);
-        let most = Duration::from_secs(wait_seconds) + ANSWER_TIME;
-        let time = match self.0.times.run_time(self.0.clock.now()) {
-            CallTime::Left(left) => CallTime::Left(left.min(most)),
-            CallTime::Over => CallTime::Over,
-        };
-        client::read_json(client::send(request, time).await?).await
+        self.polled(request, wait_seconds).await
     }
 
     /// Waits until an interaction is answered, expires or is cancelled: never gives `Open`. Ends with an error at the

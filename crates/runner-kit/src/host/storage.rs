@@ -2,8 +2,8 @@
 
 use protocol::host_api::StorageKeys;
 use protocol::resources::StorageArea;
-use reqwest::Method;
-use reqwest::header::CONTENT_TYPE;
+use reqwest::header::{CONTENT_TYPE, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH};
+use reqwest::{Method, Response};
 use serde::Serialize;
 
 use crate::host::{Host, HostError, client};
@@ -13,6 +13,15 @@ use crate::host::{Host, HostError, client};
 pub struct Blob {
     pub content_type: String,
     pub bytes: Vec<u8>,
+}
+
+/// What must hold of the stored blob, so that a write happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PutCondition {
+    /// There is none under the key (`If-None-Match: *`).
+    Absent,
+    /// It has this entity tag, as an answer gave it, quotes included (`If-Match`).
+    Matches(String),
 }
 
 /// Which keys of an area are wanted.
@@ -36,6 +45,16 @@ impl Host {
         area: StorageArea,
         key: &str,
     ) -> Result<Option<Blob>, HostError> {
+        let found = self.storage_find(area, key).await?;
+        Ok(found.map(|(blob, _)| blob))
+    }
+
+    /// A blob and its entity tag, for [`PutCondition::Matches`]; `None` when there is none.
+    pub async fn storage_find(
+        &self,
+        area: StorageArea,
+        key: &str,
+    ) -> Result<Option<(Blob, String)>, HostError> {
         let request = self
             .request(Method::GET, &["storage", area.as_str(), key])
             .await?;
@@ -43,12 +62,12 @@ impl Host {
             Err(error) if error.is_not_found() => return Ok(None),
             answer => answer?,
         };
-        let content_type = answer.headers().get(CONTENT_TYPE);
-        let content_type = content_type.and_then(|value| value.to_str().ok());
-        Ok(Some(Blob {
-            content_type: content_type.unwrap_or_default().to_owned(),
+        let tag = header(&answer, &ETAG);
+        let blob = Blob {
+            content_type: header(&answer, &CONTENT_TYPE),
             bytes: client::read(answer).await?,
-        }))
+        };
+        Ok(Some((blob, tag)))
     }
 
     /// Writes a blob of at most 10 MiB, whatever was there.
@@ -63,6 +82,27 @@ impl Host {
             .await?;
         let request = request.header(CONTENT_TYPE, blob.content_type);
         self.send(request.body(blob.bytes)).await.map(drop)
+    }
+
+    /// Writes a blob of at most 10 MiB if `condition` holds, and answers its entity tag. If it does not hold, the
+    /// error is a conflict ([`HostError::is_conflict`]) and nothing changes.
+    pub async fn storage_put_if(
+        &self,
+        area: StorageArea,
+        key: &str,
+        blob: Blob,
+        condition: PutCondition,
+    ) -> Result<String, HostError> {
+        let request = self
+            .request(Method::PUT, &["storage", area.as_str(), key])
+            .await?;
+        let request = match condition {
+            PutCondition::Absent => request.header(IF_NONE_MATCH, "*"),
+            PutCondition::Matches(tag) => request.header(IF_MATCH, tag),
+        };
+        let request = request.header(CONTENT_TYPE, blob.content_type);
+        let answer = self.send(request.body(blob.bytes)).await?;
+        Ok(header(&answer, &ETAG))
     }
 
     /// Removes a blob; false when there was none.
@@ -88,4 +128,10 @@ impl Host {
             .await?;
         self.answer(request.query(query)).await
     }
+}
+
+fn header(answer: &Response, name: &HeaderName) -> String {
+    let value = answer.headers().get(name);
+    let value = value.and_then(|value| value.to_str().ok());
+    value.unwrap_or_default().to_owned()
 }

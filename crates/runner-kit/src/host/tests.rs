@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use protocol::JsonObject;
 use protocol::history::HistoryFilters;
+use protocol::resources::StorageArea;
 use serde_json::json;
 
 use super::*;
@@ -378,4 +379,100 @@ async fn a_call_that_waits_for_others_may_take_longer_than_one_of_the_gateways_o
         started.elapsed() > std::time::Duration::from_millis(500),
         "the run's time, not the call's"
     );
+}
+
+#[tokio::test]
+async fn child_runs_have_their_routes() {
+    use protocol::child_run::ChildRunRequest;
+    use protocol::context::AgentInput;
+    use protocol::run::RunStatus;
+
+    let (fake, host) = connected().await;
+    let id = "01934f3e-0000-7000-8000-000000000001";
+    let child = json!({"run_id": id, "parent_run_id": id, "agent_id": id, "status": "running",
+        "status_reason": null, "created_at": NOW, "finished_at": null, "deadline_at": NOW + 60,
+        "finish_reason": null, "outcome": null, "output": null, "error": null, "usage": null});
+    let request = ChildRunRequest {
+        agent_id: "writer".to_owned(),
+        input: AgentInput {
+            text: Some("hi".to_owned()),
+            ..AgentInput::default()
+        },
+        context: JsonObject::new(),
+        grants: None,
+        deadline_seconds: Some(60),
+        idempotency_key: "k-1".to_owned(),
+    };
+    fake.answer(202, child.clone());
+    let run = host.spawn_child(&request).await.unwrap();
+    assert_eq!(run.status, RunStatus::Running);
+    check(&fake, "POST /child-runs").await;
+    let body = last_call(&fake).body;
+    assert_eq!(body["idempotency_key"], "k-1");
+    assert!(body.get("grants").is_none() && body.get("context").is_none());
+
+    fake.answer(200, child.clone());
+    let found = host.child_run(&run.run_id, 99).await.unwrap();
+    assert_eq!(found, Some(run.clone()));
+    check(&fake, &format!("GET /child-runs/{id}?wait_seconds=30")).await;
+    let none = json!({"error": {"code": "not_found", "message": "none"}});
+    fake.answer(404, none);
+    assert_eq!(host.child_run(&run.run_id, 0).await.unwrap(), None);
+
+    let page = json!({"items": [], "next_cursor": null, "prev_cursor": null, "has_more": false});
+    fake.answer(200, page);
+    let query = RunEventsQuery {
+        after_cursor: Some(7),
+        ..RunEventsQuery::default()
+    };
+    host.child_events(&run.run_id, &query).await.unwrap();
+    check(
+        &fake,
+        &format!("GET /child-runs/{id}/events?after_cursor=7"),
+    )
+    .await;
+
+    fake.answer(200, child);
+    host.cancel_child(&run.run_id, "enough").await.unwrap();
+    check(&fake, &format!("POST /child-runs/{id}/cancel")).await;
+    assert_eq!(last_call(&fake).body, json!({"reason": "enough"}));
+}
+
+#[tokio::test]
+async fn keyed_calls_name_their_scope() {
+    use protocol::tool::KeyScope;
+
+    let (fake, host) = connected().await;
+    fake.answer(200, json!({"result": 7}));
+    let called = host
+        .call_tool_once("look", JsonObject::new(), "k", KeyScope::Conversation)
+        .await;
+    assert_eq!(called.unwrap().result, json!(7));
+    let call = last_call(&fake);
+    assert_eq!(call.headers["idempotency-key"], "k");
+    assert_eq!(call.headers["idempotency-key-scope"], "conversation");
+}
+
+#[tokio::test]
+async fn conditional_writes_send_their_condition() {
+    let (fake, host) = connected().await;
+    let blob = Blob {
+        content_type: "text/plain".to_owned(),
+        bytes: b"a".to_vec(),
+    };
+    for (condition, name, value) in [
+        (PutCondition::Absent, "if-none-match", "*"),
+        (
+            PutCondition::Matches("\"ab\"".to_owned()),
+            "if-match",
+            "\"ab\"",
+        ),
+    ] {
+        let failed = json!({"error": {"code": "precondition_failed", "message": "changed"}});
+        fake.answer(412, failed);
+        let put = host.storage_put_if(StorageArea::Binding, "k", blob.clone(), condition);
+        assert!(put.await.unwrap_err().is_conflict());
+        check(&fake, "PUT /storage/binding/k").await;
+        assert_eq!(last_call(&fake).headers[name], value);
+    }
 }

@@ -356,6 +356,7 @@ fn standing_approvals_cover_their_pattern() {
         target: "send_mail".to_owned(),
         effects: [Effect::Send].into(),
         arguments: [("/to".to_owned(), json!("x"))].into(),
+        free: ["/text".to_owned()].into(),
     };
     let run = |to: &str| {
         let world = world();
@@ -435,6 +436,48 @@ fn delivered_work_need_not_satisfy() {
         (State::Completed, false, Some(Code::ChildUnsatisfying))
     );
     assert_eq!(state(&graph, "b"), State::Blocked(Block::Dependency));
+}
+
+#[test]
+fn refused_questions_say_so() {
+    let mut graph = calls(
+        json!([{"id": "q", "type": "tool", "name": "human.approve", "args": {"title": "Sure?"}}, read_call("b", json!({"depends": "q"}))]),
+    );
+    step(&mut graph, Event::Begin, 0);
+    let outcome = Outcome::Ok {
+        output: Output::json(json!({"declined": true})),
+        satisfying: false,
+    };
+    step(&mut graph, finish("q", 1, outcome), 1);
+    let node = graph.node(&"q".into()).expect("a node");
+    assert_eq!(
+        (node.state, node.why),
+        (State::Completed, Some(Code::ApprovalDenied))
+    );
+}
+
+#[test]
+fn each_attempt_of_an_agent_has_its_key() {
+    let mut graph = calls(
+        json!([{"id": "a", "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}}]),
+    );
+    let first = started(&step(&mut graph, Event::Begin, 0))[0].key.clone();
+    let (id, attempt) = ("a".into(), 1);
+    let found = Found::Nothing;
+    let again = step(&mut graph, Event::Recovered { id, attempt, found }, 1);
+    assert_eq!(
+        started(&again)[0].key,
+        first,
+        "the same child after a restart"
+    );
+    let failure = Failure::new(Code::ChildFailed, "it broke", Sent::Yes);
+    step(&mut graph, finish("a", 1, Outcome::Err(failure)), 2);
+    let retried = decide(&mut graph, Some("a"), Choice::Retry, Actor::Model);
+    assert_ne!(
+        started(&retried)[0].key,
+        first,
+        "another child after a failure"
+    );
 }
 
 #[test]

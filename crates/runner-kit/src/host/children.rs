@@ -1,0 +1,56 @@
+//! Child runs: runs of other agents that this run starts and follows.
+
+use protocol::child_run::{ChildRun, ChildRunRequest, MOST_WAIT_SECONDS};
+use protocol::host_api::RunCancel;
+use protocol::id::RunId;
+use protocol::run::{AgentRunEvent, Page};
+use reqwest::Method;
+
+use crate::host::{Host, HostError, RunEventsQuery};
+
+impl Host {
+    /// Starts a child run. The same `idempotency_key` answers with the same child run; with another request it is a
+    /// conflict ([`HostError::is_conflict`]).
+    pub async fn spawn_child(&self, request: &ChildRunRequest) -> Result<ChildRun, HostError> {
+        let call = self.request(Method::POST, &["child-runs"]).await?;
+        self.answer(call.json(request)).await
+    }
+
+    /// A child run, or `None` when this run may see none of that id. Waits for its end for `wait_seconds`, 30 at most.
+    pub async fn child_run(
+        &self,
+        id: &RunId,
+        wait_seconds: u64,
+    ) -> Result<Option<ChildRun>, HostError> {
+        let wait_seconds = wait_seconds.min(MOST_WAIT_SECONDS);
+        let call = self
+            .request(Method::GET, &["child-runs", &id.to_string()])
+            .await?;
+        let call = call.query(&[("wait_seconds", wait_seconds)]);
+        match self.polled(call, wait_seconds).await {
+            Err(error) if error.is_not_found() => Ok(None),
+            answer => answer.map(Some),
+        }
+    }
+
+    /// A page of the ledger of a child run.
+    pub async fn child_events(
+        &self,
+        id: &RunId,
+        query: &RunEventsQuery,
+    ) -> Result<Page<AgentRunEvent>, HostError> {
+        let call = self
+            .request(Method::GET, &["child-runs", &id.to_string(), "events"])
+            .await?;
+        self.answer(call.query(query)).await
+    }
+
+    /// Asks a child run to end. `reason` (1 to 500 characters) becomes its `status_reason`.
+    pub async fn cancel_child(&self, id: &RunId, reason: &str) -> Result<ChildRun, HostError> {
+        let call = self
+            .request(Method::POST, &["child-runs", &id.to_string(), "cancel"])
+            .await?;
+        let reason = Some(reason.to_owned());
+        self.answer(call.json(&RunCancel { reason })).await
+    }
+}

@@ -1,0 +1,168 @@
+//! The catalogue of a run: its granted tools, agents and remotes, with the effects that are known of them.
+
+use std::collections::BTreeSet;
+
+use action_graph::action::{Effect, ExecutorKind, Idempotency};
+use action_graph::catalog::{Catalog, Entry};
+use futures_util::FutureExt as _;
+use futures_util::stream::{self, StreamExt as _};
+use protocol::context::AgentRunContext;
+use protocol::resources::{AgentOperation, AgentResource, ToolEffect, ToolOperation, ToolResource};
+use runner_kit::HostError;
+use serde_json::{Value, json};
+
+use crate::config::{Config, Delegation, Remote};
+use crate::host::AgentHost;
+
+/// The tool that searches knowledge bases.
+pub(crate) const KNOWLEDGE: &str = "knowledge.search";
+/// Descriptions of tools that are read at a time.
+const AT_ONCE: usize = 8;
+
+/// Reads the catalogue of a run. A tool whose schema cannot be read is left out.
+pub(crate) async fn open(
+    host: &impl AgentHost,
+    context: &AgentRunContext,
+    config: &Config,
+) -> Result<Catalog, HostError> {
+    let resources = &context.resources;
+    let granted = resources.tools.iter();
+    let granted = granted.filter(|tool| tool.operations.contains(&ToolOperation::Call));
+    let described: Vec<_> = granted
+        .map(|tool| tool_entry(host, tool, config).boxed())
+        .collect();
+    let described: Vec<_> = stream::iter(described).buffered(AT_ONCE).collect().await;
+    let mut entries = Vec::new();
+    for entry in described {
+        entries.extend(entry?);
+    }
+    if !config.knowledge_bases.is_empty() {
+        entries.push(knowledge());
+    }
+    if config.delegation == Delegation::Host && context.context.available_apis.child_runs {
+        entries.extend(resources.agents.iter().filter_map(agent_entry));
+    }
+    let has_tool = |remote: &Remote| {
+        resources
+            .tools
+            .iter()
+            .any(|tool| tool.tool_name == remote.tool)
+    };
+    entries.extend(
+        config
+            .remotes
+            .iter()
+            .map(|remote| remote_entry(remote, has_tool(remote))),
+    );
+    Ok(Catalog::new(entries))
+}
+
+async fn tool_entry(
+    host: &impl AgentHost,
+    tool: &ToolResource,
+    config: &Config,
+) -> Result<Option<Entry>, HostError> {
+    let name = &tool.tool_name;
+    let (description, parameters) = match &tool.parameters {
+        Some(parameters) => (
+            tool.description.clone().unwrap_or_default(),
+            parameters.clone(),
+        ),
+        None => match host.tool(name).await {
+            Ok(detail) => (detail.description, detail.parameters),
+            Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => {
+                return Err(failed);
+            }
+            Err(failed) => {
+                tracing::warn!(tool.name = name, "tool {name} is left out: {failed}");
+                return Ok(None);
+            }
+        },
+    };
+    let mut entry = Entry::new(
+        ExecutorKind::Tool,
+        name,
+        &description,
+        Value::Object(parameters),
+    );
+    (entry.effects, entry.idempotency) = host_facts(tool);
+    if let Some(facts) = config.effects.get(name) {
+        if let Some(effects) = &facts.effects {
+            entry.effects.clone_from(effects);
+        }
+        entry.idempotency = facts.idempotency.unwrap_or(entry.idempotency);
+        entry.visibility = facts.visibility;
+        entry.capabilities.clone_from(&facts.capabilities);
+        entry.max_parallel = facts.max_parallel;
+    }
+    Ok(Some(entry))
+}
+
+/// The host's word about a tool. An irreversible call is an effect on the outside world that needs an approval.
+fn host_facts(tool: &ToolResource) -> (BTreeSet<Effect>, Idempotency) {
+    let effects = match tool.effect {
+        Some(ToolEffect::Read) => BTreeSet::from([Effect::Read]),
+        Some(ToolEffect::Write) => BTreeSet::from([Effect::Write]),
+        Some(ToolEffect::Irreversible) => BTreeSet::from([Effect::External]),
+        None => BTreeSet::new(),
+    };
+    let idempotency = match (tool.effect, tool.idempotent) {
+        (Some(ToolEffect::Read), _) | (_, Some(true)) => Idempotency::Safe,
+        (_, Some(false)) => Idempotency::Unsafe,
+        (_, None) => Idempotency::Unknown,
+    };
+    (effects, idempotency)
+}
+
+fn knowledge() -> Entry {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "minLength": 1},
+            "top_k": {"type": "integer", "minimum": 1, "maximum": 50},
+        },
+        "required": ["query"],
+        "additionalProperties": false,
+    });
+    let line = "Search the agent's knowledge bases for passages.";
+    let entry = Entry::new(ExecutorKind::Tool, KNOWLEDGE, line, schema);
+    entry
+        .acting(&[Effect::Read], Idempotency::Safe)
+        .able(&["search"])
+}
+
+/// The name of an agent in the catalogue.
+pub(crate) fn agent_name(agent: &AgentResource) -> &str {
+    agent.display_name.as_deref().unwrap_or(&agent.agent_id)
+}
+
+fn agent_entry(agent: &AgentResource) -> Option<Entry> {
+    if !agent.operations.contains(&AgentOperation::Call) {
+        return None;
+    }
+    let schema = json!({
+        "type": "object",
+        "properties": {"prompt": {"type": "string", "description": "The task, with all that the agent must know."}},
+    });
+    let line = agent.description.as_deref().unwrap_or("An agent.");
+    Some(Entry::new(
+        ExecutorKind::Agent,
+        agent_name(agent),
+        line,
+        schema,
+    ))
+}
+
+fn remote_entry(remote: &Remote, is_available: bool) -> Entry {
+    let mut entry = Entry::new(
+        remote.kind.into(),
+        &remote.name,
+        &remote.description,
+        remote.schema.clone(),
+    );
+    entry.effects.clone_from(&remote.effects);
+    entry.idempotency = remote.idempotency;
+    entry.capabilities.clone_from(&remote.capabilities);
+    entry.available = is_available;
+    entry
+}

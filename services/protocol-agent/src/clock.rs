@@ -1,0 +1,51 @@
+//! The clock of a run: wall time at its start, and the monotonic clock since.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use action_graph::graph::Millis;
+use tokio::time::Instant;
+
+/// The time of one run. It never goes back, and follows tokio's clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    start: Instant,
+    start_ms: Millis,
+}
+
+impl Clock {
+    /// A clock that starts at the wall time.
+    pub(crate) fn start() -> Self {
+        Self {
+            start: Instant::now(),
+            start_ms: wall_ms(),
+        }
+    }
+
+    /// Milliseconds since the epoch.
+    pub(crate) fn now(&self) -> Millis {
+        self.start_ms.saturating_add(millis(self.start.elapsed()))
+    }
+
+    /// Milliseconds since the start of the run.
+    pub(crate) fn elapsed_ms(&self) -> u64 {
+        millis(self.start.elapsed())
+    }
+
+    /// The instant of this time.
+    pub(crate) fn instant(&self, at: Millis) -> Instant {
+        self.start + Duration::from_millis(at.saturating_sub(self.start_ms))
+    }
+}
+
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where the agent reads the clock"
+)]
+fn wall_ms() -> Millis {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, millis)
+}

@@ -1,0 +1,253 @@
+//! Reads fields of a configuration, and collects what is wrong with them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use action_graph::action::Effect;
+use protocol::JsonObject;
+use protocol::message::Message;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// A selector's word for no choice.
+const NONE: &str = "__none__";
+
+/// One fault of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// JSON pointer below the agent's `config`.
+    pub pointer: String,
+    /// The rule that the value breaks.
+    pub message: String,
+}
+
+/// Reads one configuration. An absent value and null are the default; a wrong value is a fault.
+pub(super) struct Reader<'a> {
+    config: &'a JsonObject,
+    faults: Vec<Fault>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(config: &'a JsonObject) -> Self {
+        Self {
+            config,
+            faults: Vec::new(),
+        }
+    }
+
+    pub(super) fn finish(self) -> Vec<Fault> {
+        self.faults
+    }
+
+    fn get(&self, key: &str) -> Option<&'a Value> {
+        self.config.get(key).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn fault(&mut self, pointer: impl Into<String>, message: impl Into<String>) {
+        self.faults.push(Fault {
+            pointer: pointer.into(),
+            message: message.into(),
+        });
+    }
+
+    pub(super) fn flag(&mut self, key: &str, default: bool) -> bool {
+        match self.get(key) {
+            None => default,
+            Some(Value::Bool(flag)) => *flag,
+            Some(_) => {
+                self.fault(format!("/{key}"), "must be true or false");
+                default
+            }
+        }
+    }
+
+    pub(super) fn integer(&mut self, key: &str, least: u64, most: u64, default: u64) -> u64 {
+        let Some(value) = self.get(key) else {
+            return default;
+        };
+        let fits = value
+            .as_u64()
+            .filter(|number| (least..=most).contains(number));
+        fits.unwrap_or_else(|| {
+            let message = if most == u64::MAX {
+                format!("must be an integer of at least {least}")
+            } else {
+                format!("must be an integer from {least} to {most}")
+            };
+            self.fault(format!("/{key}"), message);
+            default
+        })
+    }
+
+    pub(super) fn size(&mut self, key: &str, least: u64, most: u64, default: u64) -> usize {
+        usize::try_from(self.integer(key, least, most, default)).unwrap_or(usize::MAX)
+    }
+
+    /// One of these words.
+    pub(super) fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)], default: T) -> T {
+        let Some(value) = self.get(key) else {
+            return default;
+        };
+        let found = words.iter().find(|(word, _)| value.as_str() == Some(word));
+        if let Some((_, meaning)) = found {
+            return *meaning;
+        }
+        let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+        self.fault(
+            format!("/{key}"),
+            format!("must be one of {}", words.join(", ")),
+        );
+        default
+    }
+
+    /// A list of effects by name.
+    pub(super) fn effects(&mut self, key: &str, default: &[Effect]) -> BTreeSet<Effect> {
+        let Some(value) = self.get(key) else {
+            return default.iter().copied().collect();
+        };
+        let Some(list) = value.as_array() else {
+            self.fault(format!("/{key}"), "must be a list of effects");
+            return BTreeSet::new();
+        };
+        let mut effects = BTreeSet::new();
+        for (index, name) in list.iter().enumerate() {
+            let found = Effect::ALL
+                .into_iter()
+                .find(|effect| name.as_str() == Some(effect.as_str()));
+            if let Some(effect) = found {
+                effects.insert(effect);
+            } else {
+                let words = Effect::ALL.map(Effect::as_str).join(", ");
+                self.fault(format!("/{key}/{index}"), format!("must be one of {words}"));
+            }
+        }
+        effects
+    }
+
+    /// A list of texts; blank ones and the word for no choice are left out.
+    pub(super) fn texts(&mut self, key: &str) -> Vec<String> {
+        let Some(value) = self.get(key) else {
+            return Vec::new();
+        };
+        let Some(list) = value.as_array() else {
+            self.fault(format!("/{key}"), "must be a list of texts");
+            return Vec::new();
+        };
+        let mut texts = Vec::new();
+        for (index, one) in list.iter().enumerate() {
+            match one.as_str().map(str::trim) {
+                Some("" | NONE) => {}
+                Some(text) => texts.push(text.to_owned()),
+                None => self.fault(format!("/{key}/{index}"), "must be a text"),
+            }
+        }
+        texts
+    }
+
+    /// The id that a selector picked.
+    pub(super) fn selected(&mut self, key: &str) -> Option<String> {
+        let value = self.get(key)?;
+        let Some(id) = value.as_str() else {
+            self.fault(format!("/{key}"), "must be an id");
+            return None;
+        };
+        let id = id.trim();
+        (!matches!(id, "" | NONE)).then(|| id.to_owned())
+    }
+
+    /// The ids of a model selector with fallbacks, or one id.
+    pub(super) fn models(&mut self, key: &str) -> Vec<String> {
+        let chosen: Vec<&Value> = match self.get(key) {
+            None => return Vec::new(),
+            Some(one @ Value::String(_)) => vec![one],
+            Some(Value::Object(selected)) => {
+                let fallbacks = selected.get("fallbacks").and_then(Value::as_array);
+                selected
+                    .get("primary")
+                    .into_iter()
+                    .chain(fallbacks.into_iter().flatten())
+                    .collect()
+            }
+            Some(_) => {
+                self.fault(
+                    format!("/{key}"),
+                    "must be a model id, or an object with primary and fallbacks",
+                );
+                return Vec::new();
+            }
+        };
+        let ids = chosen.into_iter().filter_map(Value::as_str).map(str::trim);
+        ids.filter(|id| !matches!(*id, "" | NONE))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Seconds; 0: no limit of the agent's own.
+    pub(super) fn timeout(&mut self, key: &str, default: Duration) -> Option<Duration> {
+        if self.config.get(key).is_some_and(Value::is_null) {
+            return None;
+        }
+        let seconds = self.integer(key, 0, u64::from(u32::MAX), default.as_secs());
+        (seconds > 0).then(|| Duration::from_secs(seconds))
+    }
+
+    /// Messages with a role and a text, or one text.
+    pub(super) fn prompt(&mut self, key: &str) -> Vec<Message> {
+        let list = match self.get(key) {
+            None => return Vec::new(),
+            Some(Value::String(text)) => return vec![Message::text("system", text)],
+            Some(Value::Array(list)) => list,
+            Some(_) => {
+                self.fault(format!("/{key}"), "must be a list of messages");
+                return Vec::new();
+            }
+        };
+        let mut messages = Vec::new();
+        for (index, message) in list.iter().enumerate() {
+            let text = |name| message.get(name).and_then(Value::as_str);
+            match (text("role"), text("content")) {
+                (Some(role), Some(content)) => messages.push(Message::text(role, content)),
+                _ => self.fault(
+                    format!("/{key}/{index}"),
+                    "must have a role and a content, both texts",
+                ),
+            }
+        }
+        messages
+    }
+
+    /// A value of a type with its own shape; a text holds it as JSON.
+    pub(super) fn table<T: DeserializeOwned + Default>(&mut self, key: &str) -> T {
+        let Some(value) = self.get(key) else {
+            return T::default();
+        };
+        let value = match value {
+            Value::String(text) if text.trim().is_empty() => return T::default(),
+            Value::String(text) => serde_json::from_str(text).unwrap_or(Value::Null),
+            other => other.clone(),
+        };
+        match serde_path_to_error::deserialize(value) {
+            Ok(table) => table,
+            Err(error) => {
+                let pointer = pointer_of(error.path());
+                self.fault(format!("/{key}{pointer}"), error.into_inner().to_string());
+                T::default()
+            }
+        }
+    }
+}
+
+fn pointer_of(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    let mut pointer = String::new();
+    for segment in path {
+        let token = match segment {
+            Segment::Seq { index } => index.to_string(),
+            Segment::Map { key } => key.replace('~', "~0").replace('/', "~1"),
+            Segment::Enum { .. } | Segment::Unknown => continue,
+        };
+        pointer.push('/');
+        pointer.push_str(&token);
+    }
+    pointer
+}

@@ -1,0 +1,230 @@
+//! The runtime's own words: wait, merge, checkpoint, summarize, expand, decide.
+
+use action_graph::code::Code;
+use action_graph::declaration::{Decision, ExpandItem};
+use action_graph::diagnostic::Diagnostic;
+use action_graph::graph::Graph;
+use action_graph::ids::{ActionId, GraphId};
+use action_graph::node::{Output, Sent, State};
+use action_graph::policy::Visibility;
+use action_graph::reference::{Part, Reference};
+use action_graph::result::expand::{Expanded, expand};
+use action_graph::result::summary::{summary_of, text_of};
+use action_graph::result::tokens::estimate;
+use action_graph::schedule::{Actor, Event, Execute, Outcome, Suspension};
+use action_graph::transcript::{Turn, expansion_turn};
+use action_graph::validate::check_input;
+use action_graph::words::{decision, expansions};
+use serde_json::{Map, Value, json};
+
+use super::failed;
+use crate::clock::millis;
+use crate::execute::{Report, runtime};
+use crate::failure::Halt;
+use crate::host::AgentHost;
+use crate::session::Session;
+use crate::work::Key;
+
+/// Time that a wait leaves before the run's end, in milliseconds.
+const MARGIN: u64 = 10_000;
+
+impl<H: AgentHost> Session<H> {
+    /// Carries out a word of the runtime.
+    pub(super) async fn word(&mut self, place: usize, execute: Execute) -> Result<(), Halt> {
+        let key = Key {
+            graph: self.lives[place].id().clone(),
+            id: execute.id.clone(),
+            attempt: execute.attempt,
+        };
+        let arguments = execute.input.as_object().cloned().unwrap_or_default();
+        let outcome = match execute.target.as_str() {
+            "wait" => {
+                self.wait_until(place, &key, &execute);
+                return Ok(());
+            }
+            "merge" => runtime::merge(&execute),
+            "summarize" => {
+                let hands = self.hands.clone();
+                let work =
+                    async move { Report::Finished(runtime::summarize(&hands, &execute).await) };
+                self.work.start(key, work);
+                return Ok(());
+            }
+            "checkpoint" => {
+                self.save(place).await?;
+                let is_stored = self.lives[place].graph.is_durable() && self.keep.can_persist();
+                runtime::done(Output::json(json!({"stored": is_stored})))
+            }
+            "expand" => self.expand_word(place, &arguments).await?,
+            "decide" => self.decide_word(&arguments).await?,
+            other => failed(
+                Code::UnknownWord,
+                &format!("there is no word `{other}`"),
+                Sent::No,
+            ),
+        };
+        self.finish(&key, outcome);
+        Ok(())
+    }
+
+    /// Waits by a timer. A wait that is longer than the run goes on with the next event, where the graph is stored.
+    fn wait_until(&mut self, place: usize, key: &Key, execute: &Execute) {
+        let wait = execute.input.get("ms").and_then(Value::as_u64).unwrap_or(0);
+        let most = millis(self.left()).saturating_sub(MARGIN);
+        if wait > most && !self.lives[place].graph.is_durable() {
+            let message = format!("at most {most} ms are left");
+            self.finish(key, failed(Code::WaitTooLong, &message, Sent::No));
+            return;
+        }
+        let at = self.hands.clock.now().saturating_add(wait);
+        let (id, attempt) = (key.id.clone(), key.attempt);
+        let on = Suspension::Timer { at };
+        let event = Event::Suspended { id, attempt, on };
+        self.work.events.push_back((key.graph.clone(), event));
+    }
+
+    async fn expand_word(
+        &mut self,
+        place: usize,
+        arguments: &Map<String, Value>,
+    ) -> Result<Outcome, Halt> {
+        let items = match expansions(arguments, &self.rules.limits) {
+            Ok(items) => items,
+            Err(faults) => return Ok(faulty(&faults)),
+        };
+        let graph = self.lives[place].id().clone();
+        let answers = self.expand(&graph, &items).await?;
+        let shown = answers.iter().map(
+            |one| json!({"ref": one.reference, "tokens": one.tokens, "of_tokens": one.of_tokens}),
+        );
+        let shown = Value::Array(shown.collect());
+        self.extras
+            .push(Turn::Protocol(expansion_turn(&graph.0, &answers)));
+        Ok(runtime::done(Output::json(shown)))
+    }
+
+    /// Reads more of stored results, within bounds. Private ones count as missing.
+    pub(crate) async fn expand(
+        &mut self,
+        from: &GraphId,
+        items: &[ExpandItem],
+    ) -> Result<Vec<Expanded>, Halt> {
+        let mut texts = Vec::new();
+        for item in items {
+            texts.push(self.stored_text(from, &item.reference).await?);
+        }
+        let mut texts = texts.into_iter();
+        Ok(expand(items, &mut |_| texts.next().flatten(), &estimate))
+    }
+
+    async fn stored_text(
+        &mut self,
+        from: &GraphId,
+        reference: &Reference,
+    ) -> Result<Option<String>, Halt> {
+        let (graph, action, part, pointer) = match reference {
+            Reference::Action { id, part, pointer } => (from, id, *part, pointer),
+            Reference::Runtime {
+                graph,
+                action: Some(id),
+                part,
+                pointer,
+            } => (graph, id, *part, pointer),
+            _ => return Ok(None),
+        };
+        let live = self.lives.iter().find(|live| live.id() == graph);
+        if let Some(live) = live {
+            return Ok(text_in(&live.graph, action, part, pointer));
+        }
+        let known = self.keep.known(&graph.0).await?;
+        let known = known.iter().find(|one| one.id == *graph);
+        let known = known.and_then(|one| one.actions.get(action));
+        let Some(known) = known.filter(|known| !known.private) else {
+            return Ok(None);
+        };
+        Ok(match part {
+            Part::Output => self
+                .keep
+                .output(graph, action)
+                .await?
+                .and_then(|value| as_text(value.pointer(pointer)?)),
+            Part::Summary => Some(known.summary.clone()),
+            Part::Error => known.error.clone(),
+            Part::Status => Some(known.status.clone()),
+        })
+    }
+
+    async fn decide_word(&mut self, arguments: &Map<String, Value>) -> Result<Outcome, Halt> {
+        let decision = match decision(arguments, &self.rules.limits) {
+            Ok(decision) => decision,
+            Err(faults) => return Ok(faulty(&faults)),
+        };
+        let choice = decision.choice.as_str();
+        Ok(match self.decide(decision).await? {
+            Ok(()) => runtime::done(Output::json(json!({"decided": choice}))),
+            Err(why) => failed(Code::ToolError, &why, Sent::No),
+        })
+    }
+
+    /// Applies a decision of the model; the reason where it is refused.
+    pub(crate) async fn decide(&mut self, decision: Decision) -> Result<Result<(), String>, Halt> {
+        let Some(place) = self.place(&decision.graph) else {
+            return Ok(Err(format!("`{}` is no open graph", decision.graph)));
+        };
+        let node = decision
+            .action
+            .as_ref()
+            .map(|id| self.lives[place].graph.node(id));
+        if let (Some(input), Some(Some(node))) = (&decision.input, node) {
+            let faults = check_input(&node.action, input, &self.hands.catalog);
+            if let Some(fault) = faults.first() {
+                return Ok(Err(format!("{}: {}", fault.pointer, fault.message)));
+            }
+        }
+        let choice = decision.choice.as_str();
+        let event = Event::Decide {
+            decision,
+            by: Actor::Model,
+        };
+        let is_refused = self.apply(place, vec![event]).await?;
+        Ok(if is_refused {
+            Err(format!("`{choice}` is not allowed in the present state"))
+        } else {
+            Ok(())
+        })
+    }
+}
+
+fn faulty(faults: &[Diagnostic]) -> Outcome {
+    let fault = faults.iter().find(|one| one.is_error());
+    let message = fault.map_or_else(String::new, |one| {
+        format!("{}: {}", one.pointer, one.message)
+    });
+    failed(Code::ArgsSchema, &message, Sent::No)
+}
+
+fn text_in(graph: &Graph, action: &ActionId, part: Part, pointer: &str) -> Option<String> {
+    let node = graph.node(action)?;
+    if node.visibility() > Visibility::Model {
+        return None;
+    }
+    let output = node
+        .output
+        .as_ref()
+        .filter(|_| node.state == State::Completed);
+    match part {
+        Part::Output if pointer.is_empty() => output.map(text_of),
+        Part::Output => as_text(output?.value.pointer(pointer)?),
+        Part::Summary => output.map(|output| summary_of(output).0),
+        Part::Error => node.error.as_ref().map(|error| error.message.clone()),
+        Part::Status => Some(node.state.status().as_str().to_owned()),
+    }
+}
+
+fn as_text(value: &Value) -> Option<String> {
+    Some(match value {
+        Value::Null => return None,
+        Value::String(text) => text.clone(),
+        other => action_graph::json::pretty(other),
+    })
+}

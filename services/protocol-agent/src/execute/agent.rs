@@ -1,0 +1,148 @@
+//! Delegation: an action as a child run of another agent.
+
+use std::time::Duration;
+
+use action_graph::code::Code;
+use action_graph::delegate::node_request;
+use action_graph::graph::Graph;
+use action_graph::node::{Output, Sent};
+use action_graph::result::deliver::policy_of;
+use action_graph::schedule::{Execute, Failure, Outcome};
+use protocol::child_run::{ChildRun, ChildRunRequest};
+use protocol::context::AgentInput;
+use protocol::id::RunId;
+use protocol::message::Message;
+use protocol::result::RunOutcome;
+use protocol::run::RunStatus;
+use runner_kit::HostError;
+use serde_json::{Value, json};
+
+use crate::catalog::agent_name;
+use crate::execute::tool::failure_of;
+use crate::execute::{Hands, Report, jitter};
+use crate::host::AgentHost;
+
+/// Seconds that one look at a child run waits.
+const WAIT_SECONDS: u64 = 25;
+/// Looks in a row that may fail.
+const MOST_FAILURES: u32 = 20;
+/// Pause after a failed look.
+const PAUSE: Duration = Duration::from_secs(1);
+const NO_QUESTIONS: &str = "You cannot ask the user. If a person must answer first, say so with the outcome \
+need_input; if the work cannot be done, say why with the outcome not_done.";
+
+/// The request that starts the child run of an action; `None`: a reference of it has no value.
+pub(crate) fn request(
+    hands: &Hands<impl AgentHost>,
+    graph: &Graph,
+    execute: &Execute,
+    most_ms: u32,
+) -> Option<ChildRunRequest> {
+    let node = graph.node(&execute.id)?;
+    let task = node_request(graph, &execute.id)?;
+    let form = policy_of(graph, node).return_to_model.as_str();
+    let text = format!("{task}\nExpected result: {form}.\n{NO_QUESTIONS}\n");
+    let mut agents = hands.context.resources.agents.iter();
+    let agent = agents.find(|agent| agent_name(agent) == execute.target)?;
+    let context = json!({"graph": graph.id, "action": execute.id, "attempt": execute.attempt});
+    Some(ChildRunRequest {
+        agent_id: agent.agent_id.clone(),
+        input: AgentInput {
+            text: Some(text),
+            ..AgentInput::default()
+        },
+        context: context.as_object().cloned().unwrap_or_default(),
+        grants: None,
+        deadline_seconds: Some(hands.time_of(most_ms).as_secs().max(1)),
+        idempotency_key: execute.key.clone(),
+    })
+}
+
+/// Starts the child run. The same key finds the same run again.
+pub(crate) async fn spawn(hands: &Hands<impl AgentHost>, request: &ChildRunRequest) -> Report {
+    let mut answer = hands.host.spawn_child(request).await;
+    if answer.as_ref().is_err_and(|error| error.retryable) {
+        tokio::time::sleep(PAUSE).await;
+        answer = hands.host.spawn_child(request).await;
+    }
+    match answer {
+        Ok(child) => Report::Spawned(child.run_id),
+        Err(error) => Report::Finished(Outcome::Err(host_failure(&error))),
+    }
+}
+
+fn host_failure(error: &HostError) -> Failure {
+    let failure = failure_of(error);
+    let code = match failure.code {
+        Code::ToolError | Code::ArgsSchema => Code::ChildFailed,
+        code => code,
+    };
+    Failure { code, ..failure }
+}
+
+/// Waits for the end of a child run.
+pub(crate) async fn follow(hands: &Hands<impl AgentHost>, run: RunId) -> Outcome {
+    let mut failures = 0;
+    loop {
+        match hands.host.child_run(run, WAIT_SECONDS).await {
+            Ok(Some(child)) if child.status.is_terminal() => return outcome_of(&child),
+            Ok(Some(_)) => failures = 0,
+            Ok(None) => return Outcome::Err(unknown()),
+            Err(error) if error.retryable && failures < MOST_FAILURES => {
+                failures += 1;
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(error) => return Outcome::Err(host_failure(&error)),
+        }
+    }
+}
+
+/// The failure of a child run that the host does not know.
+pub(crate) fn unknown() -> Failure {
+    let message = "the child run is not known any more";
+    Failure {
+        retryable: true,
+        jitter: jitter(),
+        ..Failure::new(Code::ChildFailed, message, Sent::Yes)
+    }
+}
+
+/// The end of a child run as the end of its action. A task that was not done is delivered and opens no edge.
+pub(crate) fn outcome_of(child: &ChildRun) -> Outcome {
+    let code = match child.status {
+        RunStatus::Completed => return completed(child),
+        RunStatus::Cancelled => Code::ChildCancelled,
+        RunStatus::Timeout => Code::Timeout,
+        _ => Code::ChildFailed,
+    };
+    let error = child.error.as_ref();
+    let error = error.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+    let error = error.unwrap_or_default();
+    let message = error.get("message").and_then(Value::as_str);
+    let message = message.or(child.status_reason.as_deref());
+    Outcome::Err(Failure {
+        retryable: error.get("retryable") == Some(&Value::Bool(true)),
+        jitter: jitter(),
+        ..Failure::new(code, message.unwrap_or("no reason was given"), Sent::Yes)
+    })
+}
+
+fn completed(child: &ChildRun) -> Outcome {
+    let message = child.output.as_ref();
+    let message = message.and_then(|raw| serde_json::from_str::<Message>(raw.get()).ok());
+    let said = message.map(|message| message.plain_text());
+    let said = said.unwrap_or_default();
+    let outcome = child.outcome.unwrap_or(RunOutcome::Ok);
+    let text = match outcome {
+        RunOutcome::Ok => said.clone(),
+        RunOutcome::NotDone => format!("The work is not done.\n\n{said}"),
+        RunOutcome::NeedInput => format!("The agent needs an answer first.\n\n{said}"),
+    };
+    let mut output = Output::text(&text);
+    let reference = format!("run:{}", child.run_id);
+    output.artifacts.push(("child".to_owned(), reference));
+    Outcome::Ok {
+        output,
+        satisfying: outcome == RunOutcome::Ok && !said.trim().is_empty(),
+    }
+}

@@ -1,0 +1,140 @@
+//! Questions to a person: forms, approvals and effects of unknown outcome, and what their answers mean.
+
+mod approval;
+mod form;
+
+use action_graph::declaration::Choice;
+use action_graph::graph::{Graph, Millis};
+use action_graph::node::Node;
+use protocol::interaction::{
+    INTERACTION_REQUESTED, InteractionAction, InteractionActionStyle, InteractionKind,
+    InteractionRequest,
+};
+use protocol::result::{ActionRequestedPayload, AgentRunResult, ResultType};
+use serde_json::Value;
+
+use crate::keep::Submission;
+use crate::speaker::known;
+
+pub(crate) use approval::{Consent, consent_of, request as approvals};
+pub(crate) use form::{outcome, request as question};
+
+/// Characters of a title.
+const TITLE: usize = 900;
+/// Characters of a description.
+const DESCRIPTION: usize = 9_000;
+/// Characters of a label.
+const LABEL: usize = 500;
+
+/// It happened.
+const HAPPENED: &str = "happened";
+/// It did not happen: run it again.
+const AGAIN: &str = "again";
+/// It did not happen, and shall not.
+const GIVE_UP: &str = "give_up";
+
+/// The result that asks.
+pub(crate) fn asking(request: &InteractionRequest) -> AgentRunResult {
+    let payload = ActionRequestedPayload {
+        action: INTERACTION_REQUESTED.to_owned(),
+        target: Value::Null,
+        payload: serde_json::to_value(request).unwrap_or_default(),
+    };
+    known(ResultType::ActionRequested, &payload)
+}
+
+/// The question about an effect of unknown outcome: only a person may say that it happened.
+pub(crate) fn uncertain(
+    id: String,
+    graph: &Graph,
+    node: &Node,
+    until: Millis,
+) -> InteractionRequest {
+    let title = format!("Did this happen? {}", node.action.title);
+    let error = node
+        .error
+        .as_ref()
+        .map_or("", |error| error.message.as_str());
+    let description = format!(
+        "`{}` was called for \"{}\", and its answer did not come: {error}\n\n{}",
+        node.target(),
+        graph.info.title,
+        approval::arguments(node.input.as_ref()),
+    );
+    let actions = vec![
+        button(
+            HAPPENED,
+            "It happened: go on",
+            InteractionActionStyle::Primary,
+        ),
+        button(
+            AGAIN,
+            "It did not happen: do it now",
+            InteractionActionStyle::Default,
+        ),
+        button(GIVE_UP, "Leave it", InteractionActionStyle::Danger),
+    ];
+    request(
+        id,
+        InteractionKind::Confirmation,
+        &title,
+        &description,
+        Vec::new(),
+        actions,
+        until,
+    )
+}
+
+/// The decision of an answer to that question.
+pub(crate) fn verdict(submission: &Submission) -> Choice {
+    match submission.action.as_deref() {
+        Some(HAPPENED) => Choice::Continue,
+        Some(AGAIN) => Choice::Retry,
+        _ => Choice::Skip,
+    }
+}
+
+fn button(id: &str, label: &str, style: InteractionActionStyle) -> InteractionAction {
+    InteractionAction {
+        id: id.to_owned(),
+        label: clip(label, LABEL),
+        style,
+    }
+}
+
+fn request(
+    id: String,
+    kind: InteractionKind,
+    title: &str,
+    description: &str,
+    fields: Vec<protocol::interaction::InteractionField>,
+    actions: Vec<InteractionAction>,
+    until: Millis,
+) -> InteractionRequest {
+    let title = clip(title, TITLE);
+    let description = clip(description, DESCRIPTION);
+    let buttons: Vec<_> = actions.iter().map(|one| one.label.as_str()).collect();
+    let labels: Vec<_> = fields.iter().map(|one| one.label.as_str()).collect();
+    let mut lines = vec![title.clone()];
+    lines.extend([description.clone(), labels.join(", "), buttons.join(" / ")]);
+    lines.retain(|line| !line.is_empty());
+    InteractionRequest {
+        interaction_id: id,
+        kind,
+        title,
+        description: (!description.is_empty()).then_some(description),
+        fields,
+        actions,
+        expires_at: i64::try_from(until / 1_000).ok(),
+        fallback_text: lines.join("\n\n"),
+        awaits: false,
+    }
+}
+
+/// The first characters of a text.
+fn clip(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

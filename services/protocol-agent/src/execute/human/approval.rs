@@ -1,0 +1,250 @@
+//! Approvals: one question for all actions that wait together, each with its bound arguments.
+
+use action_graph::graph::Millis;
+use action_graph::ids::ActionId;
+use action_graph::json::pretty;
+use action_graph::rules::StandingApproval;
+use action_graph::schedule::ApprovalRequest;
+use protocol::interaction::{
+    InteractionActionStyle, InteractionField, InteractionFieldType, InteractionKind,
+    InteractionOption, InteractionRequest,
+};
+use serde_json::Value;
+
+use super::{LABEL, button, clip};
+use crate::keep::{Submission, pattern};
+
+/// This call, once.
+const ONCE: &str = "allow_once";
+/// Calls of this pattern, for the conversation.
+const CONVERSATION: &str = "allow_conversation";
+/// Not at all.
+const REFUSE: &str = "refuse";
+/// The answers stand in the fields.
+const SUBMIT: &str = "submit";
+/// Bytes of arguments that a question shows.
+const ARGUMENTS: usize = 3_000;
+const LABELS: [(&str, &str); 3] = [
+    (ONCE, "Allow once"),
+    (CONVERSATION, "Allow for this conversation"),
+    (REFUSE, "Refuse"),
+];
+
+/// The answer to an approval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Consent {
+    /// Exactly these arguments, once.
+    Once,
+    /// Calls of the pattern that was shown, for the conversation.
+    Conversation,
+    /// No.
+    Refuse,
+}
+
+/// The question: buttons for one action, a field for each of several.
+pub(crate) fn request(
+    id: String,
+    requests: &[ApprovalRequest],
+    until: Millis,
+) -> InteractionRequest {
+    let texts: Vec<_> = requests.iter().map(text).collect();
+    if let [one] = requests {
+        let style = |id| match id {
+            ONCE => InteractionActionStyle::Primary,
+            REFUSE => InteractionActionStyle::Danger,
+            _ => InteractionActionStyle::Default,
+        };
+        let actions = LABELS.map(|(id, label)| button(id, label, style(id)));
+        let title = format!("Allow: {}", one.title);
+        let kind = InteractionKind::Confirmation;
+        return super::request(
+            id,
+            kind,
+            &title,
+            &texts.concat(),
+            Vec::new(),
+            actions.into(),
+            until,
+        );
+    }
+    let fields = requests.iter().map(|one| InteractionField {
+        id: one.id.0.clone(),
+        label: clip(&format!("{}: `{}`", one.title, one.target), LABEL),
+        kind: InteractionFieldType::Select,
+        required: true,
+        options: LABELS.map(|(id, label)| option(id, label)).into(),
+        placeholder: None,
+        default: Value::Null,
+    });
+    let fields = fields.collect();
+    let actions = vec![
+        button(SUBMIT, "Submit", InteractionActionStyle::Primary),
+        button(REFUSE, "Refuse all", InteractionActionStyle::Danger),
+    ];
+    let title = format!("Allow {} actions", requests.len());
+    let text = texts.join("\n\n");
+    super::request(
+        id,
+        InteractionKind::Form,
+        &title,
+        &text,
+        fields,
+        actions,
+        until,
+    )
+}
+
+fn option(value: &str, label: &str) -> InteractionOption {
+    InteractionOption {
+        value: value.to_owned(),
+        label: label.to_owned(),
+        description: None,
+    }
+}
+
+/// Tool, effects, bound arguments with their hash, and the calls that an approval for the conversation would cover.
+fn text(request: &ApprovalRequest) -> String {
+    let effects: Vec<_> = request.effects.iter().map(|one| one.as_str()).collect();
+    let effects = effects.join(", ");
+    let hash: String = request.hash.chars().take(12).collect();
+    let covered = pattern(
+        &request.target,
+        &request.effects.iter().copied().collect(),
+        &request.input,
+    );
+    format!(
+        "{}: `{}` ({effects}), arguments {hash}\n\n{}\n\n{}",
+        request.title,
+        request.target,
+        arguments(Some(&request.input)),
+        covers(&covered),
+    )
+}
+
+/// The pattern of an approval for the conversation, in words.
+fn covers(pattern: &StandingApproval) -> String {
+    let name = |pointer: &str| pointer.trim_start_matches('/').to_owned();
+    let fixed = pattern.arguments.iter();
+    let fixed: Vec<_> = fixed
+        .map(|(pointer, value)| format!("{} = {value}", name(pointer)))
+        .collect();
+    let free: Vec<_> = pattern.free.iter().map(|pointer| name(pointer)).collect();
+    let mut text = format!("For this conversation means: every `{}`", pattern.target);
+    if !fixed.is_empty() {
+        text.push_str(" with ");
+        text.push_str(&fixed.join(", "));
+    }
+    if !free.is_empty() {
+        text.push_str(", whatever ");
+        text.push_str(&free.join(", "));
+        text.push_str(" says");
+    }
+    text.push('.');
+    text
+}
+
+/// Arguments as a block of JSON, with a word where they are longer than shown.
+pub(super) fn arguments(input: Option<&Value>) -> String {
+    let text = input.map(pretty).unwrap_or_default();
+    let end = text.floor_char_boundary(ARGUMENTS);
+    let more = match text.len() - end {
+        0 => String::new(),
+        more => format!("\n… {more} bytes more"),
+    };
+    format!("```json\n{}\n```{more}", text[..end].replace("```", "'''"))
+}
+
+/// The answer about one action. Anything that is not an approval is a refusal.
+pub(crate) fn consent_of(action: &ActionId, submission: &Submission) -> Consent {
+    let word = match submission.action.as_deref() {
+        Some(SUBMIT) | None => submission
+            .values
+            .get(action.as_str())
+            .and_then(Value::as_str),
+        button => button,
+    };
+    match word {
+        Some(ONCE) => Consent::Once,
+        Some(CONVERSATION) => Consent::Conversation,
+        _ => Consent::Refuse,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use action_graph::action::Effect;
+    use protocol::JsonObject;
+    use serde_json::json;
+
+    use super::*;
+
+    fn approval(id: &str) -> ApprovalRequest {
+        ApprovalRequest {
+            id: id.into(),
+            title: format!("Send {id}"),
+            target: "send_mail".to_owned(),
+            input: json!({"to": "a@example.com"}),
+            effects: vec![Effect::Send],
+            hash: "0123456789abcdef".to_owned(),
+        }
+    }
+
+    fn submission(action: Option<&str>, values: Value) -> Submission {
+        let values = match values {
+            Value::Object(values) => values,
+            _ => JsonObject::new(),
+        };
+        Submission {
+            interaction: "i".to_owned(),
+            action: action.map(str::to_owned),
+            values,
+            at: 0,
+        }
+    }
+
+    #[test]
+    fn one_approval_has_three_buttons() {
+        let asked = request("i".to_owned(), &[approval("a")], 9_000);
+        let buttons: Vec<_> = asked.actions.iter().map(|one| one.id.as_str()).collect();
+        assert_eq!(buttons, [ONCE, CONVERSATION, REFUSE]);
+        assert_eq!(asked.expires_at, Some(9));
+        let text = asked.description.unwrap();
+        for part in [
+            "`send_mail` (send)",
+            "0123456789ab",
+            "\"to\": \"a@example.com\"",
+            "every `send_mail` with to =",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(
+            asked
+                .fallback_text
+                .contains("Allow once / Allow for this conversation / Refuse")
+        );
+    }
+
+    #[test]
+    fn several_approvals_have_a_field_each() {
+        let asked = request("i".to_owned(), &[approval("a"), approval("b")], 0);
+        let fields: Vec<_> = asked.fields.iter().map(|one| one.id.as_str()).collect();
+        assert_eq!(fields, ["a", "b"]);
+        assert_eq!(asked.fields[0].options.len(), 3);
+    }
+
+    #[test]
+    fn anything_but_an_approval_is_a_refusal() {
+        let of = |action: Option<&str>, values: Value| {
+            consent_of(&"a".into(), &submission(action, values))
+        };
+        assert_eq!(of(Some(ONCE), json!({})), Consent::Once);
+        assert_eq!(of(Some(CONVERSATION), json!({})), Consent::Conversation);
+        assert_eq!(
+            of(Some(SUBMIT), json!({"a": ONCE, "b": REFUSE})),
+            Consent::Once
+        );
+        assert_eq!(of(Some(REFUSE), json!({"a": ONCE})), Consent::Refuse);
+        assert_eq!(of(Some("other"), json!({"a": ONCE})), Consent::Refuse);
+        assert_eq!(of(None, json!({})), Consent::Refuse);
+    }
+}

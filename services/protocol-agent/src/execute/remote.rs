@@ -1,0 +1,66 @@
+//! Services and pipelines, called through HTTP tools of the host: only the gateway opens outside connections.
+
+use std::time::Duration;
+
+use action_graph::action::ExecutorKind;
+use action_graph::schedule::{Execute, Outcome};
+use protocol::JsonObject;
+use protocol::tool::KeyScope;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::config::Remote;
+use crate::execute::Hands;
+use crate::execute::tool::{ToolJob, call};
+use crate::host::AgentHost;
+
+/// Time of a question about the fate of a call.
+const STATUS_TIME: Duration = Duration::from_secs(20);
+
+/// The remote of this class and name.
+pub(crate) fn find<'a>(
+    remotes: &'a [Remote],
+    kind: ExecutorKind,
+    name: &str,
+) -> Option<&'a Remote> {
+    let is_it = |remote: &&Remote| ExecutorKind::from(remote.kind) == kind && remote.name == name;
+    remotes.iter().find(is_it)
+}
+
+/// The call of a remote's tool. Arguments of the operator win over those of the model.
+pub(crate) fn job(remote: &Remote, execute: &Execute, scope: KeyScope, time: Duration) -> ToolJob {
+    let mut parameters = execute.input.as_object().cloned().unwrap_or_default();
+    parameters.extend(remote.arguments.clone());
+    ToolJob {
+        tool: remote.tool.clone(),
+        parameters,
+        key: execute.key.clone(),
+        scope,
+        time,
+        may_summarize: false,
+    }
+}
+
+/// What the remote's status tool says about a call of unknown outcome: whether it happened, and its output. `None`:
+/// it does not know, or there is no such tool. The tool takes `{"key": …}` and answers `{"done": bool, "output"?: …}`.
+pub(crate) async fn status(
+    hands: &Hands<impl AgentHost>,
+    remote: &Remote,
+    key: &str,
+) -> Option<(bool, JsonObject)> {
+    let tool = remote.status_tool.clone()?;
+    let job = ToolJob {
+        tool,
+        parameters: JsonObject::from_iter([("key".to_owned(), json!(key))]),
+        key: format!("status.{}", Uuid::new_v4().simple()),
+        scope: KeyScope::Run,
+        time: STATUS_TIME,
+        may_summarize: false,
+    };
+    let Outcome::Ok { output, .. } = call(hands, job).await else {
+        return None;
+    };
+    let is_done = output.value.get("done")?.as_bool()?;
+    let found = output.value.get("output").and_then(Value::as_object);
+    Some((is_done, found.cloned().unwrap_or_default()))
+}

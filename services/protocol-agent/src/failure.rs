@@ -1,0 +1,116 @@
+//! Codes of failed runs, and why a run stops before its end.
+
+use runner_kit::HostError;
+use runner_kit::runner::CANCELLED;
+
+use crate::keep::KeepError;
+use crate::model::ModelFailure;
+
+/// The configuration cannot be run.
+pub(crate) const CONFIG_INVALID: &str = "protocol_agent.config_invalid";
+/// No model of the configuration was granted.
+pub(crate) const NO_MODEL: &str = "runner.no_model";
+/// Neither the event nor an open graph asks for anything.
+pub(crate) const NO_INPUT: &str = "runner.no_input";
+/// The run's time is over.
+pub(crate) const TIMEOUT: &str = "runner.timeout";
+/// No model has answered.
+pub(crate) const LLM_ERROR: &str = "runner.llm_error";
+/// The model did not keep to the protocol, also after repairs.
+pub(crate) const PROTOCOL: &str = "runner.protocol";
+/// The gateway does not keep the graph's records.
+pub(crate) const RECORDS: &str = "protocol_agent.records_unavailable";
+/// Any other failure of the host.
+pub(crate) const ERROR: &str = "runner.error";
+
+/// Why a run fails, as its user is told.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+    /// Whether the same event may succeed a second time.
+    pub(crate) retryable: bool,
+}
+
+/// Why work stops before it is done.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// The run was cancelled, or its server stops.
+    Cancelled,
+    /// The run's time is over.
+    Deadline,
+    /// The run fails.
+    Failed(Failure),
+}
+
+impl Failure {
+    pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            retryable: false,
+        }
+    }
+
+    #[must_use]
+    pub(crate) fn retryable(self) -> Self {
+        Self {
+            retryable: true,
+            ..self
+        }
+    }
+
+    pub(crate) fn cancelled() -> Self {
+        Self::new(CANCELLED, "the run was cancelled")
+    }
+
+    pub(crate) fn timeout() -> Self {
+        Self::new(TIMEOUT, "the run's time is over").retryable()
+    }
+}
+
+impl From<HostError> for Halt {
+    fn from(error: HostError) -> Self {
+        if error.is_cancelled() {
+            return Self::Cancelled;
+        }
+        if error.is_deadline_exceeded() {
+            return Self::Deadline;
+        }
+        Self::Failed(Failure {
+            retryable: error.retryable,
+            ..Failure::new(ERROR, error.to_string())
+        })
+    }
+}
+
+impl From<KeepError> for Halt {
+    fn from(error: KeepError) -> Self {
+        match error {
+            KeepError::Unavailable(error) if error.is_cancelled() => Self::Cancelled,
+            KeepError::Unavailable(error) if error.is_deadline_exceeded() => Self::Deadline,
+            error => Self::Failed(Failure::new(RECORDS, error.to_string()).retryable()),
+        }
+    }
+}
+
+impl From<ModelFailure> for Halt {
+    fn from(failed: ModelFailure) -> Self {
+        match failed {
+            ModelFailure::Over(error) => error.into(),
+            failed => {
+                let retryable = matches!(
+                    failed,
+                    ModelFailure::Silent {
+                        retryable: true,
+                        ..
+                    }
+                );
+                Self::Failed(Failure {
+                    retryable,
+                    ..Failure::new(LLM_ERROR, failed.to_string())
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Persistence: graphs survive the run that declared them, and no effect happens twice (specification, durability).
+//!
+//! A graph has a small head in the conversation's state, written where its last version still stands, and bodies in
+//! the agent's storage, written before the head that names them. The run that drives a graph stands in its head;
+//! another run takes it over once the first one is over, with the next epoch. No clock decides that.
+//!
+//! | record | holds | bound |
+//! |---|---|---|
+//! | state `apd.index` | open graphs, the last 50 closed ones, which declaration made which graph | 60 KiB |
+//! | state `apd.g.{id}` | the head of an open graph | 200 KiB |
+//! | state `apd.turns` | turns of earlier runs | 60 KiB |
+//! | state `apd.allow` | approvals for the conversation | 32 entries |
+//! | state `apd.in.{hash}` | an answer that came while another run drove the graph | 64 KiB |
+//! | storage `apd/{conversation}/{graph}/…` | declaration, sections, inputs, outputs, observations, closed records | 256 MiB a graph, 30 days |
+
+mod allowances;
+mod bodies;
+mod closed;
+mod digests;
+mod document;
+mod error;
+mod head;
+mod host;
+mod inbox;
+mod index;
+mod load;
+mod open;
+mod reconcile;
+mod save;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use action_graph::diagnostic::Diagnostic;
+use action_graph::graph::{Graph, Millis};
+use action_graph::ids::{ActionId, GraphId};
+use action_graph::rules::{KnownGraph, StandingApproval};
+use action_graph::schedule::{ApprovalRequest, Event};
+use action_graph::transcript::Turn;
+use protocol::context::AgentRunContext;
+
+pub use allowances::pattern;
+pub use digests::Digest;
+pub use error::KeepError;
+pub use head::{Ask, Asked};
+pub use host::{Answer, KeepHost};
+pub use inbox::Submission;
+
+use allowances::Allowances;
+use bodies::Bodies;
+use closed::ClosedGraph;
+use digests::Ring;
+use document::Document;
+use head::Head;
+use index::Index;
+
+/// Beginning of the keys of heads.
+const HEADS: &str = "apd.g.";
+
+/// The run that keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Me {
+    /// Its id.
+    pub run: String,
+    /// Its attempt: a later one of the same run takes graphs of an earlier one over.
+    pub attempt: u32,
+    /// Its conversation and thread; absent: nothing is kept.
+    pub conversation: Option<String>,
+    /// Id of the event that began it.
+    pub event: String,
+    /// Whether it may read and write the conversation's state.
+    pub has_state: bool,
+    /// Whether it may read and write the agent's storage, and look up runs.
+    pub has_storage: bool,
+}
+
+impl Me {
+    /// The run of this context.
+    pub fn of(context: &AgentRunContext, attempt: u32) -> Self {
+        let conversation = context.conversation.as_ref();
+        let thread = conversation.and_then(|one| one.thread_id.as_deref());
+        let conversation = conversation.and_then(|one| one.conversation_id.as_deref());
+        let named = conversation.map(|id| match thread {
+            Some(thread) => format!("{id}\n{thread}"),
+            None => id.to_owned(),
+        });
+        let apis = &context.context.available_apis;
+        let has_area = context.resources.storage.binding_storage;
+        Self {
+            run: context.run_id.clone(),
+            attempt,
+            conversation: named,
+            event: context.event.event_id.clone(),
+            has_state: apis.state,
+            has_storage: apis.storage && apis.run_get && has_area,
+        }
+    }
+}
+
+/// The records of one run.
+#[derive(Debug)]
+pub struct Keep<H> {
+    host: H,
+    me: Me,
+    /// Why graphs are not kept.
+    refused: Option<&'static str>,
+    bodies: Bodies<H>,
+    index: Document<Index>,
+    ring: Document<Ring>,
+    allowances: Document<Allowances>,
+    /// Graphs that this run drives.
+    held: BTreeMap<GraphId, Held>,
+    /// Open graphs that other runs drive.
+    others: BTreeMap<GraphId, KnownGraph>,
+    /// Closed graphs that were read.
+    read: BTreeMap<GraphId, Option<ClosedGraph>>,
+    now: Millis,
+}
+
+/// A graph that this run drives.
+#[derive(Debug)]
+struct Held {
+    head: Head,
+    /// Version of the stored head; absent before the first one.
+    version: Option<i64>,
+    /// Bodies that are known to stand.
+    written: BTreeSet<String>,
+}
+
+/// What a run finds at its start.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// Open graphs that this run drives from now on, oldest first.
+    pub mine: Vec<Resumed>,
+    /// Open graphs that another run drives, with its id.
+    pub busy: Vec<(GraphId, String)>,
+    /// Turns of earlier runs, oldest first.
+    pub digests: Vec<Digest>,
+    /// Graphs that could not be read, and why, for the user.
+    pub lost: Vec<(GraphId, String)>,
+    /// Answers that came while another run drove their graph.
+    pub inbox: Vec<Submission>,
+}
+
+/// A graph that this run took over. Step `events` in their order, save, and only then act on their commands.
+#[derive(Debug)]
+pub struct Resumed {
+    /// The graph, as it was stored.
+    pub graph: Graph,
+    /// Warnings and repairs of its declaration.
+    pub diagnostics: Vec<Diagnostic>,
+    /// Observations of runs that left no turns.
+    pub observations: Vec<Turn>,
+    /// What the stored facts say about its open attempts.
+    pub events: Vec<Event>,
+    /// Child runs to look at: action, attempt, run. Give `Recovered` for each.
+    pub children: Vec<(ActionId, u32, String)>,
+    /// Timers to set: action, attempt, time.
+    pub timers: Vec<(ActionId, u32, Millis)>,
+    /// Questions that are open.
+    pub asks: Vec<Ask>,
+    /// Approvals whose question was perhaps never sent: ask again.
+    pub unasked: Vec<ApprovalRequest>,
+}
+
+/// Whether a graph may be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opened {
+    /// It is stored.
+    New,
+    /// This declaration of this run has made that graph before.
+    Exists(GraphId),
+}
+
+/// Whether this run drives a graph now.
+#[derive(Debug)]
+pub enum Adopted {
+    /// It does.
+    Mine(Box<Resumed>),
+    /// A live run does.
+    Busy {
+        /// The run.
+        run: String,
+    },
+    /// The graph is closed, or was never stored.
+    Gone,
+    /// It cannot be read, and why.
+    Lost(String),
+}
+
+impl<H: KeepHost> Keep<H> {
+    /// Whether graphs are kept.
+    pub fn can_persist(&self) -> bool {
+        self.refused.is_none()
+    }
+
+    /// Why graphs are not kept.
+    pub fn unavailable(&self) -> Option<&'static str> {
+        self.refused
+    }
+
+    /// The approvals for the conversation.
+    pub fn standing(&self) -> Vec<StandingApproval> {
+        self.allowances.value.list.clone()
+    }
+
+    /// Whether this run drives a stored graph.
+    pub fn holds(&self, graph: &GraphId) -> bool {
+        self.held.contains_key(graph)
+    }
+
+    /// The runs that drove a graph, for its record.
+    pub fn runs(&self, graph: &GraphId) -> Vec<String> {
+        let held = self.held.get(graph);
+        held.map_or_else(|| vec![self.me.run.clone()], |held| held.head.runs.clone())
+    }
+
+    /// The graph and the question that a submission answers; `None`: no open graph waits for it.
+    pub fn ask(&self, interaction: &str) -> Option<(GraphId, Ask)> {
+        self.held.iter().find_map(|(id, held)| {
+            let mut asks = held.head.asks.iter();
+            let ask = asks.find(|ask| ask.interaction == interaction)?;
+            Some((id.clone(), ask.clone()))
+        })
+    }
+
+    /// Allows calls of this pattern for the conversation.
+    pub async fn allow(&mut self, standing: &StandingApproval) -> Result<(), KeepError> {
+        self.needs_state()?;
+        let add = |list: &mut Allowances| list.add(standing);
+        self.allowances.change(&self.host, add).await
+    }
+
+    /// Takes an approval for the conversation back; false when there is none of this name.
+    pub async fn revoke(&mut self, id: &str) -> Result<bool, KeepError> {
+        self.needs_state()?;
+        let mut is_gone = false;
+        let remove = |list: &mut Allowances| {
+            let is_here = list.remove(id);
+            is_gone |= is_here;
+            Ok(is_here)
+        };
+        self.allowances.change(&self.host, remove).await?;
+        Ok(is_gone)
+    }
+
+    /// Keeps the turns of this run for later ones, instead of those that it kept before. Once, right before the
+    /// terminal. Removes some bodies of forgotten graphs, too.
+    pub async fn finish(&mut self, turns: Vec<Turn>, now: Millis) -> Result<(), KeepError> {
+        self.needs_state()?;
+        let digest = Digest {
+            run: self.me.run.clone(),
+            event: self.me.event.clone(),
+            at: now,
+            turns,
+        };
+        let add = |ring: &mut Ring| Ok(ring.add(&digest));
+        self.ring.change(&self.host, add).await?;
+        self.sweep().await;
+        Ok(())
+    }
+
+    fn needs_state(&self) -> Result<(), KeepError> {
+        let is_open = self.me.has_state && self.me.conversation.is_some();
+        is_open.then_some(()).ok_or(KeepError::Refused(
+            "nothing is kept: the event has no conversation, or the agent has no access to its state",
+        ))
+    }
+
+    fn needs_storage(&self) -> Result<(), KeepError> {
+        self.refused
+            .map_or(Ok(()), |why| Err(KeepError::Refused(why)))
+    }
+
+    fn key(graph: &GraphId) -> String {
+        format!("{HEADS}{graph}")
+    }
+}

@@ -1,0 +1,99 @@
+//! Approvals that a person gave for the whole conversation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use action_graph::action::Effect;
+use action_graph::json::canonical;
+use action_graph::rules::StandingApproval;
+use action_graph::sha256;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::keep::error::KeepError;
+
+/// The key of the approvals.
+pub(super) const KEY: &str = "apd.allow";
+/// Approvals of a conversation.
+const MOST: usize = 32;
+/// Bytes of all approvals.
+const BYTES: usize = 32 << 10;
+/// Characters of an argument whose value an approval names; longer texts may vary.
+const SHORT: usize = 120;
+
+/// The approvals of a conversation, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Allowances {
+    pub(super) list: Vec<StandingApproval>,
+}
+
+impl Allowances {
+    /// Adds an approval; false when it stands there.
+    pub(super) fn add(&mut self, standing: &StandingApproval) -> Result<bool, KeepError> {
+        if self.list.iter().any(|one| one.id == standing.id) {
+            return Ok(false);
+        }
+        self.list.push(standing.clone());
+        let bytes = serde_json::to_vec(&self.list).map_or(0, |bytes| bytes.len());
+        if self.list.len() > MOST || bytes > BYTES {
+            return Err(KeepError::Full {
+                what: "the list of approvals for the conversation",
+                most: MOST,
+            });
+        }
+        Ok(true)
+    }
+
+    /// Removes an approval; false when there is none of this name.
+    pub(super) fn remove(&mut self, id: &str) -> bool {
+        let before = self.list.len();
+        self.list.retain(|one| one.id != id);
+        before != self.list.len()
+    }
+}
+
+/// The approval for the conversation that a question offers beside the approval of one call: this executor, these
+/// effects, and the same arguments, except that long texts and texts of several lines may vary. Its id is a hash of
+/// all that.
+pub fn pattern(target: &str, effects: &BTreeSet<Effect>, input: &Value) -> StandingApproval {
+    let mut arguments = BTreeMap::new();
+    let mut free = BTreeSet::new();
+    sort(String::new(), input, &mut arguments, &mut free);
+    let parts = json!([target, effects, arguments, free]);
+    let hash = sha256::hex(canonical(&parts));
+    StandingApproval {
+        id: format!("s_{}", &hash[..16]),
+        target: target.to_owned(),
+        effects: effects.clone(),
+        arguments,
+        free,
+    }
+}
+
+/// Puts each argument below this one into one of the lists.
+fn sort(
+    at: String,
+    value: &Value,
+    arguments: &mut BTreeMap<String, Value>,
+    free: &mut BTreeSet<String>,
+) {
+    let below = |name: &str| format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
+    match value {
+        Value::Object(members) if at.is_empty() || !members.is_empty() => {
+            for (name, value) in members {
+                sort(below(name), value, arguments, free);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for (index, value) in items.iter().enumerate() {
+                sort(below(&index.to_string()), value, arguments, free);
+            }
+        }
+        Value::String(text) if text.contains('\n') || text.chars().count() > SHORT => {
+            free.insert(at);
+        }
+        other => {
+            arguments.insert(at, other.clone());
+        }
+    }
+}

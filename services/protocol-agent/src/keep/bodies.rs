@@ -1,0 +1,190 @@
+//! Bodies of graphs in the agent's storage: written once, before the head that names them.
+//!
+//! A body is a line of JSON that names its conversation and graph, and its content behind it. What exceeds 8 MiB goes
+//! on in parts of its own.
+
+use std::collections::BTreeMap;
+
+use action_graph::ids::GraphId;
+use action_graph::sha256;
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::keep::document::VERSION;
+use crate::keep::error::KeepError;
+use crate::keep::host::{KeepHost, tried};
+
+/// Bytes of one part; the gateway takes 10 MiB.
+const PART: usize = 8 << 20;
+/// Parts of one body: an output of 10 MiB has up to six times as many bytes as JSON.
+const PARTS: usize = 8;
+/// Bodies that are read or written at the same time; the gateway takes four uploads of a run.
+const AT_ONCE: usize = 3;
+/// Characters of a hash in a prefix.
+const HASH: usize = 32;
+
+/// The first line of a body.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    version: u16,
+    conversation: String,
+    graph: String,
+    parts: usize,
+    bytes: usize,
+}
+
+/// The bodies of one conversation.
+#[derive(Debug)]
+pub(super) struct Bodies<H> {
+    host: H,
+    conversation: String,
+    prefix: String,
+}
+
+impl<H: KeepHost> Bodies<H> {
+    pub(super) fn new(host: H, conversation: &str) -> Self {
+        let hash = sha256::hex(conversation);
+        Self {
+            host,
+            conversation: conversation.to_owned(),
+            prefix: format!("apd/{}", &hash[..HASH]),
+        }
+    }
+
+    /// The key of a body. Ids of instances hold brackets, which keys may not.
+    fn key(&self, graph: &GraphId, name: &str) -> String {
+        let name = name.replace('[', ":").replace(']', "");
+        format!("{}/{graph}/{name}", self.prefix)
+    }
+
+    /// Writes bodies; gives their bytes.
+    pub(super) async fn write_all(
+        &self,
+        graph: &GraphId,
+        bodies: &[(&str, &Value)],
+    ) -> Result<u64, KeepError> {
+        // Boxed and collected: the compiler does not see that a lazy list of borrowing futures is `Send`.
+        let writes: Vec<_> = bodies
+            .iter()
+            .map(|(name, content)| self.write(graph, name, content).boxed())
+            .collect();
+        let mut writes = stream::iter(writes).buffer_unordered(AT_ONCE);
+        let mut sum = 0;
+        while let Some(bytes) = writes.try_next().await? {
+            sum += bytes;
+        }
+        Ok(sum)
+    }
+
+    /// Writes a body, its parts before its beginning.
+    async fn write(&self, graph: &GraphId, name: &str, content: &Value) -> Result<u64, KeepError> {
+        let content = content.to_string().into_bytes();
+        let parts = content.len().div_ceil(PART).max(1);
+        if parts > PARTS {
+            let most = PARTS * PART;
+            return Err(KeepError::Full {
+                what: "a stored result",
+                most,
+            });
+        }
+        let line = Line {
+            version: VERSION,
+            conversation: self.conversation.clone(),
+            graph: graph.0.clone(),
+            parts,
+            bytes: content.len(),
+        };
+        let key = self.key(graph, name);
+        let mut chunks = content.chunks(PART);
+        let first = chunks.next().unwrap_or_default();
+        for (at, chunk) in chunks.enumerate() {
+            let key = format!("{key}.p{}", at + 1);
+            tried(|| self.host.blob_put(&key, chunk.to_vec())).await?;
+        }
+        let mut head = serde_json::to_vec(&line).unwrap_or_default();
+        head.push(b'\n');
+        head.extend_from_slice(first);
+        tried(|| self.host.blob_put(&key, head.clone())).await?;
+        Ok(content.len() as u64)
+    }
+
+    /// Reads a body. One that is damaged or belongs to another conversation or graph is absent.
+    pub(super) async fn read(
+        &self,
+        graph: &GraphId,
+        name: &str,
+    ) -> Result<Option<Value>, KeepError> {
+        let key = self.key(graph, name);
+        let Some(bytes) = tried(|| self.host.blob_get(&key)).await? else {
+            return Ok(None);
+        };
+        let Some((line, first)) = self.opened(graph, &bytes) else {
+            return Ok(None);
+        };
+        let mut content = first.to_vec();
+        for at in 1..line.parts {
+            let key = format!("{key}.p{at}");
+            let Some(part) = tried(|| self.host.blob_get(&key)).await? else {
+                return Ok(None);
+            };
+            content.extend_from_slice(&part);
+        }
+        let is_whole = content.len() == line.bytes;
+        let content = is_whole.then(|| serde_json::from_slice(&content).ok());
+        Ok(content.flatten())
+    }
+
+    fn opened<'a>(&self, graph: &GraphId, bytes: &'a [u8]) -> Option<(Line, &'a [u8])> {
+        let end = bytes.iter().position(|&byte| byte == b'\n')?;
+        let (line, content) = bytes.split_at(end);
+        let line: Line = serde_json::from_slice(line).ok()?;
+        let is_ours = line.version == VERSION
+            && line.conversation == self.conversation
+            && line.graph == graph.0
+            && line.parts <= PARTS;
+        is_ours.then_some((line, content.get(1..)?))
+    }
+
+    /// Reads bodies by name; those that are absent are left out.
+    pub(super) async fn read_all(
+        &self,
+        graph: &GraphId,
+        names: impl IntoIterator<Item = String>,
+    ) -> Result<BTreeMap<String, Value>, KeepError> {
+        let read = |name: String| async move {
+            let content = self.read(graph, &name).await?;
+            Ok::<_, KeepError>((name, content))
+        };
+        let reads: Vec<_> = names.into_iter().map(|name| read(name).boxed()).collect();
+        let mut reads = stream::iter(reads).buffer_unordered(AT_ONCE);
+        let mut found = BTreeMap::new();
+        while let Some((name, content)) = reads.try_next().await? {
+            found.extend(content.map(|content| (name, content)));
+        }
+        Ok(found)
+    }
+
+    /// The names of up to 100 bodies of a graph that begin so.
+    pub(super) async fn names(
+        &self,
+        graph: &GraphId,
+        beginning: &str,
+    ) -> Result<Vec<String>, KeepError> {
+        let prefix = self.key(graph, beginning);
+        let page = tried(|| self.host.blob_list(&prefix, None)).await?;
+        let all = self.key(graph, "");
+        let names = page.keys.iter().filter_map(|key| key.strip_prefix(&all));
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    /// Removes up to 100 bodies of a graph; true when none is left.
+    pub(super) async fn remove(&self, graph: &GraphId) -> Result<bool, KeepError> {
+        let prefix = self.key(graph, "");
+        let page = tried(|| self.host.blob_list(&prefix, None)).await?;
+        for key in &page.keys {
+            self.host.blob_delete(key).await?;
+        }
+        Ok(!page.has_more)
+    }
+}

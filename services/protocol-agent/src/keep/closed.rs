@@ -1,0 +1,283 @@
+//! Closed graphs: their records, and what later declarations may refer to.
+
+use std::collections::BTreeMap;
+
+use action_graph::Graph;
+use action_graph::graph::Status;
+use action_graph::ids::{ActionId, GraphId};
+use action_graph::json::canonical;
+use action_graph::node::{Output, State};
+use action_graph::policy::Visibility;
+use action_graph::record::{Blob, ResultRecord};
+use action_graph::result::summary::summary_of;
+use action_graph::rules::{KnownAction, KnownGraph};
+use action_graph::sha256;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::failpoint::reach;
+use crate::keep::Keep;
+use crate::keep::error::KeepError;
+use crate::keep::head::Head;
+use crate::keep::host::{KeepHost, tried};
+use crate::keep::index::{Closed, Index};
+
+/// Bytes of an output in the record of a closed graph; larger ones stay bodies of their own.
+const INLINE: usize = 64 << 10;
+/// Closed graphs that a declaration may refer to without naming them.
+const NEWEST: usize = 8;
+
+/// The record of a closed graph.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct ClosedGraph {
+    /// The result for machines.
+    pub(super) record: Value,
+    actions: BTreeMap<ActionId, ClosedAction>,
+    /// Names of bodies: the model's output, transitions, observations.
+    source: String,
+    segments: Vec<String>,
+    observations: Vec<String>,
+}
+
+/// An action of a closed graph.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct ClosedAction {
+    status: String,
+    satisfying: bool,
+    private: bool,
+    summary: String,
+    output: Option<Value>,
+    /// Name of the body of an output that is not here.
+    body: Option<String>,
+    error: Option<String>,
+}
+
+impl<H: KeepHost> Keep<H> {
+    /// Closes a graph: its record, then the index, then its head is removed. May be done again. For graphs whose
+    /// observation led to an answer, and for superseded and cancelled ones.
+    pub async fn close(&mut self, graph: &Graph, record: &ResultRecord) -> Result<(), KeepError> {
+        let id = &graph.id;
+        if self.held(id).is_none() {
+            return Ok(());
+        }
+        // The last state: who takes the graph over until it is closed closes the same one.
+        self.save(graph).await?;
+        let Some(held) = self.held(id) else {
+            return Ok(());
+        };
+        let mut change = held.head.next(graph)?;
+        let recent = std::mem::take(&mut change.head.recent);
+        if let Some(first) = recent.first() {
+            let key = format!("transitions.{:06}", first.seq);
+            let content = serde_json::to_value(&recent).unwrap_or_default();
+            change.head.segments.push(key.clone());
+            change.bodies.push(Blob { key, content });
+        }
+        let closed = closed_graph(graph, record, &change.head);
+        let content = serde_json::to_value(&closed).unwrap_or_default();
+        let body = format!("closed.{}", &sha256::hex(content.to_string())[..16]);
+        let mut bodies: Vec<_> = change
+            .bodies
+            .iter()
+            .map(|one| (one.key.as_str(), &one.content))
+            .collect();
+        bodies.retain(|(key, _)| !held.written.contains(*key));
+        bodies.push((&body, &content));
+        self.bodies.write_all(id, &bodies).await?;
+        reach("close.body").await;
+        let entry = Closed {
+            id: id.clone(),
+            title: graph.info.title.clone(),
+            status: record.status,
+            at: record.time,
+            body: Some(body),
+        };
+        self.end(entry).await?;
+        self.read.insert(id.clone(), Some(closed));
+        Ok(())
+    }
+
+    /// Closes a graph whose bodies are gone.
+    pub(super) async fn close_lost(&mut self, id: &GraphId) -> Result<(), KeepError> {
+        let held = self.held(id);
+        let title = held.map(|held| held.head.stored.graph.info.title.clone());
+        let entry = Closed {
+            id: id.clone(),
+            title: title.unwrap_or_default(),
+            status: Status::Failed,
+            at: self.now,
+            body: None,
+        };
+        self.end(entry).await
+    }
+
+    async fn end(&mut self, entry: Closed) -> Result<(), KeepError> {
+        let id = entry.id.clone();
+        let close = |index: &mut Index| Ok(index.close(entry.clone()));
+        self.index.change(&self.host, close).await?;
+        reach("close.index").await;
+        let key = Self::key(&id);
+        tried(|| self.host.state_delete(&key)).await?;
+        self.held.remove(&id);
+        Ok(())
+    }
+
+    /// Earlier graphs that a declaration may refer to: the newest closed ones, those whose id stands in `output`, and
+    /// open ones of other runs; oldest first. Those of this run are the caller's to add.
+    pub async fn known(&mut self, output: &str) -> Result<Vec<KnownGraph>, KeepError> {
+        let mut list = Vec::new();
+        let closed = self.index.value.closed.clone();
+        let newest = closed.len().saturating_sub(NEWEST);
+        for (place, entry) in closed.iter().enumerate() {
+            let is_named = output.contains(&entry.id.0);
+            if place < newest && !is_named {
+                continue;
+            }
+            let graph = if entry.is_expired(self.now) {
+                None
+            } else {
+                self.closed_graph(entry).await?
+            };
+            let mut actions = BTreeMap::new();
+            for (id, action) in graph.iter().flat_map(|graph| &graph.actions) {
+                let loaded = match &action.body {
+                    Some(body) if is_named => self.value(&entry.id, body).await?,
+                    _ => action.output.clone(),
+                };
+                actions.insert(id.clone(), action.known(loaded));
+            }
+            list.push(KnownGraph {
+                id: entry.id.clone(),
+                open: false,
+                expired: graph.is_none(),
+                actions,
+            });
+        }
+        list.extend(self.others.values().cloned());
+        Ok(list)
+    }
+
+    /// The output of an action of a closed graph of this conversation; `None`: there is none any more. The caller
+    /// judges who may see it: `private` of [`KnownAction`] says so.
+    pub async fn output(
+        &mut self,
+        graph: &GraphId,
+        action: &ActionId,
+    ) -> Result<Option<Value>, KeepError> {
+        let mut closed = self.index.value.closed.iter();
+        let Some(entry) = closed.find(|one| one.id == *graph).cloned() else {
+            return Ok(None);
+        };
+        let closed = self.closed_graph(&entry).await?;
+        let Some(action) = closed.and_then(|mut closed| closed.actions.remove(action)) else {
+            return Ok(None);
+        };
+        match &action.body {
+            Some(body) => self.value(graph, body).await,
+            None => Ok(action.output),
+        }
+    }
+
+    /// The records of the newest closed graphs, oldest first.
+    #[cfg(test)]
+    pub(crate) async fn records(&mut self) -> Vec<Value> {
+        self.known("").await.unwrap();
+        let closed = self.index.value.closed.iter();
+        let closed = closed.filter_map(|one| self.read.get(&one.id)?.as_ref());
+        closed.map(|closed| closed.record.clone()).collect()
+    }
+
+    async fn value(&self, graph: &GraphId, body: &str) -> Result<Option<Value>, KeepError> {
+        let body = self.bodies.read(graph, body).await?;
+        let output = body.and_then(|body| serde_json::from_value::<Output>(body).ok());
+        Ok(output.map(|output| output.value))
+    }
+
+    async fn closed_graph(&mut self, entry: &Closed) -> Result<Option<ClosedGraph>, KeepError> {
+        if let Some(read) = self.read.get(&entry.id) {
+            return Ok(read.clone());
+        }
+        let body = match &entry.body {
+            Some(body) => self.bodies.read(&entry.id, body).await?,
+            None => None,
+        };
+        let closed: Option<ClosedGraph> = body.and_then(|body| serde_json::from_value(body).ok());
+        self.read.insert(entry.id.clone(), closed.clone());
+        Ok(closed)
+    }
+
+    /// Removes up to 100 bodies of one forgotten graph. What fails is tried by the next run.
+    pub(super) async fn sweep(&mut self) {
+        if !self.can_persist() {
+            return;
+        }
+        let Some(id) = self.index.value.discarded.first().cloned() else {
+            return;
+        };
+        match self.bodies.remove(&id).await {
+            Ok(true) => {
+                let forget = |index: &mut Index| {
+                    index.discarded.retain(|one| *one != id);
+                    Ok(true)
+                };
+                if let Err(error) = self.index.change(&self.host, forget).await {
+                    tracing::debug!(error = %error, "a forgotten graph stays in the index for now");
+                }
+            }
+            Ok(false) => {}
+            Err(error) => {
+                tracing::debug!(error = %error, "bodies of a forgotten graph stay for now");
+            }
+        }
+    }
+}
+
+impl ClosedAction {
+    fn known(&self, output: Option<Value>) -> KnownAction {
+        KnownAction {
+            status: self.status.clone(),
+            satisfying: self.satisfying,
+            private: self.private,
+            summary: self.summary.clone(),
+            output,
+            error: self.error.clone(),
+        }
+    }
+}
+
+fn closed_graph(graph: &Graph, record: &ResultRecord, head: &Head) -> ClosedGraph {
+    let actions = graph.nodes.iter().map(|node| {
+        let output = node.output.as_ref();
+        let output = output.filter(|_| node.state == State::Completed);
+        let is_small = |output: &&Output| canonical(&output.value).len() <= INLINE;
+        let inline = output.filter(is_small).map(|output| output.value.clone());
+        let body = match (output, &inline) {
+            (Some(_), None) => head.stored.outputs.get(&node.action.id),
+            _ => None,
+        };
+        let action = ClosedAction {
+            status: node.state.status().as_str().to_owned(),
+            satisfying: node.satisfying,
+            private: node.visibility() > Visibility::Model,
+            summary: output
+                .map(|output| summary_of(output).0)
+                .unwrap_or_default(),
+            output: inline,
+            body: body.map(|stored| stored.key.clone()),
+            error: node.error.as_ref().map(|error| error.message.clone()),
+        };
+        (node.action.id.clone(), action)
+    });
+    ClosedGraph {
+        record: serde_json::to_value(record).unwrap_or_default(),
+        actions: actions.collect(),
+        source: head.source.clone(),
+        segments: head.segments.clone(),
+        observations: head
+            .observations
+            .iter()
+            .map(|one| one.body.clone())
+            .collect(),
+    }
+}

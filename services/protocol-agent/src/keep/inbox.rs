@@ -1,0 +1,77 @@
+//! Answers that came while another run drove the graph that asked: they wait for the next run.
+
+use action_graph::graph::Millis;
+use action_graph::sha256;
+use protocol::JsonObject;
+use serde::{Deserialize, Serialize};
+
+use crate::keep::Keep;
+use crate::keep::document::{Read, named, read};
+use crate::keep::error::KeepError;
+use crate::keep::host::{KeepHost, tried};
+
+/// Beginning of the keys of answers.
+const INBOX: &str = "apd.in.";
+/// An answer that no graph waited for is removed after 7 days.
+const KEPT: Millis = 7 * 24 * 60 * 60 * 1_000;
+/// Bytes of an answer.
+const BYTES: usize = 64 << 10;
+
+/// An answer of a person.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Submission {
+    /// The question's `interaction_id`.
+    pub interaction: String,
+    /// The button that was taken.
+    pub action: Option<String>,
+    /// Values by field.
+    pub values: JsonObject,
+    /// When it came.
+    pub at: Millis,
+}
+
+impl<H: KeepHost> Keep<H> {
+    /// Leaves an answer for the next run, because a live run drives the graph.
+    pub async fn leave(&self, submission: &Submission) -> Result<(), KeepError> {
+        self.needs_state()?;
+        let value = named(&self.conversation(), submission);
+        if value.to_string().len() > BYTES {
+            return Err(KeepError::Full {
+                what: "an answer",
+                most: BYTES,
+            });
+        }
+        let key = key(&submission.interaction);
+        tried(|| self.host.state_put(&key, value.clone(), None)).await?;
+        Ok(())
+    }
+
+    /// Removes an answer that was left, once the graph that it woke is stored.
+    pub async fn taken(&self, interaction: &str) -> Result<(), KeepError> {
+        self.needs_state()?;
+        let key = key(interaction);
+        tried(|| self.host.state_delete(&key)).await?;
+        Ok(())
+    }
+
+    pub(super) async fn read_inbox(&self, keys: &[String]) -> Result<Vec<Submission>, KeepError> {
+        let mut found = Vec::new();
+        for key in keys.iter().filter(|key| key.starts_with(INBOX)) {
+            let Some(entry) = tried(|| self.host.state_get(key)).await? else {
+                continue;
+            };
+            match read::<Submission>(entry.value, &self.conversation()) {
+                Read::Here(one) if self.now.saturating_sub(one.at) > KEPT => {
+                    tried(|| self.host.state_delete(key)).await?;
+                }
+                Read::Here(one) => found.push(one),
+                Read::Absent | Read::Later(_) => {}
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn key(interaction: &str) -> String {
+    format!("{INBOX}{}", &sha256::hex(interaction)[..32])
+}

@@ -1,0 +1,160 @@
+//! What a take-over does with attempts whose end is not stored (rule 16): decided from stored facts alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use action_graph::code::Code;
+use action_graph::graph::{Graph, Millis};
+use action_graph::ids::ActionId;
+use action_graph::node::{Node, Output, Sent, State, Wait};
+use action_graph::schedule::{ApprovalRequest, Denial, Event, Failure, Found, Outcome};
+use serde_json::Value;
+
+use crate::keep::head::Ask;
+
+/// Stored facts about a graph that is taken over.
+pub(super) struct Facts<'a> {
+    /// Outputs of running attempts whose bodies stand in storage.
+    pub(super) outputs: BTreeMap<(ActionId, u32), Output>,
+    /// Questions that the head names.
+    pub(super) asks: &'a [Ask],
+    /// Runs that came to their regular end, so that their questions were sent.
+    pub(super) ended: &'a BTreeSet<String>,
+    /// The time.
+    pub(super) now: Millis,
+}
+
+/// What follows for the graph.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Findings {
+    /// Events for the scheduler, in this order.
+    pub(super) events: Vec<Event>,
+    /// Child runs to look at: action, attempt, run.
+    pub(super) children: Vec<(ActionId, u32, String)>,
+    /// Timers to set: action, attempt, time.
+    pub(super) timers: Vec<(ActionId, u32, Millis)>,
+    /// Questions that are open.
+    pub(super) asks: Vec<Ask>,
+    /// Approvals to ask for again.
+    pub(super) unasked: Vec<ApprovalRequest>,
+}
+
+/// Judges each action of a graph that was taken over.
+pub(super) fn findings(graph: &Graph, facts: &mut Facts<'_>) -> Findings {
+    let mut found = Findings::default();
+    for node in &graph.nodes {
+        found.judge(node, facts);
+    }
+    found
+}
+
+impl Findings {
+    fn judge(&mut self, node: &Node, facts: &mut Facts<'_>) {
+        let (id, attempt) = (node.action.id.clone(), node.attempt);
+        match node.state {
+            State::Running => {
+                let found = match facts.outputs.remove(&(id.clone(), attempt)) {
+                    Some(output) => Found::Ended(Outcome::Ok {
+                        output,
+                        satisfying: true,
+                    }),
+                    None => Found::Nothing,
+                };
+                self.events.push(Event::Recovered { id, attempt, found });
+            }
+            State::Waiting(Wait::Child) => match &node.child {
+                Some(run) => self.children.push((id, attempt, run.clone())),
+                None => self.recovered(node, Found::Unknown),
+            },
+            State::Waiting(Wait::Retry) => self.timer(node, node.due.unwrap_or(0), facts.now),
+            State::Waiting(Wait::Timer) => self.timer(node, due(node), facts.now),
+            State::Waiting(Wait::User | Wait::Approval) | State::Uncertain => {
+                self.question(node, facts);
+            }
+            _ => {}
+        }
+    }
+
+    fn recovered(&mut self, node: &Node, found: Found) {
+        self.events.push(Event::Recovered {
+            id: node.action.id.clone(),
+            attempt: node.attempt,
+            found,
+        });
+    }
+
+    fn timer(&mut self, node: &Node, at: Millis, now: Millis) {
+        let (id, attempt) = (node.action.id.clone(), node.attempt);
+        if at <= now {
+            self.events.push(Event::TimerFired { id, attempt });
+        } else {
+            self.timers.push((id, attempt, at));
+        }
+    }
+
+    /// A question that was surely sent is open until it expires; any other is asked again.
+    fn question(&mut self, node: &Node, facts: &Facts<'_>) {
+        let asks = facts.asks.iter().rev();
+        let mut asks = asks.filter(|ask| ask.about.iter().any(|one| one.id == node.action.id));
+        let sent = asks.find(|ask| facts.ended.contains(&ask.run));
+        match sent {
+            Some(ask) if facts.now < ask.expires_at => {
+                if !self.asks.contains(ask) {
+                    self.asks.push(ask.clone());
+                }
+            }
+            Some(_) => self.expired(node),
+            None => self.unasked(node),
+        }
+    }
+
+    fn expired(&mut self, node: &Node) {
+        let (id, attempt) = (node.action.id.clone(), node.attempt);
+        match node.state {
+            State::Waiting(Wait::Approval) => self.events.push(Event::Denied {
+                ids: vec![id],
+                why: Denial::Expired,
+            }),
+            State::Waiting(Wait::User) => {
+                let message = "the user did not answer in time";
+                let failure = Failure::new(Code::InteractionExpired, message, Sent::Yes);
+                let outcome = Outcome::Err(failure);
+                self.events.push(Event::Finished {
+                    id,
+                    attempt,
+                    outcome,
+                });
+            }
+            // Whether the effect happened stays unknown until a person says so.
+            _ => {}
+        }
+    }
+
+    fn unasked(&mut self, node: &Node) {
+        match node.state {
+            State::Waiting(Wait::Approval) => self.unasked.extend(request(node)),
+            State::Waiting(Wait::User) => self.recovered(node, Found::Unknown),
+            _ => {}
+        }
+    }
+}
+
+/// The approval that a waiting action asks for.
+fn request(node: &Node) -> Option<ApprovalRequest> {
+    let resolved = node.action.resolved.as_ref()?;
+    Some(ApprovalRequest {
+        id: node.action.id.clone(),
+        title: node.action.title.clone(),
+        target: resolved.target.clone(),
+        input: node.input.clone()?,
+        effects: resolved.effects.iter().copied().collect(),
+        hash: node.approval.clone()?,
+    })
+}
+
+/// When the wait of an action ends: its argument `ms` after its attempt began.
+fn due(node: &Node) -> Millis {
+    let started = node.attempts.last().map_or(0, |last| last.started);
+    let input = node.input.as_ref();
+    let wait = input.and_then(|input| input.get("ms").and_then(Value::as_u64));
+    started.saturating_add(wait.unwrap_or(0))
+}

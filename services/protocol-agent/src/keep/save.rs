@@ -1,0 +1,191 @@
+//! Storing a graph that runs: bodies first, then the head, where its last version still stands.
+
+use std::collections::BTreeMap;
+
+use action_graph::graph::Graph;
+use action_graph::ids::GraphId;
+use action_graph::record::Blob;
+use action_graph::result::observe::mark_delivered;
+use action_graph::sha256;
+use action_graph::transcript::Turn;
+use serde_json::Value;
+
+use crate::failpoint::reach;
+use crate::keep::document::{Read, is_outrun, named, read};
+use crate::keep::error::KeepError;
+use crate::keep::head::{Ask, Change, HEAD_BYTES, Head, Observation};
+use crate::keep::host::{KeepHost, tried};
+use crate::keep::{Held, Keep};
+
+/// Bytes of all bodies of a graph.
+const GRAPH_BYTES: u64 = 256 << 20;
+/// Writes of one head whose answers may be lost in a row.
+const ROUNDS: usize = 4;
+
+impl<H: KeepHost> Keep<H> {
+    /// Stores a graph as it is now. Carry out nothing that follows before it is stored. Graphs that are not kept cost
+    /// nothing here.
+    pub async fn save(&mut self, graph: &Graph) -> Result<(), KeepError> {
+        let Some(held) = self.held.get(&graph.id) else {
+            return Ok(());
+        };
+        let change = held.head.next(graph)?;
+        self.write(&graph.id, change).await
+    }
+
+    /// Names a question before it is sent, so that its answer finds the graph.
+    pub async fn asked(&mut self, graph: &Graph, ask: Ask) -> Result<(), KeepError> {
+        let Some(held) = self.held.get(&graph.id) else {
+            return Ok(());
+        };
+        let run = self.me.run.clone();
+        let mut change = held.head.next(graph)?;
+        change.head.ask(Ask { run, ..ask });
+        self.write(&graph.id, change).await
+    }
+
+    /// The observation of this decision point: the stored one, when it was made before, or a new one, which is stored
+    /// and marks what it shows as delivered.
+    pub async fn observed(
+        &mut self,
+        graph: &mut Graph,
+        make: impl FnOnce(&Graph) -> Turn + Send,
+    ) -> Result<Turn, KeepError> {
+        let Some(held) = self.held.get(&graph.id) else {
+            let turn = make(graph);
+            mark_delivered(graph);
+            return Ok(turn);
+        };
+        if let Some(turn) = self.observation(graph, &held.head).await? {
+            mark_delivered(graph);
+            return Ok(turn);
+        }
+        let turn = make(graph);
+        mark_delivered(graph);
+        let content = serde_json::to_value(&turn).unwrap_or_default();
+        let hash = sha256::hex(content.to_string());
+        let key = format!("observation.{}.{}", graph.seq, &hash[..16]);
+        let mut change = held.head.next(graph)?;
+        change.head.observe(Observation {
+            seq: graph.seq,
+            generation: graph.generation,
+            run: self.me.run.clone(),
+            body: key.clone(),
+        });
+        change.bodies.push(Blob { key, content });
+        self.write(&graph.id, change).await?;
+        reach("observe.stored").await;
+        Ok(turn)
+    }
+
+    /// The observation of exactly this point, when it was made before.
+    async fn observation(&self, graph: &Graph, head: &Head) -> Result<Option<Turn>, KeepError> {
+        let mut made = head.observations.iter().rev();
+        let made = made.find(|one| (one.seq, one.generation) == (graph.seq, graph.generation));
+        let Some(made) = made else { return Ok(None) };
+        let body = self.bodies.read(&graph.id, &made.body).await?;
+        Ok(body.and_then(|body| serde_json::from_value(body).ok()))
+    }
+
+    /// Writes the bodies of a change, then its head.
+    pub(super) async fn write(&mut self, id: &GraphId, change: Change) -> Result<(), KeepError> {
+        let mut head = self.write_bodies(id, change).await?;
+        reach("save.bodies").await;
+        let size = serde_json::to_vec(&head).map_or(0, |bytes| bytes.len());
+        if size > HEAD_BYTES {
+            return Err(KeepError::Full {
+                what: "the head of the graph",
+                most: HEAD_BYTES,
+            });
+        }
+        for _ in 0..ROUNDS {
+            let Some(held) = self.held.get_mut(id) else {
+                break;
+            };
+            let value = named(&head.stored.conversation, &head);
+            let (key, version) = (Self::key(id), held.version);
+            match tried(|| self.host.state_put(&key, value.clone(), version)).await {
+                Ok(version) => {
+                    held.version = Some(version);
+                    held.written.extend(head.names());
+                    held.head = head;
+                    reach("save.head").await;
+                    return Ok(());
+                }
+                Err(error) if is_outrun(&error) => head = self.outrun(id, head).await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(self.lost(id, String::new()))
+    }
+
+    /// Another version stands: our own, whose answer was lost, or that of the run that took the graph over.
+    async fn outrun(&mut self, id: &GraphId, head: Head) -> Result<Head, KeepError> {
+        let key = Self::key(id);
+        let Some(entry) = tried(|| self.host.state_get(&key)).await? else {
+            return Err(self.lost(id, String::new()));
+        };
+        let stored: Read<Head> = read(entry.value, &head.stored.conversation);
+        let Read::Here(stored) = stored else {
+            return Err(self.lost(id, String::new()));
+        };
+        let owner = &stored.stored.owner;
+        if *owner != head.stored.owner {
+            return Err(self.lost(id, owner.run.clone()));
+        }
+        if let Some(held) = self.held.get_mut(id) {
+            held.version = Some(entry.version);
+        }
+        Ok(head)
+    }
+
+    fn lost(&mut self, id: &GraphId, run: String) -> KeepError {
+        self.held.remove(id);
+        KeepError::LeaseLost {
+            graph: id.clone(),
+            run,
+        }
+    }
+
+    /// Writes the bodies that do not stand yet. From a cancelled run the gateway takes state alone: small bodies go
+    /// into the head then.
+    async fn write_bodies(&mut self, id: &GraphId, change: Change) -> Result<Head, KeepError> {
+        let Change { mut head, bodies } = change;
+        let Some(held) = self.held.get_mut(id) else {
+            return Ok(head);
+        };
+        let mut new: BTreeMap<&str, &Value> = BTreeMap::new();
+        for body in &bodies {
+            if !held.written.contains(&body.key) && !head.inline.contains_key(&body.key) {
+                new.insert(&body.key, &body.content);
+            }
+        }
+        let list: Vec<_> = new.into_iter().collect();
+        if head.bytes > GRAPH_BYTES {
+            return Err(KeepError::Full {
+                what: "the bodies of the graph",
+                most: usize::try_from(GRAPH_BYTES).unwrap_or(usize::MAX),
+            });
+        }
+        match self.bodies.write_all(id, &list).await {
+            Ok(bytes) => {
+                head.bytes += bytes;
+                held.written
+                    .extend(list.iter().map(|(key, _)| (*key).to_owned()));
+            }
+            Err(error) if error.is_cancelled() => {
+                let bodies = list
+                    .iter()
+                    .map(|(key, content)| ((*key).to_owned(), (*content).clone()));
+                head.inline.extend(bodies);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(head)
+    }
+
+    /// The heads that this run holds, for the closing of a graph.
+    pub(super) fn held(&self, id: &GraphId) -> Option<&Held> {
+        self.held.get(id)
+    }
+}

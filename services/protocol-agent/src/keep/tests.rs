@@ -1,0 +1,4 @@
+mod bounds;
+mod records;
+mod recovery;
+mod support;

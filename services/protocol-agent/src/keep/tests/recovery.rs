@@ -1,0 +1,516 @@
+//! A later run takes graphs over, and decides from stored facts alone (rule 16).
+
+use action_graph::Graph;
+use action_graph::action::Class;
+use action_graph::graph::Stop;
+use action_graph::ids::GraphId;
+use action_graph::node::{Sent, State, Wait};
+use action_graph::schedule::{Command, Event, Failure, Found, Outcome, Suspension, step};
+use action_graph::transcript::Turn;
+use protocol::run::RunStatus;
+use serde_json::{Value, json};
+
+use super::support::{NOW, action, begun, finish, load, load_at, me, names, state};
+use crate::keep::{Adopted, Ask, Asked, Keep, KeepError, Me, Resumed, Submission};
+use crate::testing::memory::Memory;
+
+const HOUR: u64 = 3_600_000;
+
+fn one(tool: &str) -> Vec<Value> {
+    vec![action("a", tool, json!({}))]
+}
+
+fn ask(graph: &Graph, id: &str) -> Ask {
+    let node = graph.node(&id.into()).unwrap();
+    Ask {
+        interaction: format!("{}.{id}.{}", graph.id, node.attempt),
+        about: vec![Asked {
+            id: id.into(),
+            attempt: node.attempt,
+            hash: node.approval.clone(),
+        }],
+        expires_at: NOW + HOUR,
+        run: String::new(),
+    }
+}
+
+/// A graph of this tool whose run ended so, taken over by the next run.
+async fn resumed(tool: &str, status: RunStatus) -> Resumed {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    begun(&mut keep, "g_1", &one(tool)).await;
+    first.end(status);
+    let (_, mut loaded) = load(&first.begin("r2")).await;
+    loaded.mine.pop().unwrap()
+}
+
+fn answer(text: &str) -> Turn {
+    Turn::Answer {
+        text: text.to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn live_runs_keep_their_graphs() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    let graph = begun(&mut keep, "g_1", &one("look")).await;
+    let second = first.begin("r2");
+    let (mut other, loaded) = load(&second).await;
+    assert!(loaded.mine.is_empty());
+    assert_eq!(loaded.busy, [(graph.id.clone(), "r1".to_owned())]);
+    let known = other.known("").await.unwrap();
+    assert!(known[0].open && known[0].actions.contains_key(&"a".into()));
+    let adopted = other.adopt(&graph.id).await.unwrap();
+    assert!(matches!(adopted, Adopted::Busy { run } if run == "r1"));
+    keep.save(&graph).await.unwrap();
+    first.end(RunStatus::Completed);
+    let adopted = other.adopt(&graph.id).await.unwrap();
+    assert!(matches!(adopted, Adopted::Mine(_)));
+    assert!(other.known("").await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn unborn_graphs_of_live_runs_are_busy() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    begun(&mut keep, "g_1", &one("look")).await;
+    first.world().state.remove("apd.g.g_1");
+    let (_, loaded) = load(&first.begin("r2")).await;
+    assert_eq!(loaded.busy, [(GraphId("g_1".to_owned()), "r1".to_owned())]);
+}
+
+#[tokio::test]
+async fn stale_owners_lose_their_lease() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    let mut graph = begun(&mut keep, "g_1", &one("look")).await;
+    first.end(RunStatus::Failed);
+    let (mut other, loaded) = load(&first.begin("r2")).await;
+    first.world().lax = true;
+    finish(&mut graph, "a", json!("late"));
+    let stale = keep.save(&graph).await;
+    assert!(matches!(stale, Err(KeepError::LeaseLost { run, .. }) if run == "r2"));
+    assert!(!keep.holds(&graph.id));
+    keep.save(&graph).await.unwrap();
+    let mut graph = loaded.mine.into_iter().next().unwrap().graph;
+    finish(&mut graph, "a", json!("mine"));
+    other.save(&graph).await.unwrap();
+    let stored = &other.held[&graph.id].head.stored;
+    assert_eq!((stored.owner.run.as_str(), stored.owner.epoch), ("r2", 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_answers_lose_no_lease() {
+    let host = Memory::new("r1");
+    let (mut keep, _) = load(&host).await;
+    let mut graph = begun(&mut keep, "g_1", &one("look")).await;
+    finish(&mut graph, "a", json!(1));
+    host.lose("state_put", 2);
+    keep.save(&graph).await.unwrap();
+    keep.save(&graph).await.unwrap();
+    assert!(keep.holds(&graph.id));
+}
+
+#[tokio::test]
+async fn later_attempts_take_over_their_own_run() {
+    let host = Memory::new("r1");
+    let (mut keep, _) = load(&host).await;
+    begun(&mut keep, "g_1", &one("look")).await;
+    let again = Me {
+        attempt: 2,
+        ..me(&host)
+    };
+    let (_, loaded) = Keep::load(host.clone(), again, NOW).await.unwrap();
+    assert_eq!(loaded.mine.len(), 1);
+    let (_, loaded) = load(&host).await;
+    assert_eq!(
+        loaded.busy.len(),
+        1,
+        "an earlier attempt takes nothing back"
+    );
+}
+
+#[tokio::test]
+async fn removed_runs_count_as_ended() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    begun(&mut keep, "g_1", &one("look")).await;
+    let second = first.begin("r2");
+    first.world().runs.remove("r1");
+    let (_, loaded) = load(&second).await;
+    assert_eq!(loaded.mine.len(), 1);
+}
+
+#[tokio::test]
+async fn running_attempts_follow_their_class() {
+    for (tool, class, to) in [
+        ("look", Class::Replayable, State::Running),
+        ("write", Class::Keyed, State::Running),
+        ("notify", Class::AtMostOnce, State::Uncertain),
+    ] {
+        let resumed = resumed(tool, RunStatus::Failed).await;
+        let mut graph = resumed.graph;
+        let key = graph.node(&"a".into()).unwrap().attempts[0].key.clone();
+        assert_eq!(graph.node(&"a".into()).unwrap().class(), class);
+        let [event] = &resumed.events[..] else {
+            panic!("{tool}: {:?}", resumed.events)
+        };
+        let commands = step(&mut graph, event.clone(), NOW);
+        assert_eq!(state(&graph, "a"), to, "{tool}");
+        let again = commands.iter().find_map(|command| match command {
+            Command::Execute(execute) => Some((execute.attempt, execute.key.clone())),
+            _ => None,
+        });
+        let expected = (to == State::Running).then_some((1, key));
+        assert_eq!(again, expected, "{tool}: the same attempt and key");
+    }
+}
+
+#[tokio::test]
+async fn stored_outputs_end_their_attempts() {
+    for tool in ["look", "write", "notify"] {
+        let first = Memory::new("r1");
+        let (mut keep, _) = load(&first).await;
+        let mut graph = begun(&mut keep, "g_1", &one(tool)).await;
+        let head = first.world().state["apd.g.g_1"].clone();
+        finish(&mut graph, "a", json!({"found": 3}));
+        keep.save(&graph).await.unwrap();
+        first.world().state.insert("apd.g.g_1".to_owned(), head);
+        first.end(RunStatus::Failed);
+        let (_, loaded) = load(&first.begin("r2")).await;
+        let resumed = &loaded.mine[0];
+        assert_eq!(state(&resumed.graph, "a"), State::Running);
+        let ended = matches!(&resumed.events[..],
+            [Event::Recovered { found: Found::Ended(Outcome::Ok { output, satisfying: true }), attempt: 1, .. }]
+                if output.value == json!({"found": 3}));
+        assert!(ended, "{tool}: {:?}", resumed.events);
+    }
+}
+
+#[tokio::test]
+async fn outputs_of_earlier_iterations_end_nothing() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    let until = json!({"ref": "own#/done", "equals": true});
+    let repeated = action("a", "look", json!({"repeat": {"max": 3, "until": until}}));
+    let mut graph = begun(&mut keep, "g_1", &[repeated]).await;
+    finish(&mut graph, "a", json!({"done": false}));
+    keep.save(&graph).await.unwrap();
+    first.end(RunStatus::Failed);
+    let (_, loaded) = load(&first.begin("r2")).await;
+    let event = &loaded.mine[0].events[0];
+    let is_nothing = matches!(
+        event,
+        Event::Recovered {
+            attempt: 2,
+            found: Found::Nothing,
+            ..
+        }
+    );
+    assert!(is_nothing, "{event:?}");
+}
+
+#[tokio::test]
+async fn child_runs_are_looked_at() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    let mut graph = begun(&mut keep, "g_1", &one("helper")).await;
+    let on = Suspension::Child {
+        run: "child-1".to_owned(),
+    };
+    let id = || "a".into();
+    step(
+        &mut graph,
+        Event::Suspended {
+            id: id(),
+            attempt: 1,
+            on,
+        },
+        NOW,
+    );
+    keep.save(&graph).await.unwrap();
+    first.end(RunStatus::Completed);
+    let (_, loaded) = load(&first.begin("r2")).await;
+    let resumed = &loaded.mine[0];
+    assert_eq!(resumed.children, [(id(), 1, "child-1".to_owned())]);
+    assert!(resumed.events.is_empty());
+}
+
+#[tokio::test]
+async fn unnamed_children_are_started_with_the_same_key() {
+    let resumed = resumed("helper", RunStatus::Failed).await;
+    let mut graph = resumed.graph;
+    let key = graph.node(&"a".into()).unwrap().attempts[0].key.clone();
+    let commands = step(&mut graph, resumed.events[0].clone(), NOW);
+    let spawned = commands.iter().find_map(|command| match command {
+        Command::SpawnChild(execute) => Some(execute.key.clone()),
+        _ => None,
+    });
+    assert_eq!(spawned, Some(key));
+}
+
+#[tokio::test]
+async fn retries_keep_their_time() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    let policy = json!({"mode": "retry", "max_attempts": 3, "backoff_ms": 20_000});
+    let retried = action("a", "look", json!({"failure_policy": policy}));
+    let mut graph = begun(&mut keep, "g_1", &[retried]).await;
+    let mut failure = Failure::new(action_graph::code::Code::ToolError, "no", Sent::Yes);
+    failure.retryable = true;
+    let outcome = Outcome::Err(failure);
+    let id = || "a".into();
+    step(
+        &mut graph,
+        Event::Finished {
+            id: id(),
+            attempt: 1,
+            outcome,
+        },
+        NOW,
+    );
+    assert_eq!(state(&graph, "a"), State::Waiting(Wait::Retry));
+    keep.save(&graph).await.unwrap();
+    first.end(RunStatus::Failed);
+    let second = first.begin("r2");
+    let (_, loaded) = load_at(&second, NOW + 1_000).await;
+    assert_eq!(loaded.mine[0].timers, [(id(), 1, NOW + 20_000)]);
+    second.end(RunStatus::Failed);
+    let (_, loaded) = load_at(&first.begin("r3"), NOW + 20_000).await;
+    let due = Event::TimerFired {
+        id: id(),
+        attempt: 1,
+    };
+    assert_eq!(loaded.mine[0].events, [due]);
+}
+
+#[tokio::test]
+async fn open_questions_wait_until_they_expire() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    let graph = begun(&mut keep, "g_1", &one("mail")).await;
+    assert_eq!(state(&graph, "a"), State::Waiting(Wait::Approval));
+    let asked = ask(&graph, "a");
+    keep.asked(&graph, asked.clone()).await.unwrap();
+    first.end(RunStatus::Completed);
+    let second = first.begin("r2");
+    let (keep, loaded) = load(&second).await;
+    let resumed = &loaded.mine[0];
+    assert_eq!(resumed.asks.len(), 1);
+    assert!(resumed.events.is_empty() && resumed.unasked.is_empty());
+    let (found, ask) = keep.ask(&asked.interaction).unwrap();
+    assert_eq!((found, ask.about), (graph.id.clone(), asked.about));
+    second.end(RunStatus::Completed);
+    let (_, loaded) = load_at(&first.begin("r3"), NOW + HOUR).await;
+    let mut graph = loaded.mine[0].graph.clone();
+    step(&mut graph, loaded.mine[0].events[0].clone(), NOW + HOUR);
+    let error = graph.node(&"a".into()).unwrap().error.clone().unwrap();
+    assert_eq!(error.code.as_str(), "interaction_expired");
+}
+
+#[tokio::test]
+async fn questions_that_were_not_sent_are_asked_again() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    let graph = begun(&mut keep, "g_1", &one("mail")).await;
+    keep.asked(&graph, ask(&graph, "a")).await.unwrap();
+    first.end(RunStatus::Failed);
+    let (_, loaded) = load(&first.begin("r2")).await;
+    let resumed = &loaded.mine[0];
+    let [request] = &resumed.unasked[..] else {
+        panic!("{:?}", resumed.unasked)
+    };
+    let node = graph.node(&"a".into()).unwrap();
+    assert_eq!(Some(&request.hash), node.approval.as_ref());
+    assert_eq!(Some(&request.input), node.input.as_ref());
+}
+
+#[tokio::test]
+async fn answered_questions_are_forgotten() {
+    let host = Memory::new("r1");
+    let (mut keep, _) = load(&host).await;
+    let mut graph = begun(&mut keep, "g_1", &one("mail")).await;
+    let asked = ask(&graph, "a");
+    keep.asked(&graph, asked.clone()).await.unwrap();
+    let hash = asked.about[0].hash.clone().unwrap();
+    let ids = vec![("a".into(), hash)];
+    step(&mut graph, Event::Approved { ids }, NOW);
+    keep.save(&graph).await.unwrap();
+    assert_eq!(keep.ask(&asked.interaction), None);
+}
+
+#[tokio::test]
+async fn answers_wait_for_a_graph_that_is_driven() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    begun(&mut keep, "g_1", &one("mail")).await;
+    let second = first.begin("r2");
+    let (other, _) = load(&second).await;
+    let submission = Submission {
+        interaction: "g_1.a.0".to_owned(),
+        action: Some("yes".to_owned()),
+        values: protocol::JsonObject::new(),
+        at: NOW,
+    };
+    other.leave(&submission).await.unwrap();
+    let (third, loaded) = load(&first.begin("r3")).await;
+    assert_eq!(loaded.inbox, [submission]);
+    third.taken("g_1.a.0").await.unwrap();
+    let (_, loaded) = load(&first.begin("r4")).await;
+    assert!(loaded.inbox.is_empty());
+}
+
+#[tokio::test]
+async fn unclaimed_answers_go_after_7_days() {
+    let host = Memory::new("r1");
+    let (keep, _) = load(&host).await;
+    let submission = Submission {
+        interaction: "g_1.a.0".to_owned(),
+        action: None,
+        values: protocol::JsonObject::new(),
+        at: NOW,
+    };
+    keep.leave(&submission).await.unwrap();
+    let (_, loaded) = load_at(&host, NOW + 8 * 24 * HOUR).await;
+    assert!(loaded.inbox.is_empty());
+    assert!(host.world().state.is_empty());
+}
+
+#[tokio::test]
+async fn graphs_end_after_7_days() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    begun(&mut keep, "g_1", &one("mail")).await;
+    first.end(RunStatus::Completed);
+    let second = first.begin("r2");
+    let (_, loaded) = load_at(&second, NOW + 7 * 24 * HOUR).await;
+    assert!(!loaded.mine[0].events.contains(&Event::Deadline));
+    second.end(RunStatus::Completed);
+    let (_, loaded) = load_at(&first.begin("r3"), NOW + 8 * 24 * HOUR).await;
+    assert!(loaded.mine[0].events.contains(&Event::Deadline));
+}
+
+#[tokio::test]
+async fn decision_points_have_one_observation() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    let mut graph = begun(&mut keep, "g_1", &one("look")).await;
+    finish(&mut graph, "a", json!(1));
+    keep.save(&graph).await.unwrap();
+    let made = keep
+        .observed(&mut graph, |_| answer("first"))
+        .await
+        .unwrap();
+    assert_eq!(made, answer("first"));
+    first.end(RunStatus::Failed);
+    let second = first.begin("r2");
+    let (mut keep, mut loaded) = load(&second).await;
+    let mut resumed = loaded.mine.pop().unwrap();
+    assert!(resumed.observations.is_empty(), "it is the next one");
+    assert!(resumed.graph.node(&"a".into()).unwrap().delivered.is_some());
+    let again = keep.observed(&mut resumed.graph, |_| panic!("made twice"));
+    assert_eq!(again.await.unwrap(), answer("first"));
+    let stored = names(&second, "g_1");
+    let stored = stored
+        .iter()
+        .filter(|name| name.starts_with("observation."));
+    assert_eq!(stored.count(), 1);
+}
+
+#[tokio::test]
+async fn observations_of_runs_without_turns_are_given() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    let actions = [
+        action("a", "look", json!({})),
+        action("b", "mail", json!({"depends_on": ["a"]})),
+    ];
+    let mut graph = begun(&mut keep, "g_1", &actions).await;
+    finish(&mut graph, "a", json!(1));
+    keep.observed(&mut graph, |_| answer("waits"))
+        .await
+        .unwrap();
+    step(&mut graph, Event::Cancel, NOW);
+    keep.save(&graph).await.unwrap();
+    first.end(RunStatus::Failed);
+    let second = first.begin("r2");
+    let (mut keep, loaded) = load(&second).await;
+    assert_eq!(loaded.mine[0].observations, [answer("waits")]);
+    assert_eq!(loaded.mine[0].graph.stop, Some(Stop::Canceled));
+    keep.save(&loaded.mine[0].graph).await.unwrap();
+    second.end(RunStatus::Failed);
+    first
+        .world()
+        .runs
+        .insert("r1".to_owned(), RunStatus::Running);
+    let (mut keep, _) = load(&first).await;
+    keep.finish(vec![answer("waits")], NOW).await.unwrap();
+    first.end(RunStatus::Completed);
+    let (_, loaded) = load(&first.begin("r3")).await;
+    assert!(loaded.mine[0].observations.is_empty());
+}
+
+#[tokio::test]
+async fn cancelled_runs_store_small_bodies_in_the_head() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    let mut graph = begun(&mut keep, "g_1", &one("notify")).await;
+    step(&mut graph, Event::Cancel, NOW);
+    finish(&mut graph, "a", json!({"sent": true}));
+    first.fail("blob_put", "cancelled", 9);
+    keep.save(&graph).await.unwrap();
+    let writes = first.count("blob_put");
+    keep.save(&graph).await.unwrap();
+    assert_eq!(first.count("blob_put"), writes);
+    first.end(RunStatus::Cancelled);
+    first.world().reset();
+    let second = first.begin("r2");
+    let (_, loaded) = load(&second).await;
+    let node = loaded.mine[0].graph.node(&"a".into()).unwrap().clone();
+    assert_eq!(node.output.unwrap().value, json!({"sent": true}));
+}
+
+#[tokio::test]
+async fn attempts_in_their_grace_are_not_repeated() {
+    for (tool, to) in [("look", State::Canceled), ("notify", State::Uncertain)] {
+        let first = Memory::new("r1");
+        let (mut keep, _) = load(&first).await;
+        let mut graph = begun(&mut keep, "g_1", &one(tool)).await;
+        step(&mut graph, Event::Cancel, NOW);
+        keep.save(&graph).await.unwrap();
+        first.end(RunStatus::Cancelled);
+        let (_, mut loaded) = load(&first.begin("r2")).await;
+        let resumed = loaded.mine.pop().unwrap();
+        let mut graph = resumed.graph;
+        step(&mut graph, resumed.events[0].clone(), NOW);
+        assert_eq!(state(&graph, "a"), to, "{tool}");
+    }
+}
+
+#[tokio::test]
+async fn heads_hold_the_last_transitions() {
+    let host = Memory::new("r1");
+    let (mut keep, _) = load(&host).await;
+    let each = json!({"for_each": {"items": "input:event#/list", "max": 7}, "input": {"of": {"$ref": "item"}}});
+    let mut graph = begun(&mut keep, "g_1", &[action("a", "look", each)]).await;
+    for at in 0..7 {
+        finish(&mut graph, &format!("a[{at}]"), json!(at));
+        keep.save(&graph).await.unwrap();
+    }
+    let record = super::support::record(&graph, Vec::new(), NOW);
+    keep.close(&graph, &record).await.unwrap();
+    let stored = names(&host, "g_1");
+    let segments: Vec<_> = stored
+        .iter()
+        .filter(|name| name.starts_with("transitions."))
+        .cloned()
+        .collect();
+    let mut seqs = Vec::new();
+    for name in segments {
+        let body = keep.bodies.read(&graph.id, &name).await.unwrap().unwrap();
+        let list = body.as_array().unwrap().clone();
+        seqs.extend(list.iter().map(|one| one["seq"].as_u64().unwrap()));
+    }
+    assert_eq!(seqs, (1..=graph.seq).collect::<Vec<_>>(), "dense from 1");
+}

@@ -1,0 +1,163 @@
+//! A catalogue, declarations of it, and runs that keep them.
+
+use std::collections::BTreeSet;
+
+use action_graph::accept::{Verdict, accept};
+use action_graph::action::{Effect, ExecutorKind, Idempotency};
+use action_graph::catalog::{Catalog, Entry};
+use action_graph::declaration::Source;
+use action_graph::graph::{Graph, Millis};
+use action_graph::ids::GraphId;
+use action_graph::json::canonical;
+use action_graph::node::{Output, State};
+use action_graph::output::ModelOutput;
+use action_graph::record::{Metrics, ResultRecord, result_record};
+use action_graph::result::observe::Budget;
+use action_graph::result::tokens::estimate;
+use action_graph::rules::{Known, Rules};
+use action_graph::schedule::{Command, Event, Outcome, step};
+use action_graph::validate::Context;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+
+use crate::keep::{Keep, Loaded, Me, Opened};
+use crate::testing::memory::Memory;
+
+pub(super) const CONVERSATION: &str = "c-7";
+pub(super) const NOW: Millis = 1_800_000_000_000;
+
+pub(super) fn me(host: &Memory) -> Me {
+    Me {
+        run: host.run().to_owned(),
+        attempt: 1,
+        conversation: Some(CONVERSATION.to_owned()),
+        event: format!("e-{}", host.run()),
+        has_state: true,
+        has_storage: true,
+    }
+}
+
+pub(super) async fn load(host: &Memory) -> (Keep<Memory>, Loaded) {
+    load_at(host, NOW).await
+}
+
+pub(super) async fn load_at(host: &Memory, now: Millis) -> (Keep<Memory>, Loaded) {
+    let loading: BoxFuture<'_, _> = Keep::load(host.clone(), me(host), now).boxed();
+    loading.await.unwrap()
+}
+
+fn catalog() -> Catalog {
+    let schema = || json!({"type": "object"});
+    let tool = |name| Entry::new(ExecutorKind::Tool, name, "Does something.", schema());
+    Catalog::new(vec![
+        tool("look").acting(&[Effect::Read], Idempotency::Safe),
+        tool("write").acting(&[Effect::Write], Idempotency::Keyed),
+        tool("notify").acting(&[Effect::Unknown], Idempotency::Unsafe),
+        tool("mail").acting(&[Effect::Send], Idempotency::Unsafe),
+        Entry::new(ExecutorKind::Agent, "helper", "Helps.", schema()),
+    ])
+}
+
+/// An action of the full DSL: its id, the tool, and further fields.
+pub(super) fn action(id: &str, tool: &str, more: Value) -> Value {
+    let kind = if tool == "helper" { "agent" } else { "tool" };
+    let mut action = json!({"type": "action", "id": id, "title": id, "description": "Do it.", "reason": "Needed.",
+        "operation": tool, "executor": {"type": kind, "target": tool}, "input": {"of": id}});
+    let Value::Object(more) = more else {
+        panic!("fields, not {more}");
+    };
+    action.as_object_mut().unwrap().extend(more);
+    action
+}
+
+/// A durable declaration of these actions, as the model writes it.
+pub(super) fn declared(actions: &[Value]) -> ModelOutput {
+    let envelope = json!({"type": "agent.protocol", "version": "1", "intent": "execute", "title": "Work", "persist": true,
+        "payload": {"type": "action_graph", "actions": actions}});
+    let json = canonical(&envelope);
+    let text = format!("```json agent-protocol\n{json}\n```\n## user.visible\n\nI work.\n");
+    ModelOutput::text(&text)
+}
+
+/// The graph of a declaration, and its source.
+#[track_caller]
+pub(super) fn graph_of(id: &str, output: &ModelOutput) -> (Graph, Source) {
+    let catalog = catalog();
+    let rules = Rules {
+        enabled: true,
+        ..Rules::default()
+    };
+    let known = Known {
+        goal: "Do the work.".to_owned(),
+        event: json!({"list": [1, 2, 3, 4, 5, 6, 7]}),
+        can_persist: true,
+        can_ask: true,
+        remaining_ms: 600_000,
+        ..Known::default()
+    };
+    let context = Context {
+        catalog: &catalog,
+        known: &known,
+        rules: &rules,
+    };
+    let accepted = match accept(output, context) {
+        Verdict::Accepted(accepted) => *accepted,
+        other => panic!("not accepted: {other:#?}"),
+    };
+    let source = accepted.declaration.source.clone();
+    let id = GraphId(id.to_owned());
+    let graph = Graph::new(id, accepted, &rules, &known, Vec::new());
+    assert!(graph.is_durable());
+    (graph, source)
+}
+
+/// A graph of these actions that is stored and has begun; the commands of its begin are not carried out.
+pub(super) async fn begun(keep: &mut Keep<Memory>, id: &str, actions: &[Value]) -> Graph {
+    let output = declared(actions);
+    let (mut graph, source) = graph_of(id, &output);
+    let ordinal = id.trim_start_matches("g_").parse().unwrap();
+    let raw = output.raw();
+    let opened = keep.open(ordinal, &graph, &source, &raw, &[], NOW).await;
+    assert_eq!(opened.unwrap(), Opened::New);
+    step(&mut graph, Event::Begin, NOW);
+    keep.save(&graph).await.unwrap();
+    graph
+}
+
+/// Ends an attempt with this value.
+pub(super) fn finish(graph: &mut Graph, id: &str, value: Value) -> Vec<Command> {
+    let attempt = graph.node(&id.into()).unwrap().attempt;
+    let outcome = Outcome::Ok {
+        output: Output::json(value),
+        satisfying: true,
+    };
+    let id = id.into();
+    let event = Event::Finished {
+        id,
+        attempt,
+        outcome,
+    };
+    step(graph, event, NOW + 5)
+}
+
+#[track_caller]
+pub(super) fn state(graph: &Graph, id: &str) -> State {
+    graph.node(&id.into()).unwrap().state
+}
+
+pub(super) fn record(graph: &Graph, runs: Vec<String>, now: Millis) -> ResultRecord {
+    let budget = Budget {
+        window: 100_000,
+        count: &estimate,
+    };
+    result_record(graph, Vec::new(), Metrics::default(), runs, budget, now)
+}
+
+/// Names of the bodies of a graph, without their conversation.
+pub(super) fn names(host: &Memory, graph: &str) -> BTreeSet<String> {
+    let world = host.world();
+    let mark = format!("/{graph}/");
+    let names = world.blobs.keys().filter_map(|key| key.split_once(&mark));
+    names.map(|(_, name)| name.to_owned()).collect()
+}

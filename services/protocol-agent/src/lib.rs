@@ -1,0 +1,40 @@
+//! The protocol agent: a runner whose model declares graphs of actions, on nothing but the public host API.
+//!
+//! The crate `action-graph` decides, this service acts, and the host authorizes every effect again. Reading order:
+//! [`agent`] is one run from its start to its terminal; `turn` asks the model and accepts its declarations; `drive`
+//! runs graphs; `execute` calls tools, agents and persons; [`keep`] stores graphs between runs. The gateway is behind
+//! [`host::AgentHost`], so that everything runs without a network.
+
+pub mod agent; // start here
+pub mod config;
+pub mod host;
+pub mod keep;
+pub mod manifest;
+
+mod catalog;
+mod clock;
+mod drive;
+mod ending;
+mod execute;
+mod failpoint;
+mod failure;
+mod history;
+mod live;
+mod model;
+mod observe;
+mod output_limit;
+mod projection;
+mod prompt;
+mod resume;
+mod session;
+mod speaker;
+mod turn;
+mod usage;
+mod work;
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use agent::ProtocolAgent;

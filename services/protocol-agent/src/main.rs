@@ -1,0 +1,88 @@
+//! Serves the protocol agent: a plain HTTP service, to be registered as a runner endpoint.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Parser;
+use protocol::id::RunnerId;
+use protocol_agent::ProtocolAgent;
+use protocol_agent::manifest::RUNNER_ID;
+use runner_kit::process::{asked_to_stop, is_healthy};
+use runner_kit::{CancellationToken, SigningSecret, router, serve};
+use tokio::net::TcpListener;
+use tracing_subscriber::EnvFilter;
+
+/// The protocol agent: a runner whose model declares graphs of actions.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, env = "PROTOCOL_AGENT_LISTEN", default_value = "127.0.0.1:9105")]
+    listen: SocketAddr,
+    /// A file with the endpoint's signing secret (`whsec_…`); without it, `PROTOCOL_AGENT_SECRET` holds it.
+    #[arg(long, env = "PROTOCOL_AGENT_SECRET_FILE")]
+    secret_file: Option<PathBuf>,
+    /// The id under which the agent is offered.
+    #[arg(long, env = "PROTOCOL_AGENT_RUNNER_ID", default_value = RUNNER_ID)]
+    runner_id: RunnerId,
+    /// Asks the agent that listens there whether it is well, and ends: for health checks of containers.
+    #[arg(long)]
+    health: bool,
+    /// What is logged, after the syntax of `tracing_subscriber`.
+    #[arg(long, env = "PROTOCOL_AGENT_LOG", default_value = "info")]
+    log: String,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    if cli.health {
+        let listen = cli.listen;
+        anyhow::ensure!(is_healthy(listen), "nothing answers well at {listen}");
+        return Ok(());
+    }
+    let log = EnvFilter::try_new(&cli.log).context("--log cannot be understood")?;
+    tracing_subscriber::fmt()
+        .with_env_filter(log)
+        .with_writer(std::io::stderr)
+        .init();
+    let secret = secret(&cli)?;
+    let listener = TcpListener::bind(cli.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", cli.listen))?;
+    say(&listener, &cli.runner_id)?;
+
+    let stop = CancellationToken::new();
+    let router = router(vec![ProtocolAgent::runner(cli.runner_id)], secret);
+    let serving = serve(listener, router, stop.clone());
+    let stopping = async {
+        let _stop = stop.drop_guard_ref();
+        asked_to_stop().await
+    };
+    tokio::try_join!(serving, stopping)?;
+    Ok(())
+}
+
+/// The one line on standard output: where the agent is, for people and for scripts.
+#[expect(clippy::print_stdout, reason = "the first line says where we listen")]
+fn say(listener: &TcpListener, id: &RunnerId) -> anyhow::Result<()> {
+    println!("{id} listening on http://{}", listener.local_addr()?);
+    Ok(())
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a secret is no argument: arguments are seen by everybody on the machine"
+)]
+fn secret(cli: &Cli) -> anyhow::Result<SigningSecret> {
+    let text = match &cli.secret_file {
+        Some(path) => std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the secret in {}", path.display()))?,
+        None => std::env::var("PROTOCOL_AGENT_SECRET")
+            .context("no signing secret: set PROTOCOL_AGENT_SECRET or PROTOCOL_AGENT_SECRET_FILE to that of the runner endpoint")?,
+    };
+    text.trim()
+        .parse()
+        .context("the signing secret cannot be used")
+}

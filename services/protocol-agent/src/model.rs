@@ -1,0 +1,221 @@
+//! Asking a model: the configured ones in their order until one has begun to answer.
+
+mod collect;
+mod scan;
+
+use std::fmt;
+
+use action_graph::declaration::CARRIER;
+use action_graph::output::ModelOutput;
+use futures_util::StreamExt as _;
+use protocol::message::LlmTokenUsage;
+use protocol::model::LlmRequest;
+use runner_kit::HostError;
+use runner_kit::host::ModelStream;
+use serde_json::Value;
+
+use crate::config::ModelChoice;
+use crate::host::AgentHost;
+use crate::speaker::Speaker;
+
+use collect::Collected;
+use scan::AnswerScan;
+
+/// The models of a run. The first one that answers is asked for the rest of it.
+#[derive(Debug)]
+pub(crate) struct Models {
+    choices: Vec<ModelChoice>,
+}
+
+/// One output of a model.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) output: ModelOutput,
+    pub(crate) usage: Option<LlmTokenUsage>,
+}
+
+/// Parts of a growing output that the user sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// Nothing before its end.
+    Nothing,
+    /// Its text.
+    Text,
+    /// The message of an answer by the carrier.
+    Answer,
+}
+
+/// Why no model has answered.
+#[derive(Debug)]
+pub(crate) enum ModelFailure {
+    /// The request is larger than the model's window.
+    Overflow(HostError),
+    /// The run itself is over: cancelled, or past its deadline.
+    Over(HostError),
+    /// No model answered.
+    Silent {
+        /// The last error.
+        last: String,
+        /// Models that were asked.
+        models: usize,
+        /// Whether one of them may answer later.
+        retryable: bool,
+    },
+}
+
+impl fmt::Display for ModelFailure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Overflow(error) => {
+                write!(
+                    formatter,
+                    "The model's context window is too small: {}",
+                    error.message
+                )
+            }
+            Self::Over(error) => write!(formatter, "{error}"),
+            Self::Silent {
+                last,
+                models: 0 | 1,
+                ..
+            } => write!(formatter, "The model failed: {last}"),
+            Self::Silent { last, .. } => write!(formatter, "All models failed. The last: {last}"),
+        }
+    }
+}
+
+impl Models {
+    pub(crate) fn new(choices: Vec<ModelChoice>) -> Self {
+        Self { choices }
+    }
+
+    /// Asks, and shows what `stream` names while it comes.
+    pub(crate) async fn ask(
+        &mut self,
+        host: &impl AgentHost,
+        request: &LlmRequest,
+        stream: Stream,
+        speaker: &mut Speaker,
+    ) -> Result<Asked, ModelFailure> {
+        let mut silent = ModelFailure::Silent {
+            last: "no model was granted".to_owned(),
+            models: 0,
+            retryable: false,
+        };
+        for (place, choice) in self.choices.iter().enumerate() {
+            let failed = match ask_one(choice, host, request, stream, speaker).await {
+                Ok(asked) => {
+                    let chosen = self.choices.swap_remove(place);
+                    self.choices = vec![chosen];
+                    return Ok(asked);
+                }
+                Err(failed) => failed,
+            };
+            let (
+                ModelFailure::Silent {
+                    last, retryable, ..
+                },
+                ModelFailure::Silent {
+                    models,
+                    retryable: before,
+                    ..
+                },
+            ) = (&failed, &silent)
+            else {
+                return Err(failed);
+            };
+            tracing::warn!(model.id = choice.id, "model {} failed: {last}", choice.id);
+            silent = ModelFailure::Silent {
+                last: last.clone(),
+                models: models + 1,
+                retryable: *retryable || *before,
+            };
+        }
+        Err(silent)
+    }
+}
+
+async fn ask_one(
+    choice: &ModelChoice,
+    host: &impl AgentHost,
+    request: &LlmRequest,
+    stream: Stream,
+    speaker: &mut Speaker,
+) -> Result<Asked, ModelFailure> {
+    let wants_stream = speaker.is_streaming() && stream != Stream::Nothing || !choice.invokes;
+    if wants_stream && choice.streams {
+        let events = host.stream_model(&choice.id, request).await;
+        return listen(events.map_err(of_host)?, stream, speaker).await;
+    }
+    let answer = host
+        .invoke_model(&choice.id, request)
+        .await
+        .map_err(of_host)?;
+    Ok(Asked {
+        output: collect::of_message(answer.message),
+        usage: answer.usage,
+    })
+}
+
+/// Reads a stream to its end. One that breaks off after its first piece is a cut-off output: nothing of it runs.
+async fn listen(
+    mut events: ModelStream,
+    stream: Stream,
+    speaker: &mut Speaker,
+) -> Result<Asked, ModelFailure> {
+    let mut collected = Collected::default();
+    let mut scan = AnswerScan::default();
+    speaker.begin();
+    while let Some(event) = events.next().await {
+        let event = match event {
+            Ok(event) => event,
+            Err(failed) if is_over(&failed) => return Err(ModelFailure::Over(failed)),
+            Err(failed) if !collected.has_begun() => return Err(of_host(failed)),
+            Err(failed) => {
+                tracing::warn!(code = failed.code, "the model's stream broke off");
+                collected.break_off();
+                break;
+            }
+        };
+        let news = collected.add(event);
+        match stream {
+            Stream::Text => {
+                if news.replaced {
+                    speaker.begin();
+                }
+                speaker.say(&news.text).await;
+            }
+            Stream::Answer if collected.first_name() == Some(CARRIER) => {
+                let text = scan.push(&news.arguments);
+                if !text.is_empty() {
+                    speaker.say(&text).await;
+                }
+            }
+            Stream::Answer | Stream::Nothing => {}
+        }
+        if collected.is_full() {
+            break;
+        }
+    }
+    let (output, usage) = collected.finish();
+    Ok(Asked { output, usage })
+}
+
+fn of_host(failed: HostError) -> ModelFailure {
+    let reason = failed.details.get("reason").and_then(Value::as_str);
+    if is_over(&failed) {
+        return ModelFailure::Over(failed);
+    }
+    if reason == Some("context_length_exceeded") {
+        return ModelFailure::Overflow(failed);
+    }
+    ModelFailure::Silent {
+        last: failed.to_string(),
+        models: 1,
+        retryable: failed.retryable || reason == Some("upstream_malformed"),
+    }
+}
+
+fn is_over(failed: &HostError) -> bool {
+    failed.is_cancelled() || failed.is_deadline_exceeded()
+}

@@ -1,0 +1,227 @@
+//! One output of a model, put together from its chunks.
+
+use action_graph::output::{Finish, ModelOutput, ToolCall as Call};
+use protocol::JsonObject;
+use protocol::message::{LlmTokenUsage, Message, MessageChunk, MessageContent, ToolCall};
+use protocol::model::LlmStreamEvent;
+
+/// Bytes of text and arguments that are collected of one output; more is cut off.
+const MOST_BYTES: usize = 1 << 20;
+
+/// Chunks so far.
+#[derive(Debug, Default)]
+pub(super) struct Collected {
+    text: String,
+    calls: Vec<ToolCall>,
+    /// The call that each place of a chunk continues.
+    places: Vec<usize>,
+    usage: Option<LlmTokenUsage>,
+    is_cut: bool,
+}
+
+/// News of one chunk.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct News {
+    /// New text.
+    pub(super) text: String,
+    /// The text so far was replaced: `text` is the whole.
+    pub(super) replaced: bool,
+    /// New arguments of the first call.
+    pub(super) arguments: String,
+}
+
+impl Collected {
+    pub(super) fn add(&mut self, event: LlmStreamEvent) -> News {
+        if event.usage.is_some() {
+            self.usage = event.usage;
+        }
+        let Some(chunk) = event.chunk else {
+            return News::default();
+        };
+        self.is_cut |= is_cut(chunk.provider_specific_fields.as_ref());
+        let (text, replaced) = self.new_text(&chunk);
+        if replaced {
+            self.text.clear();
+        }
+        self.text.push_str(&text);
+        let mut arguments = String::new();
+        let calls = chunk.tool_calls.unwrap_or_default();
+        for (place, call) in calls.into_iter().enumerate() {
+            let new = call.function.arguments.clone();
+            if self.add_call(place, call) == 0 {
+                arguments.push_str(&new);
+            }
+        }
+        self.is_cut |= self.bytes() > MOST_BYTES;
+        News {
+            text,
+            replaced,
+            arguments,
+        }
+    }
+
+    /// Whether more would be cut off anyway.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes() > MOST_BYTES
+    }
+
+    fn bytes(&self) -> usize {
+        let calls = self.calls.iter().map(|call| call.function.arguments.len());
+        self.text.len() + calls.sum::<usize>()
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        !self.calls.is_empty() || !self.text.trim().is_empty()
+    }
+
+    /// The name of the first call.
+    pub(super) fn first_name(&self) -> Option<&str> {
+        self.calls.first().map(|call| call.function.name.as_str())
+    }
+
+    /// The stream broke off.
+    pub(super) fn break_off(&mut self) {
+        self.is_cut = true;
+    }
+
+    pub(super) fn finish(self) -> (ModelOutput, Option<LlmTokenUsage>) {
+        (output(self.text, self.calls, self.is_cut), self.usage)
+    }
+
+    fn new_text(&self, chunk: &MessageChunk) -> (String, bool) {
+        if let Some(whole) = &chunk.all_content {
+            match whole.strip_prefix(self.text.as_str()) {
+                Some(rest) => (rest.to_owned(), false),
+                None => (whole.clone(), true),
+            }
+        } else {
+            let content = chunk.content.as_ref();
+            (
+                content.map(MessageContent::plain_text).unwrap_or_default(),
+                false,
+            )
+        }
+    }
+
+    /// Adds a delta to its call; gives the place of the call.
+    fn add_call(&mut self, place: usize, call: ToolCall) -> usize {
+        let has_id = !matches!(call.id.trim(), "" | "none" | "None" | "null");
+        let known = if has_id {
+            self.calls.iter().position(|known| known.id == call.id)
+        } else {
+            self.places.get(place).copied()
+        };
+        let index = known.unwrap_or(self.calls.len());
+        while self.places.len() <= place {
+            self.places.push(index);
+        }
+        self.places[place] = index;
+        match self.calls.get_mut(index) {
+            None => self.calls.push(call),
+            Some(known) => {
+                if known.function.name.is_empty() {
+                    known.function.name = call.function.name;
+                }
+                known.function.arguments.push_str(&call.function.arguments);
+            }
+        }
+        index
+    }
+}
+
+/// The output of a whole message.
+pub(super) fn of_message(message: Message) -> ModelOutput {
+    let is_cut = is_cut(message.provider_specific_fields.as_ref());
+    let text = message.plain_text();
+    output(text, message.tool_calls.unwrap_or_default(), is_cut)
+}
+
+fn output(text: String, calls: Vec<ToolCall>, is_cut: bool) -> ModelOutput {
+    let finish = match (is_cut, calls.is_empty()) {
+        (true, _) => Finish::Cut,
+        (false, true) => Finish::Stop,
+        (false, false) => Finish::ToolCalls,
+    };
+    let calls = calls.into_iter().map(|call| Call {
+        name: call.function.name,
+        arguments: call.function.arguments,
+    });
+    ModelOutput {
+        text,
+        calls: calls.collect(),
+        finish,
+    }
+}
+
+/// Whether the provider ended the output before its end, in the words of chat completions or its own.
+fn is_cut(fields: Option<&JsonObject>) -> bool {
+    let reason = fields.and_then(|fields| fields.get("finish_reason")?.as_str());
+    let Some(reason) = reason else { return false };
+    let reason = reason.to_ascii_lowercase();
+    let cut = [
+        "length",
+        "max_tokens",
+        "model_length",
+        "content_filter",
+        "safety",
+        "sensitive",
+        "error",
+        "network_error",
+        "insufficient_system_resource",
+    ];
+    cut.contains(&reason.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn collect(chunks: &[Value]) -> (Vec<News>, ModelOutput) {
+        let mut collected = Collected::default();
+        let news = chunks
+            .iter()
+            .map(|chunk| collected.add(serde_json::from_value(json!({"chunk": chunk})).unwrap()));
+        let news = news.collect();
+        (news, collected.finish().0)
+    }
+
+    fn call(id: &str, name: &str, arguments: &str) -> Value {
+        json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+    }
+
+    #[test]
+    fn joins_text_and_call_deltas() {
+        let (news, output) = collect(&[
+            json!({"role": "assistant", "content": "a"}),
+            json!({"role": "assistant", "all_content": "ab"}),
+            json!({"role": "assistant", "tool_calls": [call("c", "look", "{\"x\"")]}),
+            json!({"role": "assistant", "tool_calls": [call("", "", ":1}")]}),
+        ]);
+        assert_eq!(output.text, "ab");
+        assert_eq!(output.calls[0].arguments, "{\"x\":1}");
+        assert_eq!(output.finish, Finish::ToolCalls);
+        assert_eq!(news[3].arguments, ":1}");
+        let (news, output) = collect(&[
+            json!({"role": "assistant", "content": "thought"}),
+            json!({"role": "assistant", "all_content": "It"}),
+        ]);
+        assert!(news[1].replaced);
+        assert_eq!(output.text, "It");
+    }
+
+    #[test]
+    fn cut_outputs_say_so() {
+        for (reason, finish) in [
+            ("length", Finish::Cut),
+            ("SAFETY", Finish::Cut),
+            ("stop", Finish::Stop),
+        ] {
+            let (_, output) = collect(&[json!({
+                "role": "assistant", "content": "x", "provider_specific_fields": {"finish_reason": reason},
+            })]);
+            assert_eq!(output.finish, finish, "{reason}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The size of a result line. The gateway ends a run that sends a longer one.
+
+use protocol::JsonObject;
+use protocol::context::AgentRunContext;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// Line limit of a gateway that reports none, in bytes.
+const LINE_BYTES: u64 = 256 * 1024;
+/// Fraction of a line that is reserved for the members around the data.
+const RESERVED: usize = 8;
+
+/// Bytes of JSON that the data of one result may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room(usize);
+
+impl Room {
+    /// The room by the limits in the context.
+    pub(crate) fn of(context: &AgentRunContext) -> Self {
+        let limits = context.runtime.metadata.get("limits");
+        let limit = |name| limits?.get(name)?.as_u64().filter(|bytes| *bytes > 0);
+        let limits = ["line_bytes", "event_bytes"].into_iter().filter_map(limit);
+        let line = usize::try_from(limits.min().unwrap_or(LINE_BYTES)).unwrap_or(usize::MAX);
+        Self(line - line / RESERVED)
+    }
+
+    /// Half of the room.
+    #[must_use]
+    pub(crate) fn half(self) -> Self {
+        Self(self.0 / 2)
+    }
+
+    /// Whether the value fits.
+    pub(crate) fn holds(self, value: &impl Serialize) -> bool {
+        serde_json::to_vec(value).is_ok_and(|json| json.len() <= self.0)
+    }
+
+    /// The longest beginning of a text that fits; one character at least.
+    pub(crate) fn beginning(self, text: &str) -> &str {
+        let mut bytes = 0;
+        let mut chars = text.char_indices();
+        let over = chars.find(|(at, char)| {
+            bytes += json_bytes(*char);
+            *at > 0 && bytes > self.0
+        });
+        &text[..over.map_or(text.len(), |(at, _)| at)]
+    }
+
+    /// An object, or a preview of it where the whole does not fit.
+    pub(crate) fn shown(self, object: JsonObject) -> JsonObject {
+        if self.half().holds(&object) {
+            return object;
+        }
+        let whole = serde_json::to_string(&object).unwrap_or_default();
+        let preview = json!({
+            "truncated": true, "reason": "limits.line_bytes", "original_bytes": whole.len(),
+            "preview": self.half().half().beginning(&whole),
+        });
+        match preview {
+            Value::Object(preview) => preview,
+            _ => JsonObject::new(),
+        }
+    }
+}
+
+/// Bytes of a character inside a JSON text.
+fn json_bytes(char: char) -> usize {
+    match char {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        '\0'..='\u{1f}' => 6,
+        _ => char.len_utf8(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measures_beginnings_as_json() {
+        let text = "a\"b\\c\nd\u{1}e\u{7f}äö€😀".repeat(3);
+        for most in 1..text.len() * 2 {
+            let piece = Room(most).beginning(&text);
+            let bytes = json!(piece).to_string().len() - 2;
+            assert!(
+                bytes <= most || piece.chars().count() == 1,
+                "{most} {piece}"
+            );
+        }
+        assert_eq!(Room(9).beginning(""), "");
+    }
+
+    #[test]
+    fn previews_objects_over_half_the_room() {
+        let small = JsonObject::from_iter([("a".to_owned(), json!(1))]);
+        assert_eq!(Room(100).shown(small.clone()), small);
+        let large = JsonObject::from_iter([("a".to_owned(), json!("x".repeat(500)))]);
+        let shown = Room(400).shown(large);
+        assert_eq!(shown["truncated"], true);
+        assert!(Room(400).half().holds(&shown), "{shown:?}");
+    }
+}

@@ -1,0 +1,81 @@
+//! The user's view of graphs: results of type `x.graph.projection`, whole first, then patches, whole at the end.
+//!
+//! Data of a result: `{"form": "whole", "projection": …}` or `{"form": "patch", "patch": …}`.
+
+use std::time::Duration;
+
+use action_graph::project::{Projection, patch, project};
+use action_graph::schedule::Why;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::host::AgentHost;
+use crate::output_limit::Room;
+use crate::session::Session;
+use crate::speaker::custom;
+
+/// The type of the results.
+pub(crate) const PROJECTION: &str = "x.graph.projection";
+/// Least time between two patches of a graph: four a second.
+const PAUSE: Duration = Duration::from_millis(250);
+
+impl<H: AgentHost> Session<H> {
+    /// Sends the changes of every graph whose last result is old enough.
+    pub(crate) async fn show_due(&mut self) {
+        let now = Instant::now();
+        for place in 0..self.lives.len() {
+            let live = &self.lives[place];
+            let is_due = live.shown_at.is_none_or(|at| at + PAUSE <= now);
+            if live.is_dirty && is_due {
+                self.show(place, false).await;
+            }
+        }
+    }
+
+    /// When the next changes may be sent.
+    pub(crate) fn next_show(&self) -> Option<Instant> {
+        let dirty = self.lives.iter().filter(|live| live.is_dirty);
+        dirty.filter_map(|live| Some(live.shown_at? + PAUSE)).min()
+    }
+
+    /// Sends what changed, and the whole of a graph that has come to its end.
+    pub(crate) async fn show_all(&mut self) {
+        for place in 0..self.lives.len() {
+            let live = &mut self.lives[place];
+            let is_over = matches!(live.why, Some(Why::Finished | Why::Canceled));
+            if live.is_dirty || is_over && !live.is_told {
+                live.is_told = is_over;
+                self.show(place, is_over).await;
+            }
+        }
+    }
+
+    async fn show(&mut self, place: usize, is_last: bool) {
+        let room = self.speaker.room();
+        let live = &mut self.lives[place];
+        live.is_dirty = false;
+        let now = fitting(project(&live.graph), room);
+        let before = live.shown.replace(now.clone());
+        live.shown_at = Some(Instant::now());
+        let data = match before {
+            Some(before) if !is_last => match patch(&before, &now) {
+                Some(patch) => json!({"form": "patch", "patch": patch}),
+                None => return,
+            },
+            _ => json!({"form": "whole", "projection": now}),
+        };
+        self.speaker.send(custom(PROJECTION, &data)).await;
+    }
+}
+
+/// The projection within one result line: without descriptions, then without results.
+fn fitting(mut projection: Projection, room: Room) -> Projection {
+    if room.half().holds(&projection) {
+        return projection;
+    }
+    for action in &mut projection.actions {
+        action.description.clear();
+        action.result_summary = None;
+    }
+    projection
+}

@@ -1,0 +1,104 @@
+//! The messages of a model request: role and protocol, one message per turn, the instruction.
+
+use action_graph::card::{carrier_tool, system_message};
+use action_graph::catalog::Catalog;
+use action_graph::result::tokens::estimate;
+use action_graph::rules::Rules;
+use action_graph::transcript::{Replay, Turn, instruction, render_from, replay};
+use protocol::message::Message;
+use protocol::model::{LlmRequest, LlmTool};
+use serde_json::Value;
+
+/// Least tokens of the transcript, also where the system message takes more than its share.
+const LEAST: usize = 1_000;
+
+/// What a request is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prompt<'a> {
+    /// Role messages of the entry, or of the configuration.
+    pub(crate) role: &'a [Message],
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) rules: &'a Rules,
+    pub(crate) turns: &'a [Turn],
+    pub(crate) replay: Replay,
+    /// Tokens of the whole request.
+    pub(crate) most: usize,
+    /// A line about open questions.
+    pub(crate) waiting: Option<&'a str>,
+    /// Declarations that are left.
+    pub(crate) left: Option<u32>,
+}
+
+impl Prompt<'_> {
+    /// The request of an agent that declares actions.
+    pub(crate) fn request(&self) -> LlmRequest {
+        let mut messages = self.begin();
+        let before: usize = messages.iter().map(|one| estimate(&one.plain_text())).sum();
+        let instruction = instruction(self.rules.carrier, self.waiting, self.left);
+        let most = self
+            .most
+            .saturating_sub(before + estimate(&instruction))
+            .max(LEAST);
+        let turns = replay(self.turns, self.replay, most, &estimate);
+        for (index, turn) in turns.iter().enumerate() {
+            let text = render_from(index, std::slice::from_ref(turn));
+            messages.push(Message::text("user", text));
+        }
+        messages.push(Message::text("user", instruction));
+        LlmRequest {
+            messages,
+            tools: carrier_tool(self.rules)
+                .and_then(as_tool)
+                .into_iter()
+                .collect(),
+            remove_think: true,
+            ..LlmRequest::default()
+        }
+    }
+
+    /// The request of an agent without the protocol: an ordinary conversation.
+    pub(crate) fn conversation(&self) -> LlmRequest {
+        let mut messages = self.begin();
+        let said = self.turns.iter().filter_map(|turn| match turn {
+            Turn::User { text, .. } => Some(Message::text("user", text)),
+            Turn::Answer { text } => Some(Message::text("assistant", text)),
+            Turn::Notice(_) | Turn::Protocol(_) => None,
+        });
+        let mut left = self.most;
+        let mut fitting: Vec<_> = said
+            .rev()
+            .take_while(|message| {
+                let tokens = estimate(&message.plain_text());
+                let fits = tokens <= left || left == self.most;
+                left = left.saturating_sub(tokens);
+                fits
+            })
+            .collect();
+        fitting.reverse();
+        messages.extend(fitting);
+        LlmRequest {
+            messages,
+            ..LlmRequest::default()
+        }
+    }
+
+    /// The system message, then examples of the role that have other authors.
+    fn begin(&self) -> Vec<Message> {
+        let is_system = |message: &&Message| message.role == "system";
+        let role: Vec<_> = self
+            .role
+            .iter()
+            .filter(is_system)
+            .map(Message::plain_text)
+            .collect();
+        let system = system_message(&role.join("\n\n"), self.catalog, self.rules);
+        let examples = self.role.iter().filter(|message| message.role != "system");
+        let mut messages = vec![Message::text("system", system)];
+        messages.extend(examples.cloned());
+        messages
+    }
+}
+
+fn as_tool(tool: Value) -> Option<LlmTool> {
+    serde_json::from_value(tool).ok()
+}

@@ -1,0 +1,154 @@
+//! Messages for the user: deltas while a text grows, one whole message at the end.
+
+use protocol::context::AgentRunContext;
+use protocol::message::{Message, MessageChunk, MessageContent};
+use protocol::result::{AgentRunResult, MessageDeltaPayload, ResultType};
+use runner_kit::{Results, results};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::output_limit::Room;
+
+/// A text waits until it adds this fraction of what was sent, so that many small pieces cost few results.
+const FRACTION: usize = 64;
+
+/// Sends the results of one run. One text is live at a time: a note, then another note, then the answer. A new text
+/// replaces the one before, by a delta with the whole text.
+#[derive(Debug)]
+pub(crate) struct Speaker {
+    out: Results,
+    streaming: bool,
+    room: Room,
+    /// The live text.
+    text: String,
+    /// Bytes of it that were sent.
+    sent: usize,
+    /// Whether the client has a text that the next delta replaces.
+    replaces: bool,
+    sequence: i64,
+}
+
+impl Speaker {
+    /// The speaker of a run of this context.
+    pub(crate) fn new(out: Results, context: &AgentRunContext) -> Self {
+        let host = context.runtime.metadata.get("streaming_supported");
+        let host = host.and_then(Value::as_bool).unwrap_or(true);
+        Self {
+            out,
+            streaming: host && context.delivery.supports_streaming,
+            room: Room::of(context),
+            text: String::new(),
+            sent: 0,
+            replaces: false,
+            sequence: 0,
+        }
+    }
+
+    /// Whether the client sees texts while they grow.
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.streaming
+    }
+
+    /// Bytes of the data of one result.
+    pub(crate) fn room(&self) -> Room {
+        self.room
+    }
+
+    /// Sends a result of another kind.
+    pub(crate) async fn send(&self, result: AgentRunResult) {
+        self.out.send(result).await;
+    }
+
+    /// Begins a new text.
+    pub(crate) fn begin(&mut self) {
+        self.replaces |= self.sent > 0;
+        self.text.clear();
+        self.sent = 0;
+    }
+
+    /// Shows a note at once, where the client sees texts while they grow.
+    pub(crate) async fn note(&mut self, note: &str) {
+        if note.trim().is_empty() || self.text == note {
+            return;
+        }
+        self.begin();
+        self.text.push_str(note);
+        self.flush(false).await;
+    }
+
+    /// Adds a piece to the live text.
+    pub(crate) async fn say(&mut self, piece: &str) {
+        self.text.push_str(piece);
+        if (self.text.len() - self.sent) * FRACTION >= self.text.len() {
+            self.flush(false).await;
+        }
+    }
+
+    /// Sends what waits.
+    pub(crate) async fn flush(&mut self, is_final: bool) {
+        if self.streaming && (self.sent < self.text.len() || is_final) {
+            self.send_rest(is_final).await;
+        }
+    }
+
+    /// Sends the whole message. A text that does not fit into one result is sent as deltas alone: the gateway makes a
+    /// message of them.
+    pub(crate) async fn complete(&mut self, text: &str) {
+        if !text.starts_with(&self.text) || self.text.is_empty() {
+            self.begin();
+        }
+        let rest = text[self.text.len()..].to_owned();
+        self.text.push_str(&rest);
+        self.flush(true).await;
+        let completed = results::message_completed(Message::text("assistant", text), Vec::new());
+        if self.room.holds(&completed.data) {
+            self.send(completed).await;
+        } else if !self.streaming {
+            self.send_rest(true).await;
+        }
+    }
+
+    async fn send_rest(&mut self, is_final: bool) {
+        let half = self.room.half();
+        loop {
+            let piece = half.beginning(&self.text[self.sent..]).to_owned();
+            self.sent += piece.len();
+            let is_last = self.sent == self.text.len();
+            self.chunk(piece, is_last && is_final).await;
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    async fn chunk(&mut self, piece: String, is_final: bool) {
+        self.sequence += 1;
+        let whole = (self.replaces || is_final).then(|| self.text[..self.sent].to_owned());
+        let chunk = MessageChunk {
+            role: "assistant".to_owned(),
+            content: (!piece.is_empty()).then_some(MessageContent::Text(piece)),
+            all_content: whole,
+            is_final,
+            msg_sequence: Some(self.sequence),
+            ..MessageChunk::default()
+        };
+        let mut payload = MessageDeltaPayload { chunk };
+        if !self.room.holds(&payload) {
+            payload.chunk.all_content = None;
+        }
+        self.replaces &= payload.chunk.all_content.is_none();
+        self.send(known(ResultType::MessageDelta, &payload)).await;
+    }
+}
+
+/// A result of a type of the protocol.
+pub(crate) fn known(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
+    custom(kind.as_str(), payload)
+}
+
+/// A result of any type.
+pub(crate) fn custom(kind: &str, payload: &impl Serialize) -> AgentRunResult {
+    let data = serde_json::to_value(payload).ok();
+    let data = data.and_then(|data| data.as_object().cloned());
+    results::custom(kind, data.unwrap_or_default())
+}

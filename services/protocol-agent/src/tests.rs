@@ -1,0 +1,9 @@
+//! Whole runs on a scripted host.
+
+mod crash;
+mod declarations;
+mod delegation;
+mod endings;
+mod graphs;
+mod humans;
+mod shown;

@@ -1,0 +1,323 @@
+//! The whole loop dies at each point of the specification; later runs go on, and the end is that of a run that lived.
+
+mod play;
+
+use protocol::run::RunStatus;
+use runner_kit::CancellationToken;
+use serde_json::{Value, json};
+
+use crate::failpoint::Kill;
+use crate::testing::{Tool, ending, later, questions, submitted};
+use play::{
+    Case, End, action, compare, heads, once, one, play, record, request, submit, sweep, until,
+};
+
+/// Three actions in a row; the second one is of this tool.
+fn chain(tool: &str) -> Case {
+    Case::of(&[
+        action("a", "look", json!({})),
+        action("b", tool, json!({"depends_on": ["a"]})),
+        action("c", "look", json!({"depends_on": ["b"]})),
+    ])
+}
+
+fn fan_out() -> Case {
+    let each = json!({"for_each": {"items": "action:find.output#/list", "max": 7}, "input": {"x": {"$ref": "item"}}});
+    Case::of(&[
+        action("find", "look", json!({})),
+        action("each", "note", each),
+    ])
+}
+
+fn parallel() -> Case {
+    Case::of(&[
+        action("a", "look", json!({})),
+        action("b", "note", json!({})),
+        action("c", "mystery", json!({})),
+    ])
+}
+
+fn retried() -> Case {
+    let policy = json!({"mode": "retry", "max_attempts": 3, "backoff_ms": 20_000});
+    let mut case = Case::of(&[action("a", "note", json!({"failure_policy": policy}))]);
+    case.fails = 1;
+    case
+}
+
+/// The second action fails, and the third one is replaced.
+fn revised() -> Case {
+    let mut case = chain("mystery");
+    case.breaks = Some("mystery");
+    case.revised = Some(vec![action("d", "note", json!({"depends_on": ["a"]}))]);
+    case
+}
+
+/// Compares with the run that lived.
+async fn check(case: &Case, kill: Kill, what: &str) -> End {
+    let twin = play(case, None).await;
+    let end = play(case, Some(kill)).await;
+    assert!(end.died, "{what}: the point is never reached");
+    compare(&twin, &end, what);
+    end
+}
+
+#[tokio::test(start_paused = true)]
+async fn dies_after_the_model_answered() {
+    let end = check(&chain("note"), Kill::at("answer.before_accept"), "accept").await;
+    assert_eq!(end.host.asked(), 3, "it is asked again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dies_before_a_graph_has_begun() {
+    for point in ["open.raw", "open.index", "open.head"] {
+        let end = check(&chain("note"), Kill::at(point), point).await;
+        assert_eq!(end.runs, 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dies_around_a_call() {
+    for tool in ["look", "note", "mystery"] {
+        check(&chain(tool), Kill::after("effect.before_call", 1), tool).await;
+        check(&chain(tool), Kill::after("tool.acted", 1), tool).await;
+        check(&chain(tool), Kill::after("effect.answered", 1), tool).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dies_between_body_and_head() {
+    for case in [chain("note"), chain("mystery"), parallel()] {
+        for at in 0..3 {
+            check(&case, Kill::after("save.bodies", at), "bodies").await;
+            check(&case, Kill::after("save.head", at), "head").await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dies_around_a_question() {
+    for point in ["ask.stored", "ask.sent"] {
+        let end = check(&chain("send"), Kill::at(point), point).await;
+        assert_eq!(end.host.memory.effects("send"), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dies_before_a_child_is_named() {
+    let end = check(&chain("writer"), Kill::at("child.spawned"), "child").await;
+    assert_eq!(
+        end.host.script().spawned.len(),
+        1,
+        "the same key finds the same child"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn children_end_while_no_run_looks() {
+    let end = play(&chain("writer"), None).await;
+    assert_eq!((end.runs, end.host.script().spawned.len()), (2, 1));
+    assert_eq!(end.record["status"], "completed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dies_within_a_revision() {
+    let twin = play(&revised(), None).await;
+    assert_eq!(twin.record["generation"], 2);
+    for at in 0..8 {
+        let end = play(&revised(), Some(Kill::after("save.bodies", at))).await;
+        assert!(end.died);
+        compare(&twin, &end, &format!("revision {at}"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dies_within_the_grace_of_a_cancel() {
+    let host = chain("mystery").host();
+    host.tool("mystery", [Tool::Hangs]);
+    let cancel = CancellationToken::new();
+    let run = until(
+        &host,
+        request("r1"),
+        Some(Kill::at("cancel.grace")),
+        cancel.clone(),
+    );
+    let cancelling = async {
+        while host.memory.effects("mystery") == 0 {
+            host.called.notified().await;
+            tokio::task::yield_now().await;
+        }
+        host.script().is_cancelled = true;
+        cancel.cancel();
+    };
+    let (ended, ()) = tokio::join!(run, cancelling);
+    assert!(ended.is_none(), "it died");
+    host.script().is_cancelled = false;
+    let asked = one(&host, request("r2"), None).await.unwrap();
+    let question = questions(&asked).remove(0);
+    let id = question["interaction_id"].as_str().unwrap();
+    assert!(id.contains(".outcome."), "a person says if it happened");
+    let happened = submitted(&request("r3"), "r3", id, "happened", &json!({}));
+    one(&host, happened, None).await.unwrap();
+    assert_eq!(host.memory.effects("mystery"), 1);
+    let record = record(&host).await;
+    let status = |at: usize| record["actions"][at]["status"].clone();
+    assert_eq!(
+        [status(0), status(1), status(2)],
+        ["completed", "completed", "canceled"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn stale_runs_write_nothing() {
+    let host = chain("mystery").host();
+    host.tool("mystery", [Tool::Together(3, json!({"did": "mystery"}))]);
+    host.memory.world().lax = true;
+    let stale = one(&host, request("r1"), None);
+    let later = async {
+        while host.calls().len() < 2 {
+            host.called.notified().await;
+        }
+        host.memory
+            .world()
+            .runs
+            .insert("r1".to_owned(), RunStatus::Failed);
+        let asked = one(&host, request("r2"), None).await.unwrap();
+        let before = heads(&host);
+        // A third call lets the first run go on.
+        host.script().calls.push(("any".to_owned(), Value::Null));
+        host.called.notify_waiters();
+        (questions(&asked), before)
+    };
+    let (stale, (questions, before)) = tokio::join!(stale, later);
+    assert_eq!(questions.len(), 1, "it is not known whether it happened");
+    assert_eq!(ending(&stale.unwrap()).0, "run.completed");
+    assert_eq!(heads(&host), before, "the first run changed nothing");
+    assert_eq!(host.memory.effects("mystery"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_models_leave_one_observation() {
+    let case = chain("note");
+    let host = case.host();
+    let mind = host.script().mind.take();
+    host.says([case.declared()]);
+    let failed = one(&host, request("r1"), None).await.unwrap();
+    assert_eq!(ending(&failed).0, "run.failed");
+    host.script().mind = mind;
+    one(&host, request("r2"), None).await.unwrap();
+    assert_eq!(host.memory.effects("note"), 1);
+    assert_eq!(record(&host).await["status"], "completed");
+    once(&host, "after a failed model");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dies_while_a_retry_waits() {
+    check(&retried(), Kill::at("retry.waiting"), "retry").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn dies_within_a_fan_out() {
+    let end = check(&fan_out(), Kill::after("effect.answered", 3), "3 of 7").await;
+    assert_eq!(end.host.memory.effects("note"), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dies_after_an_observation() {
+    for case in [chain("note"), chain("mystery")] {
+        check(&case, Kill::after("observe.made", 1), "observed").await;
+        check(&case, Kill::at("observe.stored"), "stored").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dies_before_an_answered_graph_is_closed() {
+    for point in ["answer.sent", "close.body", "close.index"] {
+        check(&chain("mystery"), Kill::at(point), point).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_arrive_twice_count_once() {
+    let case = chain("send");
+    let host = case.host();
+    let asked = one(&host, request("r1"), None).await.unwrap();
+    let question = questions(&asked).remove(0);
+    one(&host, submit("r2", &question), None).await.unwrap();
+    let again = one(&host, submit("r3", &question), None).await.unwrap();
+    assert_eq!(ending(&again), ("run.completed", "stop"));
+    assert_eq!(host.memory.effects("send"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_may_precede_the_end_of_their_run() {
+    let case = chain("send");
+    let host = case.host();
+    let asked = one(&host, request("r1"), None).await.unwrap();
+    let question = questions(&asked).remove(0);
+    host.memory
+        .world()
+        .runs
+        .insert("r1".to_owned(), RunStatus::Running);
+    let left = one(&host, submit("r2", &question), None).await.unwrap();
+    assert_eq!(ending(&left).0, "run.completed");
+    assert_eq!(
+        host.memory.effects("send"),
+        0,
+        "a live run drives the graph"
+    );
+    host.memory
+        .world()
+        .runs
+        .insert("r1".to_owned(), RunStatus::Completed);
+    let later = later(&request("r3"), "r3", "e-r3");
+    one(&host, later, None).await.unwrap();
+    assert_eq!(host.memory.effects("send"), 1, "the answer was kept");
+    assert_eq!(record(&host).await["status"], "completed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn live_runs_are_not_overtaken() {
+    let case = chain("mystery");
+    let host = case.host();
+    let kill = Kill::at("effect.before_call");
+    assert!(one(&host, request("r1"), Some(kill)).await.is_none());
+    host.memory
+        .world()
+        .runs
+        .insert("r1".to_owned(), RunStatus::Running);
+    one(&host, later(&request("r2"), "r2", "e-r2"), None)
+        .await
+        .unwrap();
+    assert!(host.memory.world().state.contains_key("apd.index"));
+    let owner = |head: &Value| head["content"]["stored"]["owner"]["run"].clone();
+    assert!(heads(&host).values().any(|head| owner(head) == "r1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_storage_lets_nothing_begin() {
+    let case = chain("mystery");
+    let host = case.host();
+    host.memory.fail("blob_put", "payload_too_large", 99);
+    one(&host, request("r1"), None).await.unwrap();
+    assert_eq!(host.memory.effects("mystery"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dies_around_every_call_of_the_gateway() {
+    let cases = [
+        chain("note"),
+        chain("mystery"),
+        chain("send"),
+        chain("writer"),
+        retried(),
+        revised(),
+        parallel(),
+        fan_out(),
+    ];
+    let mut points = 0;
+    for case in cases {
+        points += sweep(&case, "host.before").await;
+        points += sweep(&case, "host.after").await;
+    }
+    assert!(points > 400, "{points} points");
+}

@@ -1,0 +1,153 @@
+//! Delegation: actions as child runs, and this agent as a child.
+
+use protocol::id::RunId;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::testing::*;
+
+fn delegate() -> Value {
+    call(
+        "text",
+        "agent",
+        "writer",
+        &json!({"prompt": "Write a poem."}),
+        &[],
+    )
+}
+
+/// A run that delegates to a child with this fate, and the request that the model sees then.
+async fn delegated(fate: Value) -> (TestHost, Vec<protocol::result::AgentRunResult>) {
+    let host = TestHost::new();
+    host.script().children.push_back(fate);
+    let after = call("after", "tool", "look", &json!({}), &["text"]);
+    host.says([act("I delegate.", &[delegate(), after]), answer("Done.")]);
+    let results = run(&host, context("write", &json!({}))).await;
+    (host, results)
+}
+
+#[tokio::test]
+async fn child_that_is_done_opens_edges() {
+    let (host, results) = delegated(json!({"status": "completed", "text": "Roses are red."})).await;
+    assert_eq!(said(&results), "Done.");
+    assert_eq!(host.calls().len(), 1);
+    assert!(host.request(1).contains("Roses are red."));
+    let script = host.script();
+    let (request, _) = &script.spawned[0];
+    assert_eq!(request.agent_id, "a-1");
+    let text = request.input.text.clone().unwrap();
+    for part in [
+        "<task>\nWrite a poem.\n</task>",
+        "Expected result: summary",
+        "You cannot ask the user",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[tokio::test]
+async fn child_that_is_not_done_is_delivered_alone() {
+    let fate = json!({"status": "completed", "outcome": "not_done", "text": "No paper."});
+    let (host, results) = delegated(fate).await;
+    assert_eq!(said(&results), "Done.");
+    assert_eq!(host.calls(), []);
+    let request = host.request(1);
+    for part in ["The work is not done.", "No paper.", "Status: blocked"] {
+        assert!(request.contains(part), "{part} in {request}");
+    }
+}
+
+#[tokio::test]
+async fn child_that_failed_is_a_failure() {
+    let error = json!({"code": "runner.error", "message": "it broke", "retryable": false});
+    let (host, _) = delegated(json!({"status": "failed", "error": error})).await;
+    let request = host.request(1);
+    assert!(
+        request.contains("Reason: child_failed, it broke"),
+        "{request}"
+    );
+    assert_eq!(host.calls(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn child_of_an_earlier_run_is_read_by_the_next() {
+    let host = TestHost::new();
+    let send = call("mail", "tool", "send", &json!({"x": 1}), &[]);
+    host.says([act("Both.", &[delegate(), send])]);
+    let context = context("write and send", &json!({}));
+    let results = run(&host, context.clone()).await;
+    assert_eq!(
+        ending(&results),
+        ("run.completed", "waiting_child"),
+        "a question ends the run, the child goes on"
+    );
+    let child = host.script().spawned[0].1;
+    assert_eq!(host.script().cancelled_children, Vec::<RunId>::new());
+    host.end_child(child, json!({"status": "completed", "text": "A poem."}));
+    host.says([answer("Both done.")]);
+    let id = questions(&results)[0]["interaction_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let answer = submitted(
+        &context,
+        &Uuid::new_v4().to_string(),
+        &id,
+        "allow_once",
+        &json!({}),
+    );
+    let results = run(&host, answer).await;
+    assert_eq!(said(&results), "Both done.");
+    assert!(host.request(1).contains("A poem."), "{}", host.request(1));
+    assert_eq!(
+        host.script().spawned.len(),
+        1,
+        "the child is not started again"
+    );
+}
+
+#[tokio::test]
+async fn delegation_off_hides_agents() {
+    let host = TestHost::new();
+    host.says([act("x", &[delegate()]), answer("Alone.")]);
+    run(&host, context("write", &json!({"delegation": "off"}))).await;
+    assert!(!host.request(0).contains("# Agents"));
+    assert!(
+        host.request(1).contains("`unknown_agent`"),
+        "{}",
+        host.request(1)
+    );
+}
+
+#[tokio::test]
+async fn delegated_run_reports_its_outcome() {
+    for (outcome, told) in [
+        (json!("not_done"), "not_done"),
+        (json!("need_input"), "need_input"),
+        (Value::Null, "ok"),
+    ] {
+        let host = TestHost::new();
+        host.script().parent = Some(RunId(Uuid::new_v4()));
+        let mut arguments = json!({"kind": "answer", "message": "So far."});
+        if !outcome.is_null() {
+            arguments["outcome"] = outcome;
+        }
+        host.says([carrier(&arguments)]);
+        let results = run(&host, context("task", &json!({}))).await;
+        assert_eq!(results.last().unwrap().data["outcome"], told);
+        let script = host.script();
+        let schema = serde_json::to_string(&script.requests[0].tools[0].parameters).unwrap();
+        assert!(schema.contains("need_input"), "{schema}");
+    }
+}
+
+#[tokio::test]
+async fn run_of_a_user_has_no_outcome() {
+    let host = TestHost::new();
+    host.says([answer("Hi.")]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert!(results.last().unwrap().data.get("outcome").is_none());
+    let script = host.script();
+    let schema = serde_json::to_string(&script.requests[0].tools[0].parameters).unwrap();
+    assert!(!schema.contains("outcome"), "{schema}");
+}

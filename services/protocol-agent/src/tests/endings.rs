@@ -1,0 +1,205 @@
+//! Cancel, deadline, limits, steering, and failures of the host.
+
+use runner_kit::CancellationToken;
+use serde_json::{Value, json};
+
+use crate::testing::script::steering;
+use crate::testing::*;
+
+fn look(id: &str, args: &Value) -> Value {
+    call(id, "tool", "look", args, &[])
+}
+
+/// Cancels a run at its first call of a tool.
+async fn cancelled(
+    host: &TestHost,
+    context: protocol::context::AgentRunContext,
+) -> Vec<protocol::result::AgentRunResult> {
+    let cancel = CancellationToken::new();
+    let stop = async {
+        host.called.notified().await;
+        host.script().is_cancelled = true;
+        cancel.cancel();
+    };
+    let (results, ()) = tokio::join!(run_until(host, context, cancel.clone()), stop);
+    results
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancel_during_a_tool_ends_the_run() {
+    let host = TestHost::new();
+    host.tool("look", [Tool::Hangs]);
+    host.says([act("I look.", &[look("a", &json!({}))])]);
+    let results = cancelled(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&results), ("run.failed", "cancelled"));
+    let shown = all(&results, "x.graph.projection");
+    assert_eq!(shown.last().unwrap()["projection"]["status"], "canceled");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancel_ends_child_runs() {
+    let host = TestHost::new();
+    host.says([act(
+        "I delegate.",
+        &[call("t", "agent", "writer", &json!({"prompt": "x"}), &[])],
+    )]);
+    let results = cancelled(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&results), ("run.failed", "cancelled"));
+    let script = host.script();
+    assert_eq!(script.cancelled_children, [script.spawned[0].1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_stop_leaves_stored_graphs_to_the_next_run() {
+    let host = TestHost::new();
+    host.tool("note", [Tool::Hangs, Tool::Says(json!("noted"))]);
+    let config = json!({"effects": {"note": {"effects": ["write"], "idempotency": "keyed"}}});
+    let context = context("note it", &config);
+    host.says([act(
+        "I note it.",
+        &[call("n", "tool", "note", &json!({"x": 1}), &[])],
+    )]);
+    let cancel = CancellationToken::new();
+    let stop = async {
+        host.called.notified().await;
+        cancel.cancel();
+    };
+    let (results, ()) = tokio::join!(run_until(&host, context.clone(), cancel.clone()), stop);
+    assert_eq!(ending(&results), ("run.failed", "cancelled"));
+    host.says([answer("Noted.")]);
+    let mut next = later(&context, &uuid::Uuid::new_v4().to_string(), "e-2");
+    next.input.text = Some("go on".to_owned());
+    let results = run(&host, next).await;
+    assert_eq!(said(&results), "Noted.");
+    assert_eq!(
+        host.calls().len(),
+        2,
+        "the call is sent again under its key"
+    );
+    assert!(host.request(1).contains("noted"), "{}", host.request(1));
+}
+
+#[tokio::test]
+async fn steering_becomes_a_turn_of_the_user() {
+    let host = TestHost::new();
+    host.script()
+        .steering
+        .extend([Vec::new(), vec![steering("in French, please")]]);
+    host.says([act("I look.", &[look("a", &json!({}))]), answer("Bonjour.")]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(said(&results), "Bonjour.");
+    let request = host.request(1);
+    let observed = request.find("### Result for a").unwrap();
+    let steered = request.find("in French, please").unwrap();
+    assert!(observed < steered, "{request}");
+}
+
+#[tokio::test]
+async fn declarations_are_limited() {
+    let host = TestHost::new();
+    for number in 0..26 {
+        host.says([act("More.", &[look("a", &json!({"x": number}))])]);
+    }
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&results), ("run.completed", "limit"));
+    assert_eq!(host.calls().len(), 24);
+    assert_eq!(host.asked(), 25);
+    let text = said(&results);
+    for part in ["24 declarations", "Done:\n- a", "Tell me how to go on."] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    assert!(host.request(24).contains("Limits: 0 declarations left"));
+}
+
+#[tokio::test]
+async fn tokens_are_limited() {
+    let host = TestHost::new();
+    let more = |x: u8| act("I look.", &[look("a", &json!({"x": x}))]);
+    host.says([more(1), more(2), answer("too late")]);
+    let results = run(&host, context("hi", &json!({"max-tokens": 200}))).await;
+    assert_eq!(ending(&results), ("run.completed", "limit"));
+    assert_eq!((host.asked(), host.calls().len()), (2, 1));
+    let text = said(&results);
+    assert!(
+        text.contains("the 200 tokens of this run are used up"),
+        "{text}"
+    );
+    assert!(text.contains("Done:\n- a"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deadline_ends_with_what_is_done() {
+    let host = TestHost::new();
+    host.tool("look", [Tool::Says(json!("seen")), Tool::Hangs]);
+    let after = call("b", "tool", "look", &json!({"x": 2}), &["a"]);
+    host.says([act("I look.", &[look("a", &json!({})), after])]);
+    let results = run(&host, context("hi", &json!({"timeout": 60}))).await;
+    assert_eq!(ending(&results), ("run.completed", "limit"));
+    let text = said(&results);
+    for part in [
+        "the time of this run is over",
+        "Done:\n- a",
+        "Not done:\n- b",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_model_ends_by_the_deadline() {
+    let host = TestHost::new();
+    host.script().models.push_back(Scripted::Hangs);
+    let results = run(&host, context("hi", &json!({"timeout": 60}))).await;
+    assert_eq!(ending(&results), ("run.completed", "limit"));
+    assert!(said(&results).contains("the time of this run is over"));
+}
+
+#[tokio::test]
+async fn models_are_tried_in_order() {
+    let host = TestHost::new();
+    host.script()
+        .models
+        .push_back(Scripted::Fails("rate_limited"));
+    host.says([answer("From the second.")]);
+    let config = json!({"model": {"primary": "m", "fallbacks": ["n"]}});
+    let results = run(&host, context("hi", &config)).await;
+    assert_eq!(said(&results), "From the second.");
+    let host = TestHost::new();
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&results), ("run.failed", "runner.llm_error"));
+}
+
+#[tokio::test]
+async fn small_windows_get_shorter_requests() {
+    let host = TestHost::new();
+    host.script()
+        .models
+        .push_back(Scripted::Fails("invalid_argument/context_length_exceeded"));
+    host.says([answer("Short.")]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(said(&results), "Short.");
+}
+
+#[tokio::test]
+async fn records_that_are_not_taken_start_no_effect() {
+    let host = TestHost::new();
+    host.memory.fail("blob_put", "runtime_error", 100);
+    host.says([act(
+        "I note it.",
+        &[call("n", "tool", "note", &json!({}), &[])],
+    )]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(
+        ending(&results),
+        ("run.failed", "protocol_agent.records_unavailable")
+    );
+    assert_eq!(results.last().unwrap().data["retryable"], true);
+    assert_eq!(host.calls(), []);
+}
+
+#[tokio::test]
+async fn event_without_input_fails() {
+    let host = TestHost::new();
+    let results = run(&host, context("  ", &json!({}))).await;
+    assert_eq!(ending(&results), ("run.failed", "runner.no_input"));
+}

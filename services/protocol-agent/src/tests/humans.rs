@@ -1,0 +1,310 @@
+//! Approvals and questions: the run ends, and the next event goes on.
+
+use serde_json::{Value, json};
+
+use crate::testing::*;
+
+fn send() -> Value {
+    call("mail", "tool", "send", &json!({"x": "hello"}), &[])
+}
+
+fn ask(fields: &Value) -> Value {
+    let form = json!({"kind": "form", "title": "Where?", "fields": fields});
+    call("city", "tool", "human.ask", &form, &[])
+}
+
+/// A first run that asks, and what it asked.
+async fn asks(host: &TestHost, calls: &[Value]) -> (protocol::context::AgentRunContext, Value) {
+    host.says([act("I send it.", calls)]);
+    let context = context("send it", &json!({}));
+    let results = run(host, context.clone()).await;
+    assert_eq!(ending(&results), ("run.completed", "waiting_user"));
+    assert_eq!(said(&results), "I send it.");
+    let questions = questions(&results);
+    assert_eq!(questions.len(), 1, "{questions:?}");
+    (context, questions[0].clone())
+}
+
+/// The run that an answer starts.
+async fn answers(
+    host: &TestHost,
+    (context, question): &(protocol::context::AgentRunContext, Value),
+    button: &str,
+    values: &Value,
+) -> Vec<protocol::result::AgentRunResult> {
+    let id = question["interaction_id"].as_str().unwrap();
+    let run_id = uuid::Uuid::new_v4().to_string();
+    run(host, submitted(context, &run_id, id, button, values)).await
+}
+
+#[tokio::test]
+async fn approval_waits_and_goes_on_once_answered() {
+    let host = TestHost::new();
+    let asked = asks(&host, &[send()]).await;
+    assert_eq!(host.calls(), []);
+    let text = asked.1["description"].as_str().unwrap();
+    for part in [
+        "`send` (external)",
+        "\"x\": \"hello\"",
+        "For this conversation means",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    host.says([answer("Sent.")]);
+    let results = answers(&host, &asked, "allow_once", &json!({})).await;
+    assert_eq!(ending(&results), ("run.completed", "stop"));
+    assert_eq!(said(&results), "Sent.");
+    assert_eq!(host.calls(), [("send".to_owned(), json!({"x": "hello"}))]);
+    let request = host.request(1);
+    for part in ["send it", "Status: completed", "### Result for mail"] {
+        assert!(request.contains(part), "{part} in {request}");
+    }
+}
+
+#[tokio::test]
+async fn second_answer_to_a_question_changes_nothing() {
+    let host = TestHost::new();
+    let asked = asks(&host, &[send()]).await;
+    host.says([answer("Sent.")]);
+    answers(&host, &asked, "allow_once", &json!({})).await;
+    let results = answers(&host, &asked, "allow_once", &json!({})).await;
+    assert_eq!(said(&results), "This question is not open any more.");
+    assert_eq!(host.calls().len(), 1);
+}
+
+#[tokio::test]
+async fn approval_for_the_conversation_asks_no_more() {
+    let host = TestHost::new();
+    let asked = asks(&host, &[send()]).await;
+    host.says([
+        act(
+            "Again.",
+            &[call("again", "tool", "send", &json!({"x": "hello"}), &[])],
+        ),
+        act(
+            "Else.",
+            &[call("other", "tool", "send", &json!({"x": "bye"}), &[])],
+        ),
+    ]);
+    let results = answers(&host, &asked, "allow_conversation", &json!({})).await;
+    assert_eq!(
+        ending(&results),
+        ("run.completed", "waiting_user"),
+        "other arguments ask again"
+    );
+    assert_eq!(host.calls().len(), 2);
+    assert!(
+        questions(&results)[0]["description"]
+            .as_str()
+            .unwrap()
+            .contains("bye")
+    );
+}
+
+#[tokio::test]
+async fn refusal_reaches_the_model() {
+    let host = TestHost::new();
+    let asked = asks(
+        &host,
+        &[send(), call("after", "tool", "look", &json!({}), &["mail"])],
+    )
+    .await;
+    host.says([answer("I did not send it.")]);
+    let results = answers(&host, &asked, "refuse", &json!({})).await;
+    assert_eq!(said(&results), "I did not send it.");
+    assert_eq!(host.calls(), []);
+    assert!(
+        host.request(1).contains("Reason: approval_denied"),
+        "{}",
+        host.request(1)
+    );
+}
+
+#[tokio::test]
+async fn unanswered_approval_expires() {
+    let host = TestHost::new();
+    let asked = asks(&host, &[send()]).await;
+    // The clock of the next run is later than the question's end.
+    let mut state = host.memory.world().state.clone();
+    for (key, (value, _)) in &mut state {
+        if key.starts_with("apd.g.") {
+            expire(value);
+        }
+    }
+    host.memory.world().state = state;
+    host.says([answer("No answer came.")]);
+    let context = later(&asked.0, &uuid::Uuid::new_v4().to_string(), "e-2");
+    let results = run(&host, context).await;
+    assert_eq!(said(&results), "No answer came.");
+    assert!(
+        host.request(1).contains("Reason: interaction_expired"),
+        "{}",
+        host.request(1)
+    );
+}
+
+/// Lets every question of a stored head end long ago.
+fn expire(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            for (name, value) in object {
+                if name == "expires_at" {
+                    *value = json!(1);
+                } else {
+                    expire(value);
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(expire),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn no_surface_makes_approvals_unavailable() {
+    let host = TestHost::new();
+    host.says([
+        act("I send it.", &[send()]),
+        answer("It cannot be approved here."),
+    ]);
+    let mut context = context("send it", &json!({}));
+    context.delivery.interactions = None;
+    let results = run(&host, context).await;
+    assert_eq!(said(&results), "It cannot be approved here.");
+    assert_eq!(host.calls(), []);
+    assert!(
+        host.request(1).contains("Reason: approval_unavailable"),
+        "{}",
+        host.request(1)
+    );
+}
+
+#[tokio::test]
+async fn several_approvals_are_one_question() {
+    let host = TestHost::new();
+    let other = call("other", "tool", "send", &json!({"x": "bye"}), &[]);
+    let asked = asks(&host, &[send(), other]).await;
+    assert_eq!(asked.1["fields"].as_array().unwrap().len(), 2);
+    host.says([answer("One of two.")]);
+    let values = json!({"mail": "allow_once", "other": "refuse"});
+    answers(&host, &asked, "submit", &values).await;
+    assert_eq!(host.calls(), [("send".to_owned(), json!({"x": "hello"}))]);
+}
+
+#[tokio::test]
+async fn form_values_reach_dependent_calls() {
+    let host = TestHost::new();
+    let next = call(
+        "next",
+        "tool",
+        "look",
+        &json!({"x": {"$ref": "action:city.output#/city"}}),
+        &[],
+    );
+    let asked = asks(
+        &host,
+        &[ask(&json!([{"name": "city", "required": true}])), next],
+    )
+    .await;
+    assert_eq!(asked.1["fields"][0]["id"], "city");
+    host.says([answer("Bonn it is.")]);
+    let results = answers(&host, &asked, "submit", &json!({"city": "Bonn"})).await;
+    assert_eq!(said(&results), "Bonn it is.");
+    assert_eq!(host.calls(), [("look".to_owned(), json!({"x": "Bonn"}))]);
+}
+
+#[tokio::test]
+async fn declined_form_is_delivered_and_opens_nothing() {
+    let host = TestHost::new();
+    let next = call("next", "tool", "look", &json!({}), &["city"]);
+    let asked = asks(&host, &[ask(&json!([{"name": "city"}])), next]).await;
+    host.says([answer("Fine.")]);
+    answers(&host, &asked, "decline", &json!({})).await;
+    assert_eq!(host.calls(), []);
+    assert!(
+        host.request(1).contains("\"declined\":true"),
+        "{}",
+        host.request(1)
+    );
+}
+
+#[tokio::test]
+async fn message_while_waiting_leaves_the_question_open() {
+    let host = TestHost::new();
+    let asked = asks(&host, &[send()]).await;
+    host.says([answer("I wait for your approval.")]);
+    let mut message = later(&asked.0, &uuid::Uuid::new_v4().to_string(), "e-2");
+    message.input.text = Some("how far are you?".to_owned());
+    let results = run(&host, message).await;
+    assert_eq!(said(&results), "I wait for your approval.");
+    let request = host.request(1);
+    for part in [
+        "how far are you?",
+        "waits for an approval",
+        "Waiting: the user was asked",
+    ] {
+        assert!(request.contains(part), "{part} in {request}");
+    }
+    host.says([answer("Sent.")]);
+    let results = answers(&host, &asked, "allow_once", &json!({})).await;
+    assert_eq!(said(&results), "Sent.");
+    assert_eq!(host.calls().len(), 1);
+}
+
+#[tokio::test]
+async fn unknown_outcome_is_a_question_to_the_user() {
+    let host = TestHost::new();
+    let asked = asks(&host, &[send()]).await;
+    host.tool("send", [Tool::Fails("runtime_error/outcome_unknown")]);
+    let results = answers(&host, &asked, "allow_once", &json!({})).await;
+    assert_eq!(ending(&results), ("run.completed", "waiting_user"));
+    let question = questions(&results)[0].clone();
+    assert_eq!(question["title"], "Did this happen? mail");
+    host.says([answer("It was sent.")]);
+    let results = answers(&host, &(asked.0, question), "happened", &json!({})).await;
+    assert_eq!(said(&results), "It was sent.");
+    assert_eq!(host.calls().len(), 1, "it is not sent again");
+}
+
+#[tokio::test]
+async fn unknown_outcome_without_records_reaches_the_model() {
+    let host = TestHost::new();
+    host.tool("mystery", [Tool::Fails("runtime_error/outcome_unknown")]);
+    host.says([
+        act("I do it.", &[call("m", "tool", "mystery", &json!({}), &[])]),
+        answer("It is not known whether it happened."),
+    ]);
+    let results = run(&host, context("do it", &json!({}))).await;
+    assert_eq!(said(&results), "It is not known whether it happened.");
+    assert_eq!(questions(&results), Vec::<Value>::new());
+    assert!(
+        host.request(1)
+            .contains("Status: blocked (outcome unknown)")
+    );
+    assert_eq!(host.calls().len(), 1);
+}
+
+#[tokio::test]
+async fn status_tool_settles_unknown_outcomes() {
+    let host = TestHost::new();
+    let config = json!({"carrier": "fenced", "remotes": [
+        {"name": "billing", "type": "service", "tool": "mystery", "status_tool": "look"},
+    ]});
+    host.tool("mystery", [Tool::Fails("runtime_error/outcome_unknown")]);
+    host.tool(
+        "look",
+        [Tool::Says(json!({"done": true, "output": {"invoice": 7}}))],
+    );
+    let declaration = json!({"type": "agent.protocol", "version": "1", "intent": "execute", "title": "Bill", "payload": {
+    "type": "action_graph", "actions": [
+        {"type": "action", "id": "bill", "title": "bill", "executor": {"type": "service", "target": "billing"}, "input": {}},
+    ]}});
+    host.says([fence(&declaration), text("Billed.")]);
+    let results = run(&host, context("bill", &config)).await;
+    assert_eq!(said(&results), "Billed.");
+    assert!(
+        host.request(1).contains("\"invoice\":7"),
+        "{}",
+        host.request(1)
+    );
+}

@@ -1,0 +1,95 @@
+//! What the user sees: streamed answers, projections, calls.
+
+use action_graph::project::{Patch, Projection, apply};
+use serde_json::{Value, json};
+
+use crate::testing::*;
+
+#[tokio::test]
+async fn answers_stream_once_their_kind_is_known() {
+    let host = TestHost::new();
+    host.says([
+        act("I look.", &[call("a", "tool", "look", &json!({}), &[])]),
+        answer("A long answer that comes in pieces."),
+    ]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    let mut shown = String::new();
+    let mut before_whole = false;
+    for result in &results {
+        if result.kind == "message.completed" {
+            before_whole = shown == "A long answer that comes in pieces.";
+        }
+        if result.kind != "message.delta" {
+            continue;
+        }
+        let chunk = &result.data["chunk"];
+        match chunk.get("all_content").and_then(Value::as_str) {
+            Some(whole) => whole.clone_into(&mut shown),
+            None => shown.push_str(chunk["content"].as_str().unwrap_or_default()),
+        }
+        assert!(
+            !shown.contains("AgentProtocol") && !shown.contains("calls"),
+            "{shown}"
+        );
+    }
+    assert!(before_whole, "{shown}");
+    let deltas = all(&results, "message.delta");
+    assert!(deltas.len() > 3, "{}", deltas.len());
+    assert_eq!(
+        deltas[0]["chunk"]["content"], "I look.",
+        "the note comes at once"
+    );
+}
+
+#[tokio::test]
+async fn projections_are_whole_then_patches_then_whole() {
+    let host = TestHost::new();
+    host.says([
+        act(
+            "I look.",
+            &[
+                call("a", "tool", "look", &json!({}), &[]),
+                call("b", "tool", "look", &json!({"x": 2}), &["a"]),
+            ],
+        ),
+        answer("Done."),
+    ]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    let shown = all(&results, "x.graph.projection");
+    let forms: Vec<_> = shown
+        .iter()
+        .map(|one| one["form"].as_str().unwrap())
+        .collect();
+    assert_eq!(forms.first(), Some(&"whole"));
+    assert_eq!(forms.last(), Some(&"whole"));
+    let mut projection: Projection =
+        serde_json::from_value(shown[0]["projection"].clone()).unwrap();
+    for one in &shown[1..shown.len() - 1] {
+        assert_eq!(one["form"], "patch");
+        let patch: Patch = serde_json::from_value(one["patch"].clone()).unwrap();
+        projection = apply(projection, &patch);
+    }
+    let last: Projection =
+        serde_json::from_value(shown.last().unwrap()["projection"].clone()).unwrap();
+    assert_eq!(last.progress.done, 2);
+    assert_eq!(last.note, "I look.");
+    assert_eq!(json!(last.status), "completed");
+}
+
+#[tokio::test]
+async fn calls_are_told_by_graph_action_and_attempt() {
+    let host = TestHost::new();
+    host.tool("look", [Tool::Says(json!({"n": 1}))]);
+    host.says([
+        act("x", &[call("a", "tool", "look", &json!({"x": 1}), &[])]),
+        answer("Done."),
+    ]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    let started = all(&results, "tool.call.started");
+    let completed = all(&results, "tool.call.completed");
+    let id = started[0]["tool_call_id"].as_str().unwrap();
+    assert!(id.starts_with("g_") && id.ends_with("/a/1"), "{id}");
+    assert_eq!(completed[0]["tool_call_id"], id);
+    assert_eq!(started[0]["parameters"], json!({"x": 1}));
+    assert_eq!(completed[0]["result"], json!({"n": 1}));
+}

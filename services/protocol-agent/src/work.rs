@@ -1,0 +1,162 @@
+//! Attempts under way: their tasks, timers, and the events and commands that wait.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+
+use action_graph::graph::Millis;
+use action_graph::ids::{ActionId, GraphId};
+use action_graph::schedule::{Command, Event};
+use protocol::id::RunId;
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+
+use crate::execute::Report;
+
+/// One attempt of an action.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key {
+    pub(crate) graph: GraphId,
+    pub(crate) id: ActionId,
+    pub(crate) attempt: u32,
+}
+
+/// The attempts of a run. Dropping it ends all tasks.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    tasks: JoinSet<Report>,
+    names: HashMap<Id, Key>,
+    running: HashMap<Key, AbortHandle>,
+    /// Attempts whose task only waits for a child run.
+    followed: HashSet<Key>,
+    /// Child runs of attempts.
+    pub(crate) children: HashMap<Key, RunId>,
+    timers: BTreeSet<(Millis, Key)>,
+    /// Events that are not applied yet.
+    pub(crate) events: VecDeque<(GraphId, Event)>,
+    /// Commands that are not carried out yet.
+    pub(crate) commands: VecDeque<(GraphId, Command)>,
+    /// Requests to end child runs.
+    farewells: JoinSet<()>,
+}
+
+impl Work {
+    /// Runs an attempt.
+    pub(crate) fn start(&mut self, key: Key, task: impl Future<Output = Report> + Send + 'static) {
+        let handle = self.tasks.spawn(task);
+        self.names.insert(handle.id(), key.clone());
+        self.running.insert(key, handle);
+    }
+
+    /// Waits for the child run of an attempt.
+    pub(crate) fn follow(
+        &mut self,
+        key: Key,
+        run: RunId,
+        task: impl Future<Output = Report> + Send + 'static,
+    ) {
+        self.children.insert(key.clone(), run);
+        self.followed.insert(key.clone());
+        self.start(key, task);
+    }
+
+    /// Does something that nothing waits for.
+    pub(crate) fn aside(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.farewells.spawn(task);
+    }
+
+    /// Waits until all that was put aside is done.
+    pub(crate) async fn finish_asides(&mut self) {
+        while self.farewells.join_next().await.is_some() {}
+    }
+
+    /// The next attempt that reports. Pending while there is none.
+    pub(crate) async fn next(&mut self) -> (Key, Result<Report, JoinError>) {
+        loop {
+            let Some(done) = self.tasks.join_next_with_id().await else {
+                return std::future::pending().await;
+            };
+            let (id, report) = match done {
+                Ok((id, report)) => (id, Ok(report)),
+                Err(error) => (error.id(), Err(error)),
+            };
+            let Some(key) = self.names.remove(&id) else {
+                continue;
+            };
+            // An attempt that was aborted has told its end already.
+            let is_current = self
+                .running
+                .get(&key)
+                .is_some_and(|handle| handle.id() == id);
+            if is_current {
+                self.running.remove(&key);
+                self.followed.remove(&key);
+                return (key, report);
+            }
+        }
+    }
+
+    /// Ends the task of an attempt; false when it has none.
+    pub(crate) fn abort(&mut self, key: &Key) -> bool {
+        self.followed.remove(key);
+        self.timers.retain(|(_, other)| other != key);
+        match self.running.remove(key) {
+            Some(handle) => {
+                handle.abort();
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Ends all tasks and forgets timers, events and commands of a graph.
+    pub(crate) fn drop_graph(&mut self, graph: &GraphId) {
+        let keys: Vec<_> = self
+            .running
+            .keys()
+            .filter(|key| key.graph == *graph)
+            .cloned()
+            .collect();
+        for key in keys {
+            self.abort(&key);
+        }
+        self.timers.retain(|(_, key)| key.graph != *graph);
+        self.events.retain(|(id, _)| id != graph);
+        self.commands.retain(|(id, _)| id != graph);
+    }
+
+    pub(crate) fn set_timer(&mut self, at: Millis, key: Key) {
+        self.timers.insert((at, key));
+    }
+
+    /// The time of the next timer.
+    pub(crate) fn next_timer(&self) -> Option<Millis> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Takes the timers that are due.
+    pub(crate) fn due(&mut self, now: Millis) -> Vec<Key> {
+        let later = self
+            .timers
+            .iter()
+            .filter(|(at, _)| *at > now)
+            .cloned()
+            .collect();
+        let due = std::mem::replace(&mut self.timers, later);
+        due.into_iter()
+            .filter(|(at, _)| *at <= now)
+            .map(|(_, key)| key)
+            .collect()
+    }
+
+    pub(crate) fn has_timer_before(&self, end: Millis) -> bool {
+        self.next_timer().is_some_and(|at| at <= end)
+    }
+
+    /// Whether an attempt is under way that does more than wait for a child run.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.running.len() > self.followed.len()
+    }
+
+    /// Whether a child run is waited for.
+    pub(crate) fn is_following(&self) -> bool {
+        !self.followed.is_empty()
+    }
+}
