@@ -42,6 +42,8 @@ mod clients;
 mod commands;
 #[path = "e2e/conform.rs"]
 mod conform;
+#[path = "e2e/conditions.rs"]
+mod conditions;
 #[path = "e2e/connectors.rs"]
 mod connectors;
 #[path = "e2e/context.rs"]

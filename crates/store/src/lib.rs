@@ -114,7 +114,7 @@ pub use state::{STATE_KEYS, StateAccess, StateChange, StatePart, StateRecord, St
 pub use steering::{PULL_BYTES, PullSteering, SteeredEvent};
 pub use storage::{
     AreaAccess, BeginUpload, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, FinishUpload,
-    GiveUpload, Quota, Uploaded, WriteChunk,
+    GiveUpload, PutIf, Quota, Uploaded, WriteChunk,
 };
 pub use succession::{Succession, TakeUp};
 pub use tool_calls::{

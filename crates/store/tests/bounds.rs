@@ -52,6 +52,7 @@ fn area(bench: &Bench) -> AreaAccess {
 
 fn finish(bench: &Bench, run: &Run, key: &str, chunks: u64) -> FinishUpload {
     FinishUpload {
+        condition: None,
         run_id: run.id,
         access: area(bench),
         quota: ROOM,
