@@ -162,6 +162,8 @@ mod storage;
 mod tool_face;
 #[path = "e2e/tool_servers.rs"]
 mod tool_servers;
+#[path = "e2e/tool_facts.rs"]
+mod tool_facts;
 #[path = "e2e/tools.rs"]
 mod tools;
 #[path = "e2e/traces.rs"]

@@ -118,7 +118,7 @@ pub use storage::{
 };
 pub use succession::{Succession, TakeUp};
 pub use tool_calls::{
-    BeginToolCall, FinishToolCall, GoesOn, TOOL_CALLS, ToolCallBegun, ToolCallEnd,
+    BeginToolCall, FinishToolCall, GoesOn, KeyOf, TOOL_CALLS, ToolCallBegun, ToolCallEnd,
 };
 pub use transcript::{TranscriptWrite, terms_of};
 pub use usage::{BudgetLine, ReserveBudget, SettleUsage, UsageOfRun, UsedBudget, UsedCall};

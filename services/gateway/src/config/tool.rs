@@ -42,6 +42,8 @@ pub struct ToolEntry {
     /// `read`, `write` or `irreversible`.
     pub effect: Option<String>,
     /// `None`: a tool of the gateway's own.
+    /// Whether a repeated call with the same parameters changes nothing more.
+    pub idempotent: Option<bool>,
     pub http: Option<HttpToolEntry>,
 }
 
@@ -66,6 +68,9 @@ impl ToolEntry {
         let operations = table.optional("operations", some_of(&["detail", "call"]));
         let effect = table.optional("effect", one_of(EFFECTS));
         let http = read_http(&mut table);
+        let idempotent = table.optional("idempotent", |value| {
+            value.as_bool().ok_or("must be true or false")
+        });
         let sound = check_kind(&mut table, &tool_name, &http, &parameters);
         table.close()?;
         sound?;
@@ -79,6 +84,7 @@ impl ToolEntry {
                 .unwrap_or_else(|| ["detail", "call"].map(str::to_owned).to_vec()),
             effect: effect?,
             http: http?,
+            idempotent: idempotent?,
         })
     }
 }

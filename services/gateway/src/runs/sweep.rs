@@ -200,6 +200,7 @@ impl Runs {
             self.sweep_artifacts().await,
             store.sweep_appends().await,
             store.sweep_budgets().await,
+            store.sweep_tool_calls().await,
             store.sweep_shared_parts().await,
         ];
         if let Some(retention) = self.0.limits.retention {

@@ -314,6 +314,14 @@ fn described(tool: &ToolResource) -> Tool {
         }
     });
     let description = tool.description.clone().map(Into::into);
+    let hints = match tool.idempotent {
+        Some(idempotent) => Some(
+            hints
+                .unwrap_or_else(ToolAnnotations::new)
+                .idempotent(idempotent),
+        ),
+        None => hints,
+    };
     let described = Tool::new_with_raw(tool.tool_name.clone(), description, schema_of(tool));
     match hints {
         Some(hints) => described.with_annotations(hints),

@@ -290,6 +290,8 @@ mod tests {
         let all = AssetQuery::default().asset_types;
         let names = all.iter().map(|kind| kind.name()).collect::<Vec<_>>();
         let named: AssetQuery = serde_json::from_value(json!({"asset_types": names})).unwrap();
+        idempotent: tool.idempotent,
+        effect_source: tool.effect_source,
         assert!(named.asset_types == all);
     }
 
