@@ -6,6 +6,7 @@
 mod bulk;
 mod cancel;
 mod capacity;
+mod children;
 mod common;
 mod connect;
 mod conversation;
@@ -74,6 +75,7 @@ pub use attempts::{Dispatch, Dispatched, FirstAttempt, STARTED};
 pub use audit::{AuditEntry, AuditOutcome, AuditRecord};
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
+pub use children::{Childless, ParentOf};
 pub use connect::{Backend, Condition, Store, check_database_url};
 pub use conversation::{ConversationNow, ConversationsOf, LiveRun, occupancy};
 pub use deferrals::{
