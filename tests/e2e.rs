@@ -34,12 +34,16 @@ mod bombs;
 mod canaries;
 #[path = "e2e/capacity.rs"]
 mod capacity;
+#[path = "e2e/child_runs.rs"]
+mod child_runs;
 #[path = "e2e/circuit.rs"]
 mod circuit;
 #[path = "e2e/clients.rs"]
 mod clients;
 #[path = "e2e/commands.rs"]
 mod commands;
+#[path = "e2e/conditions.rs"]
+mod conditions;
 #[path = "e2e/conform.rs"]
 mod conform;
 #[path = "e2e/connector_peers.rs"]
@@ -162,6 +166,8 @@ mod ssrf;
 mod storage;
 #[path = "e2e/tool_face.rs"]
 mod tool_face;
+#[path = "e2e/tool_facts.rs"]
+mod tool_facts;
 #[path = "e2e/tool_servers.rs"]
 mod tool_servers;
 #[path = "e2e/tools.rs"]
