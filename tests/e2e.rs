@@ -12,6 +12,8 @@ mod support;
 #[path = "e2e/longest.rs"]
 mod _longest;
 
+#[path = "e2e/action_graphs.rs"]
+mod action_graphs;
 #[path = "e2e/agents.rs"]
 mod agents;
 #[path = "e2e/answers.rs"]

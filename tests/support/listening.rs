@@ -15,7 +15,7 @@ pub struct Listening {
     pub url: String,
     /// Words of its first line behind the URL.
     pub details: Vec<String>,
-    _child: Child,
+    child: Child,
     /// Kept open: a closed pipe would be an error for a program that prints.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
@@ -42,9 +42,16 @@ impl Listening {
         Ok(Self {
             url: url.expect("the line names a URL"),
             details: words.collect(),
-            _child: child,
+            child,
             _stdout: stdout,
         })
+    }
+}
+
+impl Listening {
+    /// Kills the program, and returns once it is gone.
+    pub async fn kill(&mut self) {
+        self.child.kill().await.unwrap();
     }
 }
 
