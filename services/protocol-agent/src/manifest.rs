@@ -96,12 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn form_texts_have_both_languages() {
-        for item in form() {
-            for text in [Some(&item.label), item.description.as_ref()] {
-                let languages: Vec<_> = text.unwrap().keys().collect();
-                assert_eq!(languages, ["en_US", "zh_Hans"], "{}", item.name);
-            }
+    fn texts_have_both_languages() {
+        let manifest = manifest(RUNNER_ID.parse().unwrap());
+        let form = manifest.config_schema.iter();
+        let texts = form.flat_map(|item| [Some(&item.label), item.description.as_ref()]);
+        let own = [Some(&manifest.label), manifest.description.as_ref()];
+        for text in texts.chain(own) {
+            let languages: Vec<_> = text.unwrap().keys().collect();
+            assert_eq!(languages, ["en_US", "zh_Hans"], "{text:?}");
         }
     }
 }
