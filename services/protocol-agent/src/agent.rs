@@ -205,8 +205,8 @@ async fn open<H: AgentHost>(
     let record = own_record(&hands).await?;
     let attempt = record.as_ref().map_or(1, |run| run.dispatch_attempts);
     let attempt = u32::try_from(attempt).unwrap_or(1).max(1);
-    let is_child = is_child_event(&hands.context)
-        || record.is_some_and(|run| run.parent_run_id.is_some());
+    let is_child =
+        is_child_event(&hands.context) || record.is_some_and(|run| run.parent_run_id.is_some());
     let me = Me::of(&hands.context, attempt);
     let now = hands.clock.now();
     let (keep, mut loaded) = Keep::load(hands.host.clone(), me, now).await?;

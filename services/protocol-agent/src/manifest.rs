@@ -5,8 +5,8 @@ use protocol::manifest::{
     AgentRunnerManifest, Capabilities, ContextPolicy, FormItem, I18n, Permissions, RunnerUsage,
 };
 use protocol::resources::{
-    AgentOperation, ArtifactOperation, HistoryOperation, InteractionOperation, KnowledgeOperation, ModelOperation, StorageArea,
-    ToolOperation,
+    AgentOperation, ArtifactOperation, HistoryOperation, InteractionOperation, KnowledgeOperation,
+    ModelOperation, StorageArea, ToolOperation,
 };
 
 /// The id under which the agent is offered unless its operator names another.
