@@ -133,7 +133,7 @@ async fn work(
     };
     let role = cancel.run_until_cancelled(role(&hands)).await;
     let role = match role {
-        Some(role) => role.map_err(|halt| failure_of(halt))?,
+        Some(role) => role.map_err(failure_of)?,
         None => return Err(Failure::cancelled()),
     };
     if !is_enabled {
@@ -157,7 +157,7 @@ fn end_of(context: &AgentRunContext, config: &Config, clock: Clock) -> Instant {
     let host = host.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let time = host.unwrap_or(NO_DEADLINE);
     let time = config.timeout.map_or(time, |own| own.min(time));
-    Instant::now() + (time - MARGIN.min(time / MARGIN_PART))
+    Instant::now() + time.saturating_sub(MARGIN.min(time / MARGIN_PART))
 }
 
 /// The role of the agent: the prompt of the entry, else that of the configuration.

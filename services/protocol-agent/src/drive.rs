@@ -44,7 +44,7 @@ impl<H: AgentHost> Session<H> {
                 () = self.cancel.cancelled(), if !self.is_closing => return Err(Halt::Cancelled),
                 (key, report) = self.work.next() => match report {
                     Ok(report) => self.reported(key, report).await,
-                    Err(error) => self.broke(key, &error),
+                    Err(error) => self.broke(&key, &error),
                 },
                 () = at(timer) => self.fire(),
                 () = at(shows) => {}
@@ -222,10 +222,10 @@ impl<H: AgentHost> Session<H> {
     }
 
     /// An executor broke.
-    fn broke(&mut self, key: Key, error: &tokio::task::JoinError) {
+    fn broke(&mut self, key: &Key, error: &tokio::task::JoinError) {
         tracing::error!(graph = %key.graph, action = %key.id, "an executor broke: {error}");
         let failure = failed(Code::ExecutorFault, "the executor broke", Sent::Maybe);
-        self.finish(&key, failure);
+        self.finish(key, failure);
     }
 
     /// The attempt has ended.

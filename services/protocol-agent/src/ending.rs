@@ -202,9 +202,10 @@ fn note_of(graph: &Graph) -> String {
         .declared()
         .filter(|node| matches!(node.state, State::Waiting(_)));
     let titles: Vec<_> = waiting.map(|node| node.action.title.as_str()).collect();
-    match titles.is_empty() {
-        true => "I wait.".to_owned(),
-        false => format!("Waiting: {}", titles.join(", ")),
+    if titles.is_empty() {
+        "I wait.".to_owned()
+    } else {
+        format!("Waiting: {}", titles.join(", "))
     }
 }
 

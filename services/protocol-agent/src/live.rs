@@ -13,6 +13,10 @@ use tokio::time::Instant;
 
 /// A graph of this run, with what the service remembers of it.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts of a graph"
+)]
 pub(crate) struct Live {
     pub(crate) graph: Graph,
     /// Why nothing of it moves; absent while something does, and for plans.

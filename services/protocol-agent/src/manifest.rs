@@ -86,7 +86,7 @@ mod tests {
         let defaults = form
             .iter()
             .map(|item| (item.name.clone(), item.default.clone()));
-        let filled = JsonObject::from_iter(defaults);
+        let filled: JsonObject = defaults.collect();
         let resources = protocol::resources::AgentResources::default();
         let read = Config::read(&filled, &resources).unwrap();
         assert_eq!(read.prompt.len(), 1);

@@ -114,14 +114,11 @@ impl<'a> Reader<'a> {
             let found = Effect::ALL
                 .into_iter()
                 .find(|effect| name.as_str() == Some(effect.as_str()));
-            match found {
-                Some(effect) => {
-                    effects.insert(effect);
-                }
-                None => {
-                    let words = Effect::ALL.map(Effect::as_str).join(", ");
-                    self.fault(format!("/{key}/{index}"), format!("must be one of {words}"));
-                }
+            if let Some(effect) = found {
+                effects.insert(effect);
+            } else {
+                let words = Effect::ALL.map(Effect::as_str).join(", ");
+                self.fault(format!("/{key}/{index}"), format!("must be one of {words}"));
             }
         }
         effects

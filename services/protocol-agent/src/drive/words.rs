@@ -38,7 +38,10 @@ impl<H: AgentHost> Session<H> {
         };
         let arguments = execute.input.as_object().cloned().unwrap_or_default();
         let outcome = match execute.target.as_str() {
-            "wait" => return self.wait_until(place, &key, &execute),
+            "wait" => {
+                self.wait_until(place, &key, &execute);
+                return Ok(());
+            }
             "merge" => runtime::merge(&execute),
             "summarize" => {
                 let hands = self.hands.clone();
@@ -65,20 +68,19 @@ impl<H: AgentHost> Session<H> {
     }
 
     /// Waits by a timer. A wait that is longer than the run goes on with the next event, where the graph is stored.
-    fn wait_until(&mut self, place: usize, key: &Key, execute: &Execute) -> Result<(), Halt> {
+    fn wait_until(&mut self, place: usize, key: &Key, execute: &Execute) {
         let wait = execute.input.get("ms").and_then(Value::as_u64).unwrap_or(0);
         let most = millis(self.left()).saturating_sub(MARGIN);
         if wait > most && !self.lives[place].graph.is_durable() {
             let message = format!("at most {most} ms are left");
             self.finish(key, failed(Code::WaitTooLong, &message, Sent::No));
-            return Ok(());
+            return;
         }
         let at = self.hands.clock.now().saturating_add(wait);
         let (id, attempt) = (key.id.clone(), key.attempt);
         let on = Suspension::Timer { at };
         let event = Event::Suspended { id, attempt, on };
         self.work.events.push_back((key.graph.clone(), event));
-        Ok(())
     }
 
     async fn expand_word(

@@ -78,7 +78,7 @@ pub(crate) fn uncertain(
         id,
         InteractionKind::Confirmation,
         &title,
-        description,
+        &description,
         Vec::new(),
         actions,
         until,
@@ -106,13 +106,13 @@ fn request(
     id: String,
     kind: InteractionKind,
     title: &str,
-    description: String,
+    description: &str,
     fields: Vec<protocol::interaction::InteractionField>,
     actions: Vec<InteractionAction>,
     until: Millis,
 ) -> InteractionRequest {
     let title = clip(title, TITLE);
-    let description = clip(&description, DESCRIPTION);
+    let description = clip(description, DESCRIPTION);
     let buttons: Vec<_> = actions.iter().map(|one| one.label.as_str()).collect();
     let labels: Vec<_> = fields.iter().map(|one| one.label.as_str()).collect();
     let mut lines = vec![title.clone()];

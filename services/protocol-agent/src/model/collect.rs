@@ -89,18 +89,17 @@ impl Collected {
     }
 
     fn new_text(&self, chunk: &MessageChunk) -> (String, bool) {
-        match &chunk.all_content {
-            Some(whole) => match whole.strip_prefix(self.text.as_str()) {
+        if let Some(whole) = &chunk.all_content {
+            match whole.strip_prefix(self.text.as_str()) {
                 Some(rest) => (rest.to_owned(), false),
                 None => (whole.clone(), true),
-            },
-            None => {
-                let content = chunk.content.as_ref();
-                (
-                    content.map(MessageContent::plain_text).unwrap_or_default(),
-                    false,
-                )
             }
+        } else {
+            let content = chunk.content.as_ref();
+            (
+                content.map(MessageContent::plain_text).unwrap_or_default(),
+                false,
+            )
         }
     }
 

@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::memory::{Memory, error};
+use super::outputs::chunks;
 use crate::host::AgentHost;
 use crate::keep::Answer;
 use crate::manifest::RUNNER_ID;
@@ -191,35 +192,6 @@ fn coded(code: &str) -> runner_kit::HostError {
         .into()
 }
 
-/// Chunks of a message: its text and arguments in pieces of four characters.
-fn chunks(message: Message) -> Vec<Value> {
-    let pieces = |text: &str| -> Vec<String> {
-        let letters: Vec<char> = text.chars().collect();
-        letters
-            .chunks(4)
-            .map(|piece| piece.iter().collect())
-            .collect()
-    };
-    let mut chunks = Vec::new();
-    for piece in pieces(&message.plain_text()) {
-        chunks.push(json!({"role": "assistant", "content": piece}));
-    }
-    for call in message.tool_calls.unwrap_or_default() {
-        let name = call.function.name;
-        let first =
-            json!({"id": call.id, "type": "function", "function": {"name": name, "arguments": ""}});
-        chunks.push(json!({"role": "assistant", "tool_calls": [first]}));
-        for piece in pieces(&call.function.arguments) {
-            let more =
-                json!({"id": "", "type": "function", "function": {"name": "", "arguments": piece}});
-            chunks.push(json!({"role": "assistant", "tool_calls": [more]}));
-        }
-    }
-    let fields = message.provider_specific_fields;
-    chunks.push(json!({"role": "assistant", "is_final": true, "provider_specific_fields": fields}));
-    chunks
-}
-
 impl AgentHost for TestHost {
     async fn run(&self) -> Answer<AgentRun> {
         let mut record = run_record();
@@ -315,8 +287,8 @@ impl AgentHost for TestHost {
                 called.await;
             },
         };
-        let answer = self.memory.call_tool(name, key, answer).await;
-        answer
+
+        self.memory.call_tool(name, key, answer).await
     }
 
     async fn read_artifact(&self, id: &str, first: u64, last: u64) -> Answer<Vec<u8>> {
@@ -343,18 +315,17 @@ impl AgentHost for TestHost {
         let mut script = self.script();
         let mut known = script.spawned.iter();
         let known = known.find(|(one, _)| one.idempotency_key == request.idempotency_key);
-        let id = match known {
-            Some((_, id)) => *id,
-            None => {
-                let id = RunId(Uuid::new_v4());
-                let fate = script
-                    .children
-                    .pop_front()
-                    .unwrap_or_else(|| json!({"status": "running"}));
-                script.spawned.push((request.clone(), id));
-                script.running.insert(id, fate);
-                id
-            }
+        let id = if let Some((_, id)) = known {
+            *id
+        } else {
+            let id = RunId(Uuid::new_v4());
+            let fate = script
+                .children
+                .pop_front()
+                .unwrap_or_else(|| json!({"status": "running"}));
+            script.spawned.push((request.clone(), id));
+            script.running.insert(id, fate);
+            id
         };
         drop(script);
         self.called.notify_waiters();

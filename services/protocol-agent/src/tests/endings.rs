@@ -145,6 +145,15 @@ async fn deadline_ends_with_what_is_done() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn silent_model_ends_by_the_deadline() {
+    let host = TestHost::new();
+    host.script().models.push_back(Scripted::Hangs);
+    let results = run(&host, context("hi", &json!({"timeout": 60}))).await;
+    assert_eq!(ending(&results), ("run.completed", "limit"));
+    assert!(said(&results).contains("the time of this run is over"));
+}
+
 #[tokio::test]
 async fn models_are_tried_in_order() {
     let host = TestHost::new();

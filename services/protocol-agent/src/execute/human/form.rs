@@ -43,7 +43,7 @@ pub(crate) fn request(
 ) -> Result<InteractionRequest, Failure> {
     let text = |name| execute.input.get(name).and_then(Value::as_str);
     let title = text("title").unwrap_or_default();
-    let description = text("details").unwrap_or_default().to_owned();
+    let description = text("details").unwrap_or_default();
     let kind = kind_of(execute);
     let fields = fields(&execute.input)?;
     let decline = |label| button(DECLINE, label, InteractionActionStyle::Danger);
