@@ -12,6 +12,8 @@ mod support;
 #[path = "e2e/longest.rs"]
 mod _longest;
 
+#[path = "e2e/action_graphs.rs"]
+mod action_graphs;
 #[path = "e2e/agents.rs"]
 mod agents;
 #[path = "e2e/answers.rs"]
@@ -34,14 +36,20 @@ mod bombs;
 mod canaries;
 #[path = "e2e/capacity.rs"]
 mod capacity;
+#[path = "e2e/child_runs.rs"]
+mod child_runs;
 #[path = "e2e/circuit.rs"]
 mod circuit;
 #[path = "e2e/clients.rs"]
 mod clients;
 #[path = "e2e/commands.rs"]
 mod commands;
+#[path = "e2e/conditions.rs"]
+mod conditions;
 #[path = "e2e/conform.rs"]
 mod conform;
+#[path = "e2e/connector_peers.rs"]
+mod connector_peers;
 #[path = "e2e/connectors.rs"]
 mod connectors;
 #[path = "e2e/context.rs"]
@@ -78,6 +86,8 @@ mod first_run;
 mod forged_tokens;
 #[path = "e2e/framing.rs"]
 mod framing;
+#[path = "e2e/graph.rs"]
+mod graph;
 #[path = "e2e/handed_on.rs"]
 mod handed_on;
 #[path = "e2e/harness.rs"]
@@ -158,6 +168,8 @@ mod ssrf;
 mod storage;
 #[path = "e2e/tool_face.rs"]
 mod tool_face;
+#[path = "e2e/tool_facts.rs"]
+mod tool_facts;
 #[path = "e2e/tool_servers.rs"]
 mod tool_servers;
 #[path = "e2e/tools.rs"]

@@ -9,6 +9,7 @@ pub mod deferred;
 pub mod fake_platforms;
 pub mod forger;
 pub mod gateway;
+pub mod graphs;
 pub mod half_sent;
 pub mod harness;
 pub mod harness_packages;

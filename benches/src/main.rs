@@ -13,6 +13,7 @@ mod client;
 mod connectors;
 mod figures;
 mod fresh;
+mod graph;
 mod harness;
 mod held;
 mod host;
@@ -92,6 +93,8 @@ enum Command {
     /// Short runs on a PostgreSQL database that was never analysed, beside the same after ANALYZE. `--postgres` names a
     /// server with the right to create databases.
     Fresh,
+    /// Action graphs: parse and validate, a scheduler step, a rendered transcript. No gateway takes part.
+    Graph,
     /// Memory per held stream alone.
     Held,
     /// What the Local Agent asks of the gateway, and the time that the two add to its model and its tool.
@@ -118,6 +121,7 @@ fn main() -> anyhow::Result<()> {
         Command::Cancel => one_thread(cancel::run(&options)),
         Command::Ingest => one_thread(ingest::run(&options)),
         Command::Fresh => one_thread(fresh::run(&options)),
+        Command::Graph => graph::run(&options),
         Command::Host => one_thread(host::run(&options)),
         Command::Harness { sessions } => one_thread(harness::run(&options, sessions)),
         Command::Connectors => one_thread(connectors::run(&options)),

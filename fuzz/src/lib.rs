@@ -1,10 +1,11 @@
 //! What holds for every input, one module a target. Each `check` panics where it does not.
 //!
-//! `protocol` and `domain` are used as they are. Modules of `egress` and of the gateway are pure, too, but behind them stand
+//! `protocol`, `domain` and `action-graph` are used as they are. Modules of `egress` and of the gateway are pure, too, but behind them stand
 //! an HTTP client and the whole gateway: their sources are compiled here once more, so that a target builds in a minute.
 
 pub mod cursor;
 pub mod event;
+pub mod graph;
 pub mod judge;
 pub mod sse;
 pub mod token;

@@ -45,6 +45,9 @@ mod m20261126_000051_run_lists;
 mod m20261126_000052_shared_denials;
 mod m20261127_000053_awaited_interactions;
 mod m20261127_000058_state_shares;
+mod m20261127_000060_child_runs;
+mod m20261127_000061_shared_keys;
+mod m20261127_000062_event_lookups;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -92,6 +95,9 @@ impl MigratorTrait for Migrator {
             Box::new(m20261126_000052_shared_denials::Migration),
             Box::new(m20261127_000053_awaited_interactions::Migration),
             Box::new(m20261127_000058_state_shares::Migration),
+            Box::new(m20261127_000060_child_runs::Migration),
+            Box::new(m20261127_000061_shared_keys::Migration),
+            Box::new(m20261127_000062_event_lookups::Migration),
         ]
     }
 }

@@ -79,6 +79,37 @@ fn assert_sent(printed: &Printed, text: &str) {
     assert!(printed.stderr.ends_with(" s]\n"), "{printed:?}");
 }
 
+#[tokio::test]
+async fn connectors_of_files_serve_their_conversations() {
+    let directory = Directory::new();
+    let platform = Upstream::start().await;
+    platform.reply(Reply::Events(vec![
+        r#"data: {"event": "message", "task_id": "t", "conversation_id": "d-1", "answer": "from Dify"}"#.to_owned(),
+        r#"data: {"event": "message_end", "task_id": "t", "conversation_id": "d-1", "metadata": {}}"#.to_owned(),
+    ]));
+    let file = directory.file("helpdesk.toml");
+    let agent = format!(
+        "runner_id = \"dify\"\n[config]\nbase-url = \"{}/v1\"\napi-key = \"env:CONNECTOR_KEY\"\n",
+        platform.url
+    );
+    std::fs::write(&file, agent).unwrap();
+    let place = platform.url.trim_start_matches("http://");
+    let data = directory.file("runnel-data");
+    let arguments = ["--connectors", "helpdesk.toml", "--allow", place];
+    let variables = [("CONNECTOR_KEY", KEY)];
+    let playground = Playground::start_with(&data, &arguments, &variables).await;
+    let here = data.parent().unwrap();
+    let printed = send(here, &["--conversation", "helpdesk", "Hi"]).await;
+    assert_sent(&printed, "from Dify");
+    let key = platform.asked()[0].headers["authorization"].clone();
+    assert_eq!(key, format!("Bearer {KEY}"));
+    // Other conversations keep the agent of the playground.
+    let printed = send(here, &["Hello"]).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    assert_eq!(platform.asked().len(), 1);
+    playground.stop().await;
+}
+
 fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777
 }

@@ -130,6 +130,10 @@ const ROWS: &[(&str, About, u16)] = &[
     ("delete_blob", About::Entry, 403),
     ("pull_steering", About::Own, 403),
     ("await_interaction", About::Entry, 403),
+    ("start_child_run", About::Own, 403),
+    ("get_child_run", About::Run, 404),
+    ("page_child_run_events", About::Run, 404),
+    ("cancel_child_run", About::Run, 404),
     ("list_granted_models", About::Own, 200),
     ("invoke_model", About::Entry, 403),
     ("stream_model", About::Entry, 403),
@@ -270,7 +274,10 @@ pub fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Re
             json!({"unknown": 1})
         }
         "cancel_own_run" => json!({"reason": ""}),
-        "cancel_scope_run" => json!({"reason": "mine"}),
+        "cancel_scope_run" | "cancel_child_run" => json!({"reason": "mine"}),
+        "start_child_run" => {
+            json!({"agent_id": "helper", "input": {"text": "hi"}, "idempotency_key": "k"})
+        }
         "put_state" => json!({"value": 1}),
         "search_history" => json!({"query": "hello"}),
         "invoke_model" | "stream_model" | "count_model_tokens" => {

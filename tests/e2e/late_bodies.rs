@@ -64,7 +64,10 @@ fn body_of(operation: &Operation) -> Vec<u8> {
             json!({"name": "late", "event_types": ["test.late"], "runner_id": RUNNER_ID})
         }
         "put_state" => json!({"value": "late"}),
-        "cancel_own_run" | "cancel_scope_run" => json!({"reason": "late"}),
+        "cancel_own_run" | "cancel_scope_run" | "cancel_child_run" => json!({"reason": "late"}),
+        "start_child_run" => {
+            json!({"agent_id": "helper", "input": {"text": "late"}, "idempotency_key": "late"})
+        }
         "search_history" | "retrieve_knowledge" | "search_knowledge_base" => {
             json!({"query": "hello"})
         }

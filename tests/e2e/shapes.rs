@@ -18,7 +18,7 @@ use tokio::process::Command;
 
 use crate::isolation::ask;
 use crate::support::client::{Client, message, send};
-use crate::support::gateway::Config;
+use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::peer::environment;
 use crate::support::repository::repository_file;
@@ -74,7 +74,7 @@ impl Caller {
 
 const APPENDING: [&str; 2] = ["append_results", "run_heartbeat"];
 
-const ALL: &str = r#"models = "*", tools = "*", knowledge_bases = "*", skills = "*", files = "*", history = ["page", "search"], events = ["get", "page"], storage = ["plugin", "workspace", "binding"], artifacts = ["metadata", "read", "create"]"#;
+const ALL: &str = r#"models = "*", tools = "*", knowledge_bases = "*", skills = "*", files = "*", history = ["page", "search"], events = ["get", "page"], storage = ["plugin", "workspace", "binding"], artifacts = ["metadata", "read", "create"], agents = "*""#;
 
 const CATALOG: &str = r#"
 [[model_providers]]
@@ -112,7 +112,7 @@ fn generous() -> Value {
         "models": ["invoke", "stream", "rerank", "count_tokens"], "tools": ["detail", "call"],
         "knowledge_bases": ["list", "retrieve"], "history": ["page", "search"],
         "events": ["get", "page"], "storage": ["plugin", "workspace", "binding"],
-        "artifacts": ["metadata", "read", "create"],
+        "artifacts": ["metadata", "read", "create"], "agents": ["call"],
     });
     manifest
 }
@@ -126,6 +126,11 @@ async fn stage(engine: Engine, tools: &ToolServer) -> Option<OwnStage> {
         agent.state_scopes = r#""conversation", "actor", "subject", "runner", "binding""#;
         agent.timeout_seconds = 7200.0;
         agent.interactions = true;
+        config.agents.push(Agent {
+            name: "helper",
+            event_types: "test.helper",
+            ..Agent::default()
+        });
         "refused_credentials = 1000000\nsilence_seconds = 3600.0".clone_into(&mut config.limits);
         "append_lease_seconds = 7200.0".clone_into(&mut config.runs);
         let catalog = CATALOG.replace("{SKILL}", &skill("summary"));
@@ -162,6 +167,8 @@ async fn prepare(stage: &OwnStage, caller: Caller) -> Subject {
         let put = held.request(Method::PUT, path).body("bytes");
         assert_eq!(send(put).await.unwrap().status, 204, "{path}");
     }
+    let child = json!({"agent_id": "helper", "input": {"text": "hi"}, "idempotency_key": "k"});
+    runs.push(held.call("/child-runs", &child).await.run_id());
     let upload = held.request(Method::POST, "/artifacts").body("bytes");
     let artifact = text(&send(upload).await.unwrap().body["artifact_id"]);
     let path = "/v1/knowledge-bases/handbook/documents/guide";
@@ -193,6 +200,7 @@ async fn prepare(stage: &OwnStage, caller: Caller) -> Subject {
         ("path.name", json!(["find", "get_current_time"])),
         ("path.key", json!(["k"])),
         ("body.model", json!(["talker"])),
+        ("body.agent_id", json!(["helper"])),
         ("body.runner_id", json!([RUNNER_ID])),
         ("body.base_url", json!([stage.runner.url])),
         ("body.event_type", json!(["message.received"])),

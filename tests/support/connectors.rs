@@ -1,5 +1,7 @@
 //! A gateway, the connectors beside it, and an agent on a platform of the test.
 
+use std::ops::Deref;
+
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -14,45 +16,50 @@ use super::upstream::Upstream;
 /// The key of the platform, a variable of the connectors alone.
 pub const PLATFORM_KEY: (&str, &str) = ("CONNECTOR_DIFY", "app-key-of-the-platform");
 
-/// The three of them. The service is killed on drop.
-pub struct ConnectorHouse {
+/// A gateway with one agent on a platform, and the service of the connectors, which is killed on drop.
+pub struct ConnectedAgent {
     pub client: Client,
     _gateway: Gateway,
-    pub platform: Upstream,
     _service: Listening,
 }
 
-impl ConnectorHouse {
-    /// With one agent on Dify, whose configuration has these members as well.
-    pub async fn open(config: &str) -> Self {
-        let platform = Upstream::start().await;
+impl ConnectedAgent {
+    /// The agent of this runner (`dify-agent`) with this configuration, as lines of TOML.
+    pub async fn open(runner: &str, config: &str) -> Self {
         let service = connectors(&[]).await;
         let mut gateway = Config::for_runner_at(&service.url);
         gateway.agents.clear();
         gateway.rest = format!(
-            "[[agents]]\nname = \"dify\"\nevent_types = [\"message.received\"]\nscope = {{ kind = \"global\" }}\n\
-             runner_id = \"plugin:runnel/dify-agent/default\"\nconcurrency = \"enqueue\"\n\
+            "[[agents]]\nname = \"connected\"\nevent_types = [\"message.received\"]\nscope = {{ kind = \"global\" }}\n\
+             runner_id = \"plugin:runnel/{runner}/default\"\nconcurrency = \"enqueue\"\n\
+             resource_policy = {{ history = [\"page\"] }}\n\
              state_policy = {{ enabled = true, scopes = [\"conversation\"] }}\n\
-             [agents.config]\nbase-url = \"{}/v1\"\napp-type = \"chat\"\n{config}\n",
-            platform.url
+             delivery_policy = {{ interactions = true }}\n\
+             [agents.config]\n{config}\n"
         );
         let gateway = Gateway::start(Sqlite, gateway).await;
         let gateway = gateway.expect("SQLite is always at hand");
         Self {
             client: gateway.client(),
             _gateway: gateway,
-            platform,
             _service: service,
         }
     }
 
-    /// Posts a message of the conversation `c`. Its run.
+    /// Posts a message of the conversation `c`, whose client can show interactions. Its run.
     pub async fn post(&self, text: &str) -> String {
         let event = json!({
             "event_type": "message.received", "input": {"text": text},
             "conversation": {"conversation_id": "c"}, "actor": {"actor_type": "user", "actor_id": "u-1"},
+            "delivery": {"interactions": true},
         });
         self.client.post(&event).await.run_id()
+    }
+
+    /// Posts a message. Its run as it ended.
+    pub async fn ended(&self, text: &str) -> Value {
+        let run = self.post(text).await;
+        self.client.finished(&run).await
     }
 
     /// The results of a run of that type.
@@ -62,6 +69,35 @@ impl ConnectorHouse {
             .iter()
             .map(|line| serde_json::from_str::<Value>(line).unwrap());
         results.filter(|result| result["type"] == kind).collect()
+    }
+}
+
+/// The agent on Dify, which the test plays.
+pub struct ConnectorHouse {
+    agent: ConnectedAgent,
+    pub platform: Upstream,
+}
+
+impl ConnectorHouse {
+    /// With these members of the agent's configuration as well.
+    pub async fn open(config: &str) -> Self {
+        let platform = Upstream::start().await;
+        let config = format!(
+            "base-url = \"{}/v1\"\napp-type = \"chat\"\n{config}",
+            platform.url
+        );
+        Self {
+            agent: ConnectedAgent::open("dify-agent", &config).await,
+            platform,
+        }
+    }
+}
+
+impl Deref for ConnectorHouse {
+    type Target = ConnectedAgent;
+
+    fn deref(&self) -> &ConnectedAgent {
+        &self.agent
     }
 }
 

@@ -13,14 +13,21 @@ use super::within;
 /// Killed on drop.
 pub struct Listening {
     pub url: String,
-    _child: Child,
-    /// Kept open: a closed pipe would be an error for whoever prints into it.
+    /// Words of its first line behind the URL.
+    pub details: Vec<String>,
+    child: Child,
+    /// Kept open: a closed pipe would be an error for a program that prints.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
 impl Listening {
     /// An error when there is no such program.
     pub async fn spawn(command: &mut Command) -> io::Result<Self> {
+        within("a program to listen", Self::spawn_slow(command)).await
+    }
+
+    /// The same for programs that may take minutes until they listen.
+    pub async fn spawn_slow(command: &mut Command) -> io::Result<Self> {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -28,19 +35,24 @@ impl Listening {
             .kill_on_drop(true)
             .spawn()?;
         let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = within("a program to listen", stdout.next_line()).await;
+        let line = stdout.next_line().await;
         let line = line.unwrap().expect("it ended before it listened");
+        let mut words = line.split_whitespace().map(str::to_owned);
+        let url = words.find(|word| word.starts_with("http://"));
         Ok(Self {
-            url: url_in(&line).to_owned(),
-            _child: child,
+            url: url.expect("the line names a URL"),
+            details: words.collect(),
+            child,
             _stdout: stdout,
         })
     }
 }
 
-fn url_in(line: &str) -> &str {
-    let mut words = line.split_whitespace();
-    words.find(|word| word.starts_with("http://")).unwrap()
+impl Listening {
+    /// Kills the program, and returns once it is gone.
+    pub async fn kill(&mut self) {
+        self.child.kill().await.unwrap();
+    }
 }
 
 /// The runner of `examples/rust`.

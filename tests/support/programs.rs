@@ -12,12 +12,13 @@ use super::repository::repository;
 
 /// The test of the gateway's package: a build that includes it has the failpoints of its dev-dependencies.
 const WITH_FAILPOINTS: &str = "openapi";
-const NAMES: [&str; 5] = [
+const NAMES: [&str; 6] = [
     "runnel",
     "local-agent",
     "echo-runner",
     "runnel-connectors",
     "runnel-harness",
+    "runnel-protocol-agent",
 ];
 
 static PROGRAMS: OnceLock<BTreeMap<String, PathBuf>> = OnceLock::new();
@@ -45,6 +46,11 @@ pub fn runnel_connectors() -> &'static Path {
 /// The harness runner.
 pub fn runnel_harness() -> &'static Path {
     program("runnel-harness")
+}
+
+/// The protocol agent.
+pub fn protocol_agent() -> &'static Path {
+    program("runnel-protocol-agent")
 }
 
 fn program(name: &str) -> &'static Path {

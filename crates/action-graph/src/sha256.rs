@@ -57,23 +57,37 @@ fn compress(state: &mut [u32; 8], block: &[u8]) {
             .wrapping_add(s1);
     }
     let mut v = *state;
-    for (word, constant) in w.iter().zip(K) {
-        let s1 = v[4].rotate_right(6) ^ v[4].rotate_right(11) ^ v[4].rotate_right(25);
-        let choice = (v[4] & v[5]) ^ (!v[4] & v[6]);
-        let t1 = v[7]
-            .wrapping_add(s1)
-            .wrapping_add(choice)
-            .wrapping_add(constant)
-            .wrapping_add(*word);
-        let s0 = v[0].rotate_right(2) ^ v[0].rotate_right(13) ^ v[0].rotate_right(22);
-        let majority = (v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]);
-        v.rotate_right(1);
-        v[4] = v[4].wrapping_add(t1);
-        v[0] = t1.wrapping_add(s0).wrapping_add(majority);
+    for (words, constants) in w.chunks_exact(8).zip(K.chunks_exact(8)) {
+        round::<0>(&mut v, words[0].wrapping_add(constants[0]));
+        round::<1>(&mut v, words[1].wrapping_add(constants[1]));
+        round::<2>(&mut v, words[2].wrapping_add(constants[2]));
+        round::<3>(&mut v, words[3].wrapping_add(constants[3]));
+        round::<4>(&mut v, words[4].wrapping_add(constants[4]));
+        round::<5>(&mut v, words[5].wrapping_add(constants[5]));
+        round::<6>(&mut v, words[6].wrapping_add(constants[6]));
+        round::<7>(&mut v, words[7].wrapping_add(constants[7]));
     }
     for (word, value) in state.iter_mut().zip(v) {
         *word = word.wrapping_add(value);
     }
+}
+
+/// Round `N` of eight: the variables keep their places and swap their roles, so that no value is moved.
+#[inline]
+fn round<const N: usize>(v: &mut [u32; 8], word: u32) {
+    let at = |role: usize| (role + 8 - N) % 8;
+    let (a, b, c) = (v[at(0)], v[at(1)], v[at(2)]);
+    let (e, f, g) = (v[at(4)], v[at(5)], v[at(6)]);
+    let s1 = e.rotate_right(6) ^ e.rotate_right(11) ^ e.rotate_right(25);
+    let choice = (e & f) ^ (!e & g);
+    let t1 = v[at(7)]
+        .wrapping_add(s1)
+        .wrapping_add(choice)
+        .wrapping_add(word);
+    let s0 = a.rotate_right(2) ^ a.rotate_right(13) ^ a.rotate_right(22);
+    let majority = (a & b) ^ (a & c) ^ (b & c);
+    v[at(3)] = v[at(3)].wrapping_add(t1);
+    v[at(7)] = t1.wrapping_add(s0).wrapping_add(majority);
 }
 
 #[rustfmt::skip]

@@ -61,11 +61,12 @@ pub(crate) fn validate(
     executors::check(&mut draft, context, &mut found);
     arguments::check(&draft, context, &mut found);
     effects::check(&mut draft, context, &mut found);
-    hashes::set(&mut draft);
+    hashes::set_semantic(&mut draft);
     let repeats = limits::check(&mut draft, context, &mut found);
     if found.has_errors() {
         return Err(found.finish(most));
     }
+    hashes::set_accepted(&mut draft);
     Ok(Accepted {
         declaration: draft,
         constants,

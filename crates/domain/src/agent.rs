@@ -5,6 +5,9 @@ use protocol::manifest::AgentRunnerManifest;
 
 use crate::form::{TIMEOUT, check_config};
 
+/// Characters of an agent's description at most.
+const DESCRIPTION_CHARS: usize = 1_000;
+
 /// Everything wrong with a specification by itself.
 pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
     let mut faults = Vec::new();
@@ -14,6 +17,11 @@ pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
             "/name",
             "must have 1 to 128 bytes and no control characters",
         );
+    }
+    if let Some(description) = &spec.description
+        && (description.is_empty() || description.chars().count() > DESCRIPTION_CHARS)
+    {
+        fault("/description", "must have 1 to 1,000 characters");
     }
     if spec.event_types.is_empty() {
         fault(

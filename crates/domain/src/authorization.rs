@@ -9,20 +9,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use protocol::JsonObject;
-use protocol::admin::AgentSpec;
+use protocol::admin::{AgentSpec, IdList};
 use protocol::context::AvailableApis;
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
-    AgentResources, ArtifactOperation, FileResource, HistoryOperation, KnowledgeBaseResource,
-    ModelOperation, ModelResource, SkillResource, StateScope, StorageArea, ToolResource,
+    AgentOperation, AgentResource, AgentResources, ArtifactOperation, FileResource,
+    HistoryOperation, KnowledgeBaseResource, ModelOperation, ModelResource, SkillResource,
+    StateScope, StorageArea, ToolResource,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::event::ConversationIdentity;
 use crate::state::Owner;
 
-pub use granted::{EventScope, Granted};
+pub use granted::{Considered, EventScope, Granted};
+pub use parent::{Ancestor, ParentGrant};
 
 mod asking;
 pub mod denials;
@@ -30,6 +32,7 @@ mod granted;
 #[cfg(test)]
 mod lessening;
 mod named;
+mod parent;
 mod trimming;
 
 /// The version of snapshot that this binary writes and reads. Another one opens nothing.
@@ -87,6 +90,10 @@ pub struct Subject<'a> {
     pub has_artifacts: bool,
     /// What runs of the same agent have registered.
     pub registered_skills: &'a [SkillResource],
+    /// The agents that the policy of the agent names: see [`peers`].
+    pub peers: &'a [AgentResource],
+    /// Of a child run: what it may have of its parent.
+    pub parent: Option<&'a ParentGrant<'a>>,
     pub owner: Owner<'a>,
 }
 
@@ -98,6 +105,9 @@ pub struct AuthorizationSnapshot {
     pub workspace_id: WorkspaceId,
     pub agent_id: AgentId,
     pub agent_version: i64,
+    /// The runs above a child run, its parent first. Empty for a run that an event started.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ancestors: Vec<Ancestor>,
     pub runner_id: RunnerId,
     pub endpoint_id: EndpointId,
     pub event_id: String,
@@ -142,7 +152,7 @@ pub struct Decision {
     pub rule: Cow<'static, str>,
 }
 
-/// The four layers, in order.
+/// The four layers, in order, and the parent of a child run after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
@@ -150,6 +160,8 @@ pub enum Layer {
     AgentPolicy,
     ConfigSelector,
     EventScope,
+    /// The snapshot of the parent run, and the `grants` of its request.
+    Parent,
 }
 
 /// A call that the snapshot does not open.
@@ -288,8 +300,42 @@ pub fn authorize(
     agent: &AgentSpec,
     subject: &Subject<'_>,
 ) -> AuthorizationSnapshot {
-    let scope = EventScope::of(subject);
-    Granted::to(catalog, manifest, agent, subject.registered_skills, scope).snapshot(subject)
+    let considered = Considered {
+        catalog,
+        registered_skills: subject.registered_skills,
+        peers: subject.peers,
+        parent: subject.parent,
+    };
+    Granted::to(considered, manifest, agent, EventScope::of(subject)).snapshot(subject)
+}
+
+/// Those of these agents that the policy of `own` names, by id or by name; sorted by name. `"*"` names all but itself.
+pub fn peers<'a>(
+    own: (AgentId, &AgentSpec),
+    agents: impl IntoIterator<Item = (AgentId, &'a AgentSpec)>,
+) -> Vec<AgentResource> {
+    let (own_id, spec) = own;
+    let policy = &spec.resource_policy.agents;
+    if policy.is_empty() {
+        return Vec::new();
+    }
+    let is_named = |id: AgentId, agent: &AgentSpec| match policy {
+        IdList::All(_) => id != own_id,
+        IdList::Ids(_) => policy.names(&id.to_string()) || policy.names(&agent.name),
+    };
+    let named = agents
+        .into_iter()
+        .filter(|(id, agent)| is_named(*id, agent));
+    let mut peers: Vec<_> = named
+        .map(|(id, agent)| AgentResource {
+            agent_id: id.to_string(),
+            display_name: Some(agent.name.clone()),
+            description: agent.description.clone(),
+            operations: AgentOperation::ALL.to_vec(),
+        })
+        .collect();
+    peers.sort_by(|one, other| one.display_name.cmp(&other.display_name));
+    peers
 }
 
 #[cfg(test)]
@@ -397,6 +443,8 @@ mod tests {
             shows_interactions: false,
             has_artifacts: false,
             registered_skills: &registered_skills(),
+            peers: &[],
+            parent: None,
             owner,
         };
         authorize(&catalog(), manifest, &agent, &subject)
@@ -435,6 +483,8 @@ mod tests {
                 shows_interactions: false,
                 has_artifacts: false,
                 registered_skills: &[],
+                peers: &[],
+                parent: None,
                 owner,
             };
             authorize(&catalog(), &manifest, &agent, &subject)
@@ -635,6 +685,8 @@ mod tests {
                 shows_interactions: false,
                 has_artifacts,
                 registered_skills: &[],
+                peers: &[],
+                parent: None,
                 owner: Owner {
                     workspace: &workspace,
                     runner: &manifest.id,

@@ -8,6 +8,7 @@ pub mod event;
 pub mod admission;
 pub mod agent;
 pub mod artifact;
+pub mod child_run;
 pub mod discovery;
 pub mod form;
 pub mod interaction;

@@ -7,8 +7,8 @@ use protocol::manifest::{
     AgentRunnerManifest, Capabilities, ContextPolicy, Permissions, RunnerUsage, every_event,
 };
 use protocol::resources::{
-    ArtifactOperation, EventOperation, FileOperation, HistoryOperation, InteractionOperation,
-    KnowledgeOperation, ModelOperation, StorageArea, ToolOperation,
+    AgentOperation, ArtifactOperation, EventOperation, FileOperation, HistoryOperation,
+    InteractionOperation, KnowledgeOperation, ModelOperation, StorageArea, ToolOperation,
 };
 use serde_json::{Map, Value};
 
@@ -313,6 +313,7 @@ fn permissions(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Permi
             "interactions" => {
                 found.interactions = known(&names, InteractionOperation::parse, &at, warnings);
             }
+            "agents" => found.agents = known(&names, AgentOperation::parse, &at, warnings),
             "platform_api" => found.platform_api = names,
             _ => warnings.push(Fault::new(at, "unknown permission, dropped")),
         }

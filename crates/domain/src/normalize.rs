@@ -300,6 +300,7 @@ impl<'a> Judge<'a> {
             payload::Checked::Completed {
                 finish_reason,
                 message,
+                outcome,
             } => {
                 if message.is_some() && self.messages.said().last() == message.as_ref() {
                     told = Told::WithoutMessage;
@@ -320,6 +321,7 @@ impl<'a> Judge<'a> {
                 Effect::End(Box::new(RunnerEnding {
                     status: RunStatus::Completed,
                     reason,
+                    outcome,
                     error: Value::Null,
                     said,
                 }))
@@ -343,6 +345,7 @@ impl<'a> Judge<'a> {
                         RunStatus::Failed
                     },
                     reason: error["code"].as_str().unwrap_or_default().to_owned(),
+                    outcome: None,
                     error,
                     said: self.said(),
                 }))

@@ -14,6 +14,8 @@ pub struct Run {
     pub id: RunId,
     pub workspace: WorkspaceId,
     pub event_id: String,
+    /// The run that started it; `None`: an event did.
+    pub parent_run_id: Option<RunId>,
     /// The span that its event came with, where traces are told to somebody.
     pub trace_parent: Option<TraceParent>,
     pub agent_id: AgentId,

@@ -1,6 +1,6 @@
 //! `AgentRunResult`: what a runner streams back (protocol §4). Unknown types survive.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::JsonObject;
@@ -154,9 +154,21 @@ pub struct RunCompletedPayload {
     pub finish_reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Message>,
-    /// Whether the task is done. Absent: `ok`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Whether the task is done. Absent: `ok`; a value that is none of the three is read as `not_done`.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "outcome"
+    )]
     pub outcome: Option<RunOutcome>,
+}
+
+fn outcome<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RunOutcome>, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    Ok(match value {
+        Value::Null => None,
+        value => Some(serde_json::from_value(value).unwrap_or(RunOutcome::NotDone)),
+    })
 }
 
 /// Whether a completed run did what it was asked. It decides nothing in the gateway: a parent reads it of its child runs.
@@ -200,4 +212,28 @@ pub const RUNNER_ERROR: &str = "runner.error";
 
 fn runner_error() -> String {
     RUNNER_ERROR.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_unknown_outcome_is_not_done() {
+        for (outcome, expected) in [
+            (json!(null), None),
+            (json!("ok"), Some(RunOutcome::Ok)),
+            (json!("need_input"), Some(RunOutcome::NeedInput)),
+            (json!("fine"), Some(RunOutcome::NotDone)),
+            (json!({"a": 1}), Some(RunOutcome::NotDone)),
+        ] {
+            let payload = json!({"outcome": outcome});
+            let payload: RunCompletedPayload = serde_json::from_value(payload).unwrap();
+            assert_eq!(payload.outcome, expected);
+        }
+        let absent: RunCompletedPayload = serde_json::from_value(json!({})).unwrap();
+        assert_eq!(absent.outcome, None);
+    }
 }

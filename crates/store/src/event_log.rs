@@ -1,6 +1,7 @@
 //! The event log: what came in, whoever wanted it.
 
 use protocol::id::{RunId, WorkspaceId};
+use sea_orm::sea_query::Expr;
 use sea_orm::{
     ColumnTrait, Condition, EntityTrait, ExprTrait, QueryFilter, QueryOrder, QuerySelect, Select,
 };
@@ -136,7 +137,7 @@ impl Store {
             filter.conversations.as_ref(),
             filter.conversation_key.as_deref(),
         );
-        let own = own.unwrap_or_else(|| events::Column::WorkspaceId.eq(workspace.as_str()).into());
+        let own = own.unwrap_or_else(|| of_workspace(workspace));
         let mut query = events::Entity::find().filter(own);
         if let Some(position) = after {
             query = query.filter(is_older(position));
@@ -192,6 +193,14 @@ impl Store {
             event_id,
         }))
     }
+}
+
+/// All events of a workspace. The second condition holds always: the index `events_newest` has it, so that it serves lists,
+/// and no lookup of one event by its key or id.
+fn of_workspace(workspace: &WorkspaceId) -> Condition {
+    Condition::all()
+        .add(events::Column::WorkspaceId.eq(workspace.as_str()))
+        .add(Expr::cust("received_at >= 0"))
 }
 
 fn is_older(position: &EventPosition) -> Condition {

@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::attempts::FirstAttempt;
 use crate::bulk::{Done, Together};
 use crate::capacity::{Capacities, hold_capacity};
+use crate::children::{Childless, ParentOf};
 use crate::common::Common;
 use crate::connect::Store;
 use crate::conversation::{LiveRun, live_runs};
@@ -39,6 +40,8 @@ pub struct Facts {
     pub capacities: Capacities,
     /// Why the question that the event answers can no longer be answered.
     pub unanswerable: Option<Unanswerable>,
+    /// Why the parent of the child run that the event asks for starts none.
+    pub childless: Option<Childless>,
 }
 
 /// The place of an event in its conversation.
@@ -106,6 +109,8 @@ pub struct Ingest {
     pub ready_bytes: usize,
     /// The question that the event answers.
     pub answers: Option<AnsweredBy>,
+    /// The run that asks for a child run by the event.
+    pub parent: Option<ParentOf>,
 }
 
 /// Decides about an event, each time that its transaction is tried.
@@ -162,8 +167,9 @@ impl Work for Ingest {
     }
 
     fn together(&self) -> Option<Together<'_>> {
-        // Answers are rare, and each needs its question.
-        self.answers.is_none().then_some(Together::Ingest(self))
+        // Answers and child runs are rare: each needs its question, or its parent.
+        let is_plain = self.answers.is_none() && self.parent.is_none();
+        is_plain.then_some(Together::Ingest(self))
     }
 
     fn output_of(&self, done: Done) -> Option<Ingested> {
@@ -195,6 +201,7 @@ impl Work for Ingest {
             place: conversation.map(|row| row.place),
             capacities,
             unanswerable: self.unanswerable(tx).await?,
+            childless: self.childless(tx).await?,
         };
         let plan = (self.decide)(&facts);
         // While it waited for its conversation, another replica may have stored this very event: then the run that it

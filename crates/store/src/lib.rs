@@ -6,6 +6,7 @@
 mod bulk;
 mod cancel;
 mod capacity;
+mod children;
 mod common;
 mod connect;
 mod conversation;
@@ -74,6 +75,7 @@ pub use attempts::{Dispatch, Dispatched, FirstAttempt, STARTED};
 pub use audit::{AuditEntry, AuditOutcome, AuditRecord};
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
+pub use children::{Childless, ParentOf};
 pub use connect::{Backend, Condition, Store, check_database_url};
 pub use conversation::{ConversationNow, ConversationsOf, LiveRun, occupancy};
 pub use deferrals::{
@@ -114,11 +116,11 @@ pub use state::{STATE_KEYS, StateAccess, StateChange, StatePart, StateRecord, St
 pub use steering::{PULL_BYTES, PullSteering, SteeredEvent};
 pub use storage::{
     AreaAccess, BeginUpload, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, FinishUpload,
-    GiveUpload, Quota, Uploaded, WriteChunk,
+    GiveUpload, PutIf, Quota, Uploaded, WriteChunk,
 };
 pub use succession::{Succession, TakeUp};
 pub use tool_calls::{
-    BeginToolCall, FinishToolCall, GoesOn, TOOL_CALLS, ToolCallBegun, ToolCallEnd,
+    BeginToolCall, FinishToolCall, GoesOn, KeyOf, TOOL_CALLS, ToolCallBegun, ToolCallEnd,
 };
 pub use transcript::{TranscriptWrite, terms_of};
 pub use usage::{BudgetLine, ReserveBudget, SettleUsage, UsageOfRun, UsedBudget, UsedCall};

@@ -39,6 +39,8 @@ pub struct NewRun {
     pub id: RunId,
     /// The span that its event came with, if that is to be kept.
     pub trace_parent: Option<TraceParent>,
+    /// The run that starts it as its child.
+    pub parent_run_id: Option<RunId>,
     pub agent_id: AgentId,
     pub agent_version: i64,
     pub runner_id: RunnerId,
@@ -252,12 +254,12 @@ fn inserting(backend: DbBackend, also: &str) -> String {
     format!(
         "INSERT INTO runs (lease_expires_at, id, workspace_id, event_id, agent_id, agent_version, runner_id, \
          endpoint_id, conversation_key, status, attempt, lease_epoch, lease_owner, started_at, last_sequence, \
-         deadline_at, snapshot_sha256, metadata, created_at, trace_parent{also}) SELECT {values} FROM rows"
+         deadline_at, snapshot_sha256, metadata, created_at, trace_parent, parent_run_id{also}) SELECT {values} FROM rows"
     )
 }
 
 /// The values of a run's own row.
-const OWN: usize = 20;
+const OWN: usize = 21;
 
 fn own_values(RunRow { event, run, begin }: &RunRow<'_>) -> [Value; OWN] {
     let attempt = begin.attempt();
@@ -283,6 +285,7 @@ fn own_values(RunRow { event, run, begin }: &RunRow<'_>) -> [Value; OWN] {
         "{}".into(),
         event.at.into(),
         run.trace_parent.map(|parent| parent.to_string()).into(),
+        run.parent_run_id.map(|parent| parent.to_string()).into(),
     ]
 }
 

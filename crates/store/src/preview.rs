@@ -39,6 +39,7 @@ impl Store {
         let candidates = with_runners(&self.readers, workspace, all, skills);
         Ok(Facts {
             unanswerable: None,
+            childless: None,
             candidates: candidates.await?.into(),
             place: None,
             live: live_runs(&self.readers, key.as_deref()).await?,

@@ -34,6 +34,8 @@ pub struct RunFilter {
     pub conversations: Option<ConversationsOf>,
     /// One conversation, by its key.
     pub conversation_key: Option<String>,
+    /// Only the child runs of this run.
+    pub parent_run_id: Option<RunId>,
 }
 
 /// Which part of a list of runs, and which way.
@@ -240,6 +242,10 @@ impl RunFilter {
             && self.conversations.is_none()
             && self.conversation_key.is_none();
         let is_live = |status: &RunStatus| !status.is_terminal();
+        // Child runs of one run are few.
+        if self.parent_run_id.is_some() {
+            return true;
+        }
         match &*self.statuses {
             [] => self.runner_id.is_none(),
             statuses => is_of_workspace && statuses.iter().all(is_live),
@@ -302,6 +308,9 @@ fn of(workspace: &WorkspaceId, filter: &RunFilter) -> Condition {
     if let Some(agent) = filter.agent_id {
         all = all.add(runs::Column::AgentId.eq(agent.to_string()));
     }
+    if let Some(parent) = filter.parent_run_id {
+        all = all.add(runs::Column::ParentRunId.eq(parent.to_string()));
+    }
     if let Some(runner) = &filter.runner_id {
         all = all.add(runs::Column::RunnerId.eq(runner.to_string()));
     }
@@ -358,6 +367,11 @@ pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
         error: json_if_any("runs.error", model.error)?,
         usage: json_if_any("runs.usage", model.usage)?,
         metadata: json("runs.metadata", model.metadata)?,
+        parent_run_id: model
+            .parent_run_id
+            .as_deref()
+            .map(|parent| parsed("runs.parent_run_id", row, parent))
+            .transpose()?,
         event_id: model.event_id,
         trace_parent: model.trace_parent.as_deref().and_then(TraceParent::parse),
         conversation_key: model.conversation_key,

@@ -24,7 +24,7 @@ use crate::sql::Sql;
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
-pub use upload::{BeginUpload, FinishUpload, GiveUpload, Uploaded, WriteChunk};
+pub use upload::{BeginUpload, FinishUpload, GiveUpload, PutIf, Uploaded, WriteChunk};
 
 /// The bytes of a chunk. A content has chunks 0..n of this size, the last one what is left.
 pub const CHUNK_BYTES: usize = 256 * 1024;

@@ -1,17 +1,20 @@
 //! Calls of tools under an idempotency key: the intent is committed before the call, the result after it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::tool_call::{Decision, Earlier, decide};
-use protocol::id::RunId;
+use protocol::id::{AgentId, RunId};
 use protocol::resources::ToolEffect;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, ExprTrait, PaginatorTrait,
-    QueryFilter,
+    QueryFilter, QuerySelect,
 };
 use uuid::Uuid;
 
+use crate::connect::Store;
+use crate::database_clock::{millis, read_now};
 use crate::entity::tool_calls;
 use crate::error::StoreError;
 use crate::state::hold_live_run;
@@ -23,9 +26,59 @@ pub const TOOL_CALLS: u64 = 1000;
 /// Whether a call of this process still goes on.
 pub type GoesOn = Arc<dyn Fn(Uuid) -> bool + Send + Sync>;
 
+/// How long a result is kept for later runs of a conversation.
+const KEPT: Duration = Duration::from_hours(7 * 24);
+
+/// The runs that share a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyOf {
+    /// The run that calls.
+    Run,
+    /// Every run of an agent in a conversation that calls this tool.
+    Conversation {
+        conversation_key: String,
+        agent: AgentId,
+        tool: String,
+    },
+}
+
+impl KeyOf {
+    /// The primary key of a row.
+    fn row(&self, run: RunId, key: &str) -> (String, String) {
+        match self {
+            Self::Run => (run.to_string(), key.to_owned()),
+            Self::Conversation {
+                conversation_key,
+                agent,
+                tool,
+            } => (
+                format!("conversation {conversation_key} {agent}"),
+                format!("{tool} {key}"),
+            ),
+        }
+    }
+
+    /// Runs of one conversation that use one key take turns.
+    fn lock(&self, run: RunId) -> Option<String> {
+        match self {
+            Self::Run => None,
+            Self::Conversation { .. } => Some(format!("tool calls {}", self.row(run, "").0)),
+        }
+    }
+
+    /// Until when a row is kept that no run takes with it.
+    fn kept_until(&self, at: i64) -> Option<i64> {
+        match self {
+            Self::Run => None,
+            Self::Conversation { .. } => Some(at.saturating_add(millis(KEPT))),
+        }
+    }
+}
+
 /// The intent to call a tool.
 pub struct BeginToolCall {
     pub run_id: RunId,
+    pub key_of: KeyOf,
     pub key: String,
     /// Never the same for two calls.
     pub call_id: Uuid,
@@ -57,6 +110,10 @@ impl Work for BeginToolCall {
     type Output = ToolCallBegun;
     const CHANGES_AGENTS: bool = false;
 
+    fn lock(&self) -> Option<String> {
+        self.key_of.lock(self.run_id)
+    }
+
     fn order(&self) -> Uuid {
         self.run_id.0
     }
@@ -65,10 +122,14 @@ impl Work for BeginToolCall {
         if !hold_live_run(tx, self.run_id).await? {
             return Ok(ToolCallBegun::RunEnded);
         }
-        let id = (self.run_id.to_string(), self.key.clone());
+        let id = self.key_of.row(self.run_id, &self.key);
+        let sharers = id.0.clone();
+        if self.key_of != KeyOf::Run {
+            self.forget_old(tx, &sharers).await?;
+        }
         let Some(row) = tool_calls::Entity::find_by_id(id).one(tx).await? else {
             let used = tool_calls::Entity::find()
-                .filter(tool_calls::Column::RunId.eq(self.run_id.to_string()))
+                .filter(tool_calls::Column::RunId.eq(sharers))
                 .count(tx)
                 .await?;
             if used >= TOOL_CALLS {
@@ -98,17 +159,29 @@ impl Work for BeginToolCall {
         tx: &DatabaseTransaction,
         _told: &Self::Output,
     ) -> Result<bool, StoreError> {
-        let id = (self.run_id.to_string(), self.key.clone());
+        let id = self.key_of.row(self.run_id, &self.key);
         let row = tool_calls::Entity::find_by_id(id).one(tx).await?;
         Ok(row.is_some_and(|row| row.call_id == self.call_id.to_string()))
     }
 }
 
 impl BeginToolCall {
+    /// Makes room for what comes: rows of a conversation that have had their time.
+    async fn forget_old(&self, tx: &DatabaseTransaction, sharers: &str) -> Result<(), StoreError> {
+        tool_calls::Entity::delete_many()
+            .filter(tool_calls::Column::RunId.eq(sharers))
+            .filter(tool_calls::Column::KeptUntil.lt(self.at))
+            .exec(tx)
+            .await?;
+        Ok(())
+    }
+
     fn row(&self) -> tool_calls::ActiveModel {
+        let (run_id, key) = self.key_of.row(self.run_id, &self.key);
         tool_calls::ActiveModel {
-            run_id: Set(self.run_id.to_string()),
-            key: Set(self.key.clone()),
+            run_id: Set(run_id),
+            key: Set(key),
+            kept_until: Set(self.key_of.kept_until(self.at)),
             call_id: Set(self.call_id.to_string()),
             request_sha256: Set(self.request_sha256.clone()),
             owner: Set(self.owner.clone()),
@@ -152,6 +225,7 @@ pub enum ToolCallEnd {
 #[derive(Clone, Debug)]
 pub struct FinishToolCall {
     pub run_id: RunId,
+    pub key_of: KeyOf,
     pub key: String,
     pub call_id: Uuid,
     pub end: ToolCallEnd,
@@ -174,8 +248,9 @@ impl Work for FinishToolCall {
 
     /// Applied twice, it says the same.
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        let run = tool_calls::Column::RunId.eq(self.run_id.to_string());
-        let key = tool_calls::Column::Key.eq(self.key.clone());
+        let (run, key) = self.key_of.row(self.run_id, &self.key);
+        let run = tool_calls::Column::RunId.eq(run);
+        let key = tool_calls::Column::Key.eq(key);
         let call = tool_calls::Column::CallId.eq(self.call_id.to_string());
         let ours = run.and(key).and(call);
         let changed = tool_calls::Entity::update_many().filter(ours.clone());
@@ -195,5 +270,40 @@ impl Work for FinishToolCall {
             }
         }
         Ok(())
+    }
+}
+
+struct SweepToolCalls;
+
+/// Rows of one transaction.
+const BATCH: u64 = 200;
+
+impl Work for SweepToolCalls {
+    type Output = u64;
+    const CHANGES_AGENTS: bool = false;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
+        let now = read_now(tx).await?;
+        let old: Vec<(String, String)> = tool_calls::Entity::find()
+            .select_only()
+            .column(tool_calls::Column::RunId)
+            .column(tool_calls::Column::Key)
+            .filter(tool_calls::Column::KeptUntil.lt(now))
+            .limit(BATCH)
+            .into_tuple()
+            .all(tx)
+            .await?;
+        let count = old.len() as u64;
+        for row in old {
+            tool_calls::Entity::delete_by_id(row).exec(tx).await?;
+        }
+        Ok(count)
+    }
+}
+
+impl Store {
+    /// Deletes results that were kept long enough for later runs of their conversation, a bounded number; says how many.
+    pub async fn sweep_tool_calls(&self) -> Result<u64, StoreError> {
+        self.write(SweepToolCalls).await
     }
 }

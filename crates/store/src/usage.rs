@@ -141,7 +141,7 @@ impl Work for SettleUsage {
         }
         let taken = reserved::take(tx, call.id).await?;
         for line in &self.lines {
-            let reserved = if taken.contains(&line.budget.name) {
+            let reserved = if taken.contains(&(line.budget.name.clone(), line.subject.clone())) {
                 self.reserved
             } else {
                 Amount::default()

@@ -12,9 +12,9 @@ use protocol::run::RunStatus;
 use store::{
     AppendResults, AreaAccess, AuditEntry, BeginToolCall, BeginUpload, BlobDeleted, Budget,
     CHUNK_BYTES, CloseAppends, Closed, Defer, DeleteBlob, EventFilter, FinishToolCall,
-    FinishUpload, Heard, Heartbeat, Ingested, InteractionFilter, OverBudget, PAGE_BYTES, PageBound,
-    PageBudget, Quota, ResultsAppended, RunFilter, RunWindow, STATE_KEYS, StateWritten, StoreError,
-    TOOL_CALLS, ToolCallBegun, ToolCallEnd, Uploaded, WriteChunk, result_digest,
+    FinishUpload, Heard, Heartbeat, Ingested, InteractionFilter, KeyOf, OverBudget, PAGE_BYTES,
+    PageBound, PageBudget, Quota, ResultsAppended, RunFilter, RunWindow, STATE_KEYS, StateWritten,
+    StoreError, TOOL_CALLS, ToolCallBegun, ToolCallEnd, Uploaded, WriteChunk, result_digest,
 };
 use uuid::Uuid;
 
@@ -52,6 +52,7 @@ fn area(bench: &Bench) -> AreaAccess {
 
 fn finish(bench: &Bench, run: &Run, key: &str, chunks: u64) -> FinishUpload {
     FinishUpload {
+        condition: None,
         run_id: run.id,
         access: area(bench),
         quota: ROOM,
@@ -464,6 +465,7 @@ async fn an_idempotency_key_is_kept_for_a_week(bench: Bench) {
 /// A call of the process `owner` at `at` that may take a second.
 fn begin(run: &Run, key: &str, owner: &str, at: i64) -> BeginToolCall {
     BeginToolCall {
+        key_of: KeyOf::Run,
         run_id: run.id,
         key: key.to_owned(),
         call_id: Uuid::now_v7(),
@@ -513,6 +515,7 @@ async fn a_call_of_a_tool_is_made_once_whoever_asks(bench: Bench) {
     );
 
     let finish = |end| FinishToolCall {
+        key_of: KeyOf::Run,
         run_id: run.id,
         key: "k".to_owned(),
         call_id,

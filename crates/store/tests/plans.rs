@@ -219,11 +219,10 @@ async fn generic_plans_of_writes_scan_no_table() {
     let leave_alone =
         GROWING.map(|table| format!("ALTER TABLE {table} SET (autovacuum_enabled = off)"));
     run_sql(&database, &leave_alone.join("; ")).await;
-    for step in ["empty", "large, without statistics", "large"] {
-        match step {
-            "empty" => {}
-            "large" => run_sql(&database, "ANALYZE").await,
-            _ => run_sql(&database, &fill(LARGE)).await,
+    grown_under_plans_of_empty_tables(&database).await;
+    for step in ["large, without statistics", "large"] {
+        if step == "large" {
+            run_sql(&database, "ANALYZE").await;
         }
         let before = reads(&database).await;
         let bench = open(&database).await;
@@ -232,15 +231,29 @@ async fn generic_plans_of_writes_scan_no_table() {
         for (table, (scans, entries)) in reads(&database).await {
             let (scans_before, entries_before) = before[&table];
             assert_eq!(scans - scans_before, 0, "scans of {table}, {step}");
-            // An empty table has no cheaper index, and a plan may read all live entries of a small one.
             let read = entries - entries_before;
-            assert!(
-                step == "empty" || read < LARGE,
-                "{read} index entries of {table}, {step}"
-            );
+            assert!(read < LARGE, "{read} index entries of {table}, {step}");
         }
     }
     database.drop().await;
+}
+
+/// Sessions make their plans on empty tables, keep them, and read few index entries when the tables have grown.
+async fn grown_under_plans_of_empty_tables(database: &OwnDatabase) {
+    // The server may count what was read on the small tables after the fill.
+    const MOST: i64 = 10 * LARGE;
+    let bench = open(database).await;
+    widths(&bench).await;
+    run_sql(database, &fill(LARGE)).await;
+    let before = reads(database).await;
+    widths(&bench).await;
+    close(bench).await;
+    for (table, (scans, entries)) in reads(database).await {
+        let (scans_before, entries_before) = before[&table];
+        assert_eq!(scans - scans_before, 0, "scans of {table}, grown");
+        let read = entries - entries_before;
+        assert!(read < MOST, "{read} index entries of {table}, grown");
+    }
 }
 
 /// Filters that let nothing through, in a table much larger than what one request looks at.

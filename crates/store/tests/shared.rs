@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::{AGENT, Bench, Holder, new_run, on_both};
-use domain::authorization::{Catalog, EventScope, Granted, ModelLimits, Subject};
+use domain::authorization::{Catalog, Considered, EventScope, Granted, ModelLimits, Subject};
 use domain::context::{ContextParts, build_context, context_json};
 use domain::state::Owner;
 use protocol::admin::AgentSpec;
@@ -66,8 +66,14 @@ impl Agent {
             has_conversation: true,
             ..EventScope::default()
         };
+        let considered = Considered {
+            catalog: &catalog,
+            registered_skills: &[],
+            peers: &[],
+            parent: None,
+        };
         Self {
-            granted: Granted::to(&catalog, &manifest, &spec, &[], scope),
+            granted: Granted::to(considered, &manifest, &spec, scope),
             spec_json: serde_json::to_string(&spec).unwrap(),
             spec,
             runner: manifest.id,
@@ -102,6 +108,8 @@ impl Agent {
             has_prompt: false,
             shows_interactions: false,
             registered_skills: &[],
+            peers: &[],
+            parent: None,
             owner: Owner {
                 workspace: &bench.workspace,
                 runner: &self.runner,

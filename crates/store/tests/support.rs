@@ -311,6 +311,7 @@ impl Bench {
             }),
             ready_bytes: 0,
             answers: None,
+            parent: None,
         }
     }
 
@@ -530,6 +531,7 @@ pub(crate) fn new_run(id: RunId) -> NewRun {
     NewRun {
         id,
         trace_parent: None,
+        parent_run_id: None,
         agent_id: AGENT,
         agent_version: 1,
         runner_id: "plugin:a/b/c".parse().unwrap(),

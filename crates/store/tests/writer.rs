@@ -327,6 +327,7 @@ async fn blobs_that_come_together_share_a_commit(bench: Bench) {
     let mut writing = JoinSet::new();
     for n in 0..20 {
         let finish = FinishUpload {
+            condition: None,
             run_id: run.id,
             access: AreaAccess {
                 workspace: bench.workspace.clone(),

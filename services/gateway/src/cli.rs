@@ -6,6 +6,7 @@ mod dev_command;
 mod explain;
 mod extract_text;
 mod gateway;
+mod graph;
 mod health;
 mod kb;
 mod keys;
@@ -66,6 +67,9 @@ enum Command {
     /// Put documents into knowledge bases, and search them.
     #[command(subcommand)]
     Kb(kb::KbCommand),
+    /// Check, render or run an action graph that a model declared. Needs no gateway and no model.
+    #[command(subcommand)]
+    Graph(graph::GraphCommand),
     /// Read a document from standard input: what the gateway asks of itself, in a process of its own.
     #[command(name = crate::knowledge::extract::COMMAND, hide = true)]
     ExtractText(extract_text::ExtractArguments),
@@ -121,6 +125,7 @@ pub async fn run() -> ExitCode {
         Command::Send(arguments) => send::send(arguments, json).await,
         Command::Explain(arguments) => explain::explain(arguments, json).await,
         Command::Kb(command) => kb::kb(command, json).await,
+        Command::Graph(command) => graph::graph(command, json),
         Command::ExtractText(arguments) => extract_text::extract_text(&arguments),
         Command::Failpoints => Ok(failpoints()),
         Command::Conform(arguments) => Ok(conform::conform(*arguments, json).await),

@@ -5,6 +5,7 @@
 
 pub mod appended;
 pub mod artifacts;
+pub mod children;
 pub mod denials;
 pub mod discovery;
 pub mod grant;
@@ -292,6 +293,7 @@ impl Runs {
                     return Ok(CancelOutcome::Ended(Box::new(settled)));
                 }
             }
+            runs.cancel_children(id).await;
             // It may have been let go meanwhile.
             let at = run.cancel_requested_at.unwrap_or(now);
             match runs.0.live.get(id) {

@@ -1,6 +1,8 @@
 //! The gateway as the agent needs it: a trait, so that the agent runs without a network.
 
 use protocol::JsonObject;
+use protocol::child_run::{ChildRun, ChildRunRequest};
+use protocol::context::AgentInput;
 use protocol::history::TranscriptItem;
 use protocol::host_api::{SteeringInputItem, SteeringMode};
 use protocol::knowledge::{RetrievalQuery, RetrievalResultEntry};
@@ -72,6 +74,14 @@ pub trait AgentHost: Send + Sync + 'static {
         key: &str,
     ) -> impl Future<Output = Answer<Value>> + Send;
 
+    /// Has another agent do a task in a child run, and waits for its end; once, however often this is asked under one key.
+    fn ask_agent(
+        &self,
+        agent: &str,
+        prompt: &str,
+        key: &str,
+    ) -> impl Future<Output = Answer<ChildRun>> + Send;
+
     /// Takes all that was sent to the conversation while the run works.
     fn pull_steering(&self) -> impl Future<Output = Answer<Vec<SteeringInputItem>>> + Send;
 }
@@ -125,6 +135,22 @@ impl AgentHost for Host {
 
     async fn call_tool(&self, name: &str, parameters: JsonObject, key: &str) -> Answer<Value> {
         Host::call_tool(self, name, parameters, Some(key)).await
+    }
+
+    async fn ask_agent(&self, agent: &str, prompt: &str, key: &str) -> Answer<ChildRun> {
+        let request = ChildRunRequest {
+            agent_id: agent.to_owned(),
+            input: AgentInput {
+                text: Some(prompt.to_owned()),
+                ..AgentInput::default()
+            },
+            context: JsonObject::new(),
+            grants: None,
+            deadline_seconds: None,
+            idempotency_key: key.to_owned(),
+        };
+        let child = self.spawn_child(&request).await?;
+        self.wait_for_child(&child.run_id).await
     }
 
     async fn pull_steering(&self) -> Answer<Vec<SteeringInputItem>> {

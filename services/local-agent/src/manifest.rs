@@ -5,7 +5,8 @@ use protocol::manifest::{
     AgentRunnerManifest, Capabilities, ContextPolicy, FormItem, I18n, Permissions, RunnerUsage,
 };
 use protocol::resources::{
-    ArtifactOperation, HistoryOperation, KnowledgeOperation, ModelOperation, ToolOperation,
+    AgentOperation, ArtifactOperation, HistoryOperation, KnowledgeOperation, ModelOperation,
+    ToolOperation,
 };
 
 /// The id under which the agent is offered unless its operator names another.
@@ -34,6 +35,7 @@ pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
             tools: ToolOperation::ALL.to_vec(),
             knowledge_bases: KnowledgeOperation::ALL.to_vec(),
             history: vec![HistoryOperation::Page],
+            agents: AgentOperation::ALL.to_vec(),
             // Read by the gateway, for models that look at pictures.
             artifacts: vec![ArtifactOperation::Read],
             ..Permissions::default()
@@ -72,6 +74,7 @@ mod tests {
             "models": ["invoke", "stream", "rerank", "count_tokens"], "tools": ["detail", "call"],
             "knowledge_bases": ["list", "retrieve"], "history": ["page"], "events": [], "artifacts": ["read"],
             "storage": [], "files": [], "platform_api": [], "interactions": [],
+            "agents": ["call"],
         });
         assert_eq!(manifest["permissions"], expected);
         for capability in [

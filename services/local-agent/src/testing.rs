@@ -53,6 +53,8 @@ pub(crate) struct Script {
     /// What each model does, call after call.
     pub(crate) models: HashMap<String, VecDeque<Vec<Step>>>,
     pub(crate) tools: HashMap<String, Tool>,
+    /// The child run that each agent is asked by.
+    pub(crate) agents: HashMap<String, Result<Value, Failing>>,
     /// `Err`: the count fails.
     pub(crate) count: Option<Result<u64, Failing>>,
     pub(crate) passages: HashMap<String, Result<Vec<Value>, Failing>>,

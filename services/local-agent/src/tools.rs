@@ -1,5 +1,6 @@
 //! The tools of a run: what the model is told of them, and its calls, carried out.
 
+mod agents;
 mod media;
 mod result;
 
@@ -48,6 +49,8 @@ pub(crate) struct Toolbox {
     pub(crate) tools: Vec<LlmTool>,
     /// The names of those that change nothing.
     readers: HashSet<String>,
+    /// The tool that asks other agents is among them.
+    asks_agents: bool,
     execution: ToolExecution,
     max_result_chars: usize,
 }
@@ -79,12 +82,19 @@ impl Toolbox {
         for tool in described {
             tools.extend(tool?);
         }
+        let asking = agents::tool(&resources.agents);
+        // A granted tool of the same name stands above it.
+        let asking =
+            asking.filter(|asking| tools.iter().all(|tool: &LlmTool| tool.name != asking.name));
+        let asks_agents = asking.is_some();
+        tools.extend(asking);
         tools.sort_by(|one: &LlmTool, other| one.name.cmp(&other.name));
         let readers = resources.tools.iter();
         let readers = readers.filter(|tool| tool.effect == Some(ToolEffect::Read));
         Ok(Self {
             tools,
             readers: readers.map(|tool| tool.tool_name.clone()).collect(),
+            asks_agents,
             execution: config.tool_execution,
             max_result_chars: config.max_tool_result_chars,
         })
@@ -185,6 +195,10 @@ impl Toolbox {
             Ok(parameters) => parameters,
             Err(error) => return Ok(Outcome::error(&error, self.max_result_chars)),
         };
+        if self.asks_agents && name == agents::NAME {
+            acts.add();
+            return agents::ask(host, &parameters, key, self.max_result_chars).await;
+        }
         let changes_nothing = self.readers.contains(name);
         if !changes_nothing {
             acts.add();

@@ -61,8 +61,15 @@ impl House {
         let (stage, proxy) = stage_of(StubRunner::start_as(runner()).await, configure).await?;
         let run = HeldRun::start(&stage, &message("m-1")).await;
         let mut reads = operations(&stage.client).await;
-        // The entry of this event brought no prompt, the run asks no question, and no response is stored.
-        let answers_nothing = ["get_prompt", "await_interaction", "get_response"];
+        // The entry of this event brought no prompt, the run asks no question and starts no child run, and no response is
+        // stored.
+        let answers_nothing = [
+            "get_prompt",
+            "await_interaction",
+            "get_response",
+            "get_child_run",
+            "page_child_run_events",
+        ];
         reads.retain(|one| {
             let answers = !answers_nothing.contains(&one.id.as_str());
             one.face == Face::Host && one.method == Method::GET && answers

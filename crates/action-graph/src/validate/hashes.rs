@@ -8,8 +8,8 @@ use crate::json::canonical;
 use crate::print::envelope;
 use crate::sha256;
 
-pub(super) fn set(draft: &mut Declaration) {
-    draft.source.accepted_sha256 = sha256::hex(canonical(&envelope(draft)));
+/// Sets the hash of the work.
+pub(super) fn set_semantic(draft: &mut Declaration) {
     let position = |id| draft.actions().iter().position(|action| action.id == id);
     let work: Vec<Value> = draft
         .actions()
@@ -22,6 +22,11 @@ pub(super) fn set(draft: &mut Declaration) {
     if !work.is_empty() {
         draft.source.semantic_sha256 = sha256::hex(canonical(&Value::from(work)));
     }
+}
+
+/// Sets the hash of the declaration in its final form, after limits have settled durability.
+pub(super) fn set_accepted(draft: &mut Declaration) {
+    draft.source.accepted_sha256 = sha256::hex(canonical(&envelope(draft)));
 }
 
 /// The work of an action without its names, titles and reasons.

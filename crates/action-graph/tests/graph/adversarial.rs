@@ -1,5 +1,6 @@
 //! Hostile and broken outputs: the expected code, no effect, a useful notice; and all pairs of them.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use action_graph::accept::Verdict;
@@ -15,8 +16,7 @@ use crate::support::{
     World, act, envelope, fenced, golden, graph_of, ok, play, read_action, read_call, world,
 };
 
-/// A number of the corpus, its name, the output, and the codes of which one must be given. Without codes, the output is
-/// accepted and runs nothing that its text names.
+/// A number of the corpus, its name, the output, and the codes of which one must be given.
 type Row = (u32, &'static str, ModelOutput, &'static [Code]);
 
 fn carrier(value: Value) -> ModelOutput {
@@ -476,6 +476,17 @@ fn words() -> Vec<Row> {
             &[Code::NoDeclaration],
         ),
     ]
+}
+
+/// Numbers 48 and 49 concern results: `private_results_cannot_be_asked_for` and `outputs_of_tools_declare_nothing`.
+#[test]
+fn corpus_has_all_fifty_numbers() {
+    let numbers: BTreeSet<_> = rows()
+        .into_iter()
+        .map(|row| row.0)
+        .chain([48, 49])
+        .collect();
+    assert!(numbers.into_iter().eq(1..=50));
 }
 
 /// Effects of an output: the tools that would run at once.

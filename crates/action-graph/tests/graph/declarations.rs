@@ -326,6 +326,18 @@ fn declared_effects_never_lower_the_class() {
 }
 
 #[test]
+fn one_durable_action_makes_the_graph_durable() {
+    for (persist, mode) in [(Value::Null, Mode::Ephemeral), (json!(true), Mode::Durable)] {
+        let actions = json!([
+            read_action("a", json!({})),
+            read_action("b", json!({"persist": persist}))
+        ]);
+        let accepted = world().accepted(&fenced(&envelope(actions, json!({})), ""));
+        assert_eq!(accepted.declaration.execution.mode, mode);
+    }
+}
+
+#[test]
 fn visibility_takes_the_strictest_word() {
     let action = read_action("a", json!({"data_visibility": "user"}));
     let private = read_action(

@@ -11,7 +11,9 @@ use action_graph::result::tokens::{clip_tail, estimate};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::support::{envelope, failed, fenced, golden, graph_of, ok, play, read_action, world};
+use crate::support::{
+    cases, envelope, failed, fenced, golden, graph_of, ok, play, read_action, world,
+};
 
 fn long() -> String {
     let lines = (0..3_000).map(|n| {
@@ -122,7 +124,7 @@ fn ends_are_delivered_once() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(60), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn observations_stay_within_their_budget(
@@ -147,6 +149,8 @@ proptest! {
         };
         for (id, one) in &shown {
             prop_assert_eq!(one.delivered.tokens, estimate(&one.text), "{}", id);
+            let is_mute = one.text.is_empty() && one.delivered.of_tokens > 0;
+            prop_assert!(!is_mute || one.delivered.asked == one.delivered.given, "{} lost its floor", id);
         }
         // A failure is cut only when every success is at the floor.
         let fails = |index: usize| sizes[index].1;

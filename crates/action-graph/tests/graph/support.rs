@@ -209,6 +209,12 @@ pub(crate) fn world() -> World {
     }
 }
 
+/// Cases of a property: `RUNNEL_GRAPHS`, else the default, with which a debug test ends within seconds.
+pub(crate) fn cases(default: u32) -> u32 {
+    let set = std::env::var_os("RUNNEL_GRAPHS").and_then(|text| text.to_str()?.parse().ok());
+    set.unwrap_or(default)
+}
+
 /// A carrier call of kind act.
 pub(crate) fn act(calls: Value) -> ModelOutput {
     ModelOutput::carrier(json!({"kind": "act", "message": "I look.", "calls": calls}).to_string())

@@ -5,11 +5,10 @@ use action_graph::catalog::Catalog;
 use action_graph::code::Code;
 use action_graph::declaration::{Choice, Decision};
 use action_graph::graph::{Graph, Status};
-use action_graph::node::Sent;
 use action_graph::output::ModelOutput;
 use action_graph::result::tokens::estimate;
 use action_graph::rules::{CarrierMode, Rules};
-use action_graph::schedule::{Actor, Event, Failure, Outcome, Why, step};
+use action_graph::schedule::{Actor, Event, Outcome, Why, step};
 use action_graph::transcript::{
     Attachment, CallTurn, Notice, ProtocolTurn, Replay, Turn, instruction, notice, parse,
     protocol_turn, render, replay,
@@ -17,9 +16,9 @@ use action_graph::transcript::{
 use proptest::prelude::*;
 use serde_json::json;
 
+use crate::states::{one_call, review, revised};
 use crate::support::{
-    act, budget, entries, envelope, failed, fenced, go_on, golden, graph_of, ok, play, read_action,
-    read_call, world,
+    act, budget, cases, entries, failed, go_on, golden, graph_of, ok, play, read_call, world,
 };
 
 fn user(text: &str) -> Turn {
@@ -46,8 +45,7 @@ fn request(turns: &[Turn]) -> String {
 
 #[test]
 fn seed_transcript_of_one_call() {
-    let output = ModelOutput::carrier(json!({"kind": "act", "message": "Inspect extension wiring.", "calls": [read_call("read_extension", json!({"args": {"path": "src/extension.ts"}}))]}).to_string());
-    let (_, turn) = turn_of(&output, &|_| {
+    let (_, turn) = turn_of(&one_call(), &|_| {
         ok(json!(
             "extension.ts registers the custom editor provider and command handlers."
         ))
@@ -62,23 +60,7 @@ fn seed_transcript_of_one_call() {
 
 #[test]
 fn seed_transcript_of_a_review() {
-    let inspect = json!({"type": "action", "id": "inspect_code", "title": "Inspect Code", "description": "Find toolbar components.",
-        "reason": "Review needs source locations.", "operation": "inspect_sources",
-        "executor": {"type": "tool", "target": "auto", "capabilities": ["filesystem", "search"]}, "input": {"pattern": "*toolbar*"},
-        "result_policy": {"return_to_model": "summary", "store_full": true}});
-    let review = json!({"type": "action", "id": "review_toolbar", "title": "Review Toolbar", "description": "Review toolbar button behavior.",
-        "reason": "The main request.", "operation": "review_code", "executor": {"type": "agent", "target": "auto", "capabilities": ["code_review", "frontend"]},
-        "depends_on": ["inspect_code"], "context_refs": ["action:inspect_code.summary"], "prompt_ref": "md:review_toolbar.prompt",
-        "result_policy": {"return_to_model": "structured", "store_full": true}});
-    let behind = "## review_toolbar.prompt\n\nReview each toolbar button.\n\n## user.visible\n\nI will inspect the toolbar.\n";
-    let output = fenced(
-        &envelope(
-            json!([inspect, review]),
-            json!({"title": "Toolbar Button Review"}),
-        ),
-        behind,
-    );
-    let (_, turn) = turn_of(&output, &|id| match id {
+    let (_, turn) = turn_of(&review(), &|id| match id {
         "inspect_code" => ok(json!({"files": ["Toolbar.vue", "ToolbarButton.vue"]})),
         _ => ok(json!({"findings": ["undo state is not wired", "the dropdown is hidden"]})),
     });
@@ -168,118 +150,10 @@ fn notices_are_shown_once() {
 }
 
 #[test]
-fn every_state_has_a_golden_turn() {
-    let mut text = String::new();
-    let mut show = |name: &str, turn: &Turn| {
-        text.push_str(&format!(
-            "== {name}\n{}",
-            render(std::slice::from_ref(turn))
-        ));
-    };
-    let mail = json!({"id": "mail", "type": "tool", "name": "send_mail", "args": {"to": "x", "text": "y"}});
-    show(
-        "waiting approval",
-        &turn_of(&act(json!([mail])), &|_| None).1,
-    );
-    let ask = json!({"id": "ask", "type": "tool", "name": "human.ask", "args": {"kind": "confirmation", "title": "Go on?"}});
-    show("waiting user", &turn_of(&act(json!([ask])), &|_| None).1);
-    let agent = json!({"id": "review", "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}, "title": "Review"});
-    show("child running", &turn_of(&act(json!([agent])), &|_| None).1);
-    let mystery = json!({"id": "m", "type": "tool", "name": "mystery"});
-    let lost = || {
-        Some(Outcome::Err(Failure::new(
-            Code::Timeout,
-            "no answer",
-            Sent::Maybe,
-        )))
-    };
-    show("uncertain", &turn_of(&act(json!([mystery])), &|_| lost()).1);
-    let skipped = json!([
-        read_action("a", json!({})),
-        read_action("b", json!({"when": {"action": "a", "is": "failed"}}))
-    ]);
-    show(
-        "skipped",
-        &turn_of(&fenced(&envelope(skipped, json!({})), ""), &|_| {
-            ok(json!("fine"))
-        })
-        .1,
-    );
-    let blocked = json!([
-        read_call("a", json!({})),
-        read_call("b", json!({"depends": "a"}))
-    ]);
-    show(
-        "blocked",
-        &turn_of(&act(blocked), &|_| failed(Code::ToolError, "no such file")).1,
-    );
-    let each = read_action(
-        "each",
-        json!({"input": {"path": {"$ref": "item"}}, "for_each": {"items": "input:event#/list", "max": 3, "max_failures": 1}}),
-    );
-    let each = fenced(&envelope(json!([each.clone()]), json!({})), "");
-    let mut world = world();
-    world.known.event = json!({"list": ["x", "y", "z"]});
-    let mut graph = graph_of(&world, &each);
-    let why = play(&mut graph, &|id| match id {
-        "each[1]" => failed(Code::ToolError, "no such file"),
-        _ => ok(json!("fine")),
-    });
-    show(
-        "for_each of three",
-        &Turn::Protocol(protocol_turn(&graph, why.expect("it ends"), budget())),
-    );
-    let private = json!([{"id": "s", "type": "tool", "name": "salaries"}, {"id": "l", "type": "tool", "name": "list", "args": {"of": {"$ref": "action:s.output#/sum"}}}]);
-    show(
-        "private",
-        &turn_of(&act(private), &|_| ok(json!({"sum": 7}))).1,
-    );
-    let (mut graph, _) = turn_of(
-        &act(json!([
-            read_call("a", json!({})),
-            read_call("b", json!({}))
-        ])),
-        &|_| None,
-    );
-    let why = go_on(&mut graph, Event::Cancel, &|_| None);
-    show(
-        "canceled",
-        &Turn::Protocol(protocol_turn(&graph, why.expect("it ends"), budget())),
-    );
-    golden("states.md", &text);
-}
-
-#[test]
 fn revised_graph_shows_its_new_actions() {
-    let value = envelope(
-        json!([
-            read_action("a", json!({})),
-            read_action("b", json!({"depends_on": ["a"]}))
-        ]),
-        json!({}),
-    );
-    let (mut graph, _) = turn_of(&fenced(&value, ""), &|_| failed(Code::ToolError, "no"));
-    let new = fenced(
-        &envelope(json!([read_action("c", json!({}))]), json!({})),
-        "",
-    );
-    let actions = world().accepted(&new).declaration.actions().to_vec();
-    let why = go_on(
-        &mut graph,
-        Event::Revise {
-            actions,
-            constants: [].into(),
-        },
-        &|_| ok(json!("c is read")),
-    );
-    golden(
-        "transcript-revised.md",
-        &render(&[Turn::Protocol(protocol_turn(
-            &graph,
-            why.expect("it ends"),
-            budget(),
-        ))]),
-    );
+    let (graph, why) = revised();
+    let turn = protocol_turn(&graph, why, budget());
+    golden("transcript-revised.md", &render(&[Turn::Protocol(turn)]));
 }
 
 #[test]
@@ -508,7 +382,7 @@ fn kinds(turns: &[Turn]) -> Vec<(u8, usize)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(300), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn transcripts_read_back_for_any_content(turns in prop::collection::vec(any_turn(), 0..5)) {

@@ -7,12 +7,15 @@ use std::sync::Arc;
 use protocol::admin::AgentSpec;
 use protocol::context::AvailableApis;
 use protocol::manifest::AgentRunnerManifest;
-use protocol::resources::{AgentResources, SkillResource, StateScope, StorageResource};
+use protocol::resources::{
+    AgentResource, AgentResources, SkillResource, StateScope, StorageResource,
+};
 use serde::Serialize;
 
 use super::trimming::Trimming;
 use super::{
-    AuthorizationSnapshot, Catalog, Decision, FrozenConversation, SNAPSHOT_VERSION, Subject,
+    AuthorizationSnapshot, Catalog, Decision, FrozenConversation, ParentGrant, SNAPSHOT_VERSION,
+    Subject,
 };
 use crate::canonical::canonical_json;
 use crate::state::scope_identity;
@@ -61,6 +64,18 @@ impl EventScope {
     }
 }
 
+/// All that a run may be granted something of.
+#[derive(Clone, Copy, Debug)]
+pub struct Considered<'a> {
+    pub catalog: &'a Catalog,
+    /// What runs of the same agent have registered.
+    pub registered_skills: &'a [SkillResource],
+    /// The agents that the policy of the agent names.
+    pub peers: &'a [AgentResource],
+    /// Of a child run: what it may have of its parent.
+    pub parent: Option<&'a ParentGrant<'a>>,
+}
+
 /// The part of an authorization that no single run is in.
 #[derive(Clone, Debug)]
 pub struct Granted {
@@ -82,22 +97,27 @@ struct Texts {
 }
 
 impl Granted {
-    /// Trims everything that exists through the four layers. `registered`: what runs of the same agent have
-    /// registered.
+    /// Trims everything that exists through the four layers, and for a child run by its parent.
     pub fn to(
-        catalog: &Catalog,
+        considered: Considered<'_>,
         manifest: &AgentRunnerManifest,
         agent: &AgentSpec,
-        registered: &[SkillResource],
         event: EventScope,
     ) -> Self {
-        let mut trimming = Trimming::new(manifest, agent);
+        let Considered {
+            catalog,
+            registered_skills: registered,
+            peers,
+            parent,
+        } = considered;
+        let mut trimming = Trimming::new(manifest, agent, parent);
         let models = trimming.models(&catalog.models);
         let mut tools = trimming.tools(&catalog.tools);
         let knowledge_bases = trimming.knowledge_bases(&catalog.knowledge_bases);
         let skills = trimming.skills(&catalog.skills, registered);
         tools.extend(trimming.skill_tools(&catalog.skill_tools, !skills.is_empty()));
         tools.extend(trimming.register_skill(catalog.register_skill.as_ref()));
+        let agents = trimming.agents(peers);
         let files = trimming.files(&catalog.files);
         let storage = trimming.storage();
         let (history_page, history_search) = trimming.history(event.has_conversation);
@@ -117,6 +137,7 @@ impl Granted {
             tools,
             knowledge_bases,
             skills,
+            agents,
             files,
             storage,
             ..AgentResources::default()
@@ -136,6 +157,7 @@ impl Granted {
             run_list,
             run_events_page: true,
             run_cancel: true,
+            child_runs: !resources.agents.is_empty(),
             ..AvailableApis::default()
         };
         Self {
@@ -164,6 +186,7 @@ impl Granted {
             workspace_id: owner.workspace.clone(),
             agent_id: owner.agent,
             agent_version: subject.agent_version,
+            ancestors: subject.parent.map(ParentGrant::lineage).unwrap_or_default(),
             runner_id: owner.runner.clone(),
             endpoint_id: subject.endpoint_id,
             event_id: subject.event_id.to_owned(),
@@ -201,6 +224,9 @@ impl Granted {
             "agent_version",
             &canonical(&snapshot.agent_version),
         );
+        if !snapshot.ancestors.is_empty() {
+            member(&mut text, "ancestors", &canonical_json(&snapshot.ancestors));
+        }
         member(&mut text, "available_apis", &texts.available_apis);
         member(
             &mut text,

@@ -1,6 +1,7 @@
 //! A layer only takes away: whatever is left out of any of the four, no more is granted than before.
 
 use proptest::prelude::*;
+use protocol::child_run::ChildGrants;
 use protocol::context::{ActorContext, SubjectContext};
 use serde_json::{Value, json};
 
@@ -23,6 +24,7 @@ const SAYINGS: &[(&str, &str, &[&str])] = &[
     ),
     ("permissions", "files", &["config", "knowledge"]),
     ("permissions", "interactions", &["request"]),
+    ("permissions", "agents", &["call"]),
     (
         "capabilities",
         "true",
@@ -37,6 +39,7 @@ const SAYINGS: &[(&str, &str, &[&str])] = &[
     ("policy", "artifacts", &["metadata", "read", "create"]),
     ("policy", "storage", &["plugin", "workspace", "binding"]),
     ("policy", "files", &["rules", "book"]),
+    ("policy", "agents", &["helper", "writer"]),
     ("agent", "true", &["state", "interactions"]),
     (
         "state",
@@ -128,6 +131,13 @@ impl Layers<'_> {
 
     /// With the text that is kept of it.
     fn with_text(&self) -> (AuthorizationSnapshot, String) {
+        self.of_parent(None)
+    }
+
+    /// Those of a child run of this parent.
+    fn of_parent(&self, parent: Option<&ParentGrant<'_>>) -> (AuthorizationSnapshot, String) {
+        let own = self.agent();
+        let peers = peers_of(&own);
         let (manifest, workspace) = (self.manifest(), WorkspaceId("default".to_owned()));
         let talk = ConversationIdentity {
             bot_id: String::new(),
@@ -148,6 +158,8 @@ impl Layers<'_> {
             shows_interactions: happens("interactions"),
             has_artifacts: happens("artifacts"),
             registered_skills: &registered_skills(),
+            peers: &peers,
+            parent,
             owner: Owner {
                 workspace: &workspace,
                 runner: &manifest.id,
@@ -158,12 +170,28 @@ impl Layers<'_> {
                 subject: Some(&order).filter(|_| happens("subject")),
             },
         };
-        let (registered, scope) = (subject.registered_skills, EventScope::of(&subject));
-        let granted = Granted::to(&catalog(), &manifest, &self.agent(), registered, scope);
+        let considered = Considered {
+            catalog: &catalog(),
+            registered_skills: subject.registered_skills,
+            peers: subject.peers,
+            parent: subject.parent,
+        };
+        let granted = Granted::to(considered, &manifest, &own, EventScope::of(&subject));
         let snapshot = granted.snapshot(&subject);
         let text = granted.text_of(&snapshot);
         (snapshot, text)
     }
+}
+
+fn peers_of(own: &AgentSpec) -> Vec<AgentResource> {
+    let named = |name: &str| AgentSpec {
+        name: name.to_owned(),
+        ..own.clone()
+    };
+    let others = ["helper", "writer", "other"].map(named);
+    let ids = [7, 8, 9].map(|id| AgentId(uuid::Uuid::from_u128(id)));
+    let nil = AgentId(uuid::Uuid::nil());
+    peers((nil, own), ids.into_iter().zip(&others))
 }
 
 /// All that a snapshot opens, as lines.
@@ -175,6 +203,7 @@ fn opened(snapshot: &AuthorizationSnapshot) -> BTreeSet<String> {
         tools,
         knowledge_bases,
         skills,
+        agents,
         files,
         storage,
         ..
@@ -196,6 +225,9 @@ fn opened(snapshot: &AuthorizationSnapshot) -> BTreeSet<String> {
     }
     for skill in skills {
         name("skill", json!(skill.skill_name));
+    }
+    for agent in agents {
+        name("agent", json!([agent.display_name, agent.operations]));
     }
     for file in files {
         name("file", file["id"].clone());
@@ -226,6 +258,7 @@ fn who_says_everything_opens_everything() {
         "tool [\"register_skill\",\"call\"]",
         "skill \"own\"",
         "file \"f2\"",
+        "agent [\"writer\",[\"call\"]]",
     ] {
         assert!(all.contains(line), "{line}: {all:#?}");
     }
@@ -237,7 +270,92 @@ fn who_says_everything_opens_everything() {
     );
 }
 
+/// A list of a request, absent in one of four cases.
+fn narrowing(ids: &'static [&'static str]) -> impl Strategy<Value = Option<Vec<String>>> {
+    let picked = proptest::sample::subsequence(ids, 0..=ids.len());
+    let picked = picked.prop_map(|ids| ids.into_iter().map(str::to_owned).collect());
+    proptest::option::weighted(0.75, picked)
+}
+
+fn grants() -> impl Strategy<Value = Option<ChildGrants>> {
+    let lists = (
+        narrowing(&["m1", "m2"]),
+        narrowing(&["search", "activate", "register_skill"]),
+        narrowing(&["k"]),
+        narrowing(&["s", "own"]),
+        narrowing(&["helper", "writer"]),
+    );
+    let grants = lists.prop_map(
+        |(models, tools, knowledge_bases, skills, agents)| ChildGrants {
+            models,
+            tools,
+            knowledge_bases,
+            skills,
+            agents,
+        },
+    );
+    proptest::option::of(grants)
+}
+
+/// The same layers, of an event as a child run has it.
+fn in_child(said: &[bool]) -> Vec<bool> {
+    let names = SAYINGS
+        .iter()
+        .flat_map(|(part, _, said)| said.iter().map(move |one| (*part, *one)));
+    let are_of_child = ["actor", "subject"];
+    said.iter()
+        .zip(names)
+        .map(|(said, (part, one))| *said && (part != "event" || are_of_child.contains(&one)))
+        .collect()
+}
+
+#[test]
+fn child_at_depth_three_starts_no_child() {
+    let said = vec![true; sayings()];
+    let mut snapshot = Layers(&said).authorized();
+    for depth in 1..=3_usize {
+        let parent = ParentGrant {
+            snapshot: &snapshot,
+            grants: None,
+        };
+        let (child, _) = Layers(&in_child(&said)).of_parent(Some(&parent));
+        assert_eq!(child.ancestors.len(), depth);
+        assert_eq!(child.resources.agents.is_empty(), depth == 3, "{depth}");
+        assert_eq!(child.available_apis.child_runs, depth < 3);
+        snapshot = child;
+    }
+    let decided = snapshot.decisions.iter().find(|one| one.kind == "agent");
+    let decided = decided.unwrap();
+    assert_eq!((decided.granted, decided.layer), (false, Layer::Parent));
+}
+
 proptest! {
+    #[test]
+    fn child_is_granted_no_more_than_its_parent(
+        above in proptest::collection::vec(proptest::bool::weighted(0.8), sayings()),
+        below in proptest::collection::vec(proptest::bool::weighted(0.9), sayings()),
+        grants in grants(),
+    ) {
+        let snapshot = Layers(&above).authorized();
+        let parent = ParentGrant { snapshot: &snapshot, grants: grants.as_ref() };
+        let below = in_child(&below);
+        let (child, text) = Layers(&below).of_parent(Some(&parent));
+        prop_assert_eq!(text, canonical_json(&child));
+        let (own, may) = (opened(&Layers(&below).authorized()), opened(&snapshot));
+        for line in opened(&child) {
+            prop_assert!(own.contains(&line) && may.contains(&line), "{line}");
+        }
+        let Some(grants) = grants else { return Ok(()) };
+        if let Some(tools) = grants.tools {
+            let names = child.resources.tools.iter().map(|one| &one.tool_name);
+            prop_assert!(names.into_iter().all(|name| tools.contains(name)));
+        }
+        if let Some(models) = grants.models {
+            let ids = child.resources.models.iter().map(|one| &one.model_id);
+            prop_assert!(ids.into_iter().all(|id| models.contains(id)));
+        }
+    }
+
     #[test]
     fn what_is_kept_of_a_snapshot_is_its_canonical_text(
         said in proptest::collection::vec(proptest::bool::weighted(0.8), sayings()),

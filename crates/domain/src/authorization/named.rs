@@ -1,8 +1,8 @@
 //! What a run asks for by its name.
 
 use protocol::resources::{
-    KnowledgeBaseResource, KnowledgeOperation, ModelOperation, ModelResource, SkillResource,
-    ToolOperation, ToolResource,
+    AgentOperation, AgentResource, KnowledgeBaseResource, KnowledgeOperation, ModelOperation,
+    ModelResource, SkillResource, ToolOperation, ToolResource,
 };
 
 use super::{AuthorizationSnapshot, NotGranted};
@@ -62,6 +62,21 @@ impl AuthorizationSnapshot {
             |one: &&KnowledgeBaseResource| one.operations.contains(&KnowledgeOperation::List);
         let listed = self.resources.knowledge_bases.iter().filter(is_listed);
         Ok(listed.cloned().collect())
+    }
+
+    /// A granted agent, by its id or its name. The reason does not tell whether the agent exists.
+    pub fn agent(&self, id: &str) -> Result<&AgentResource, NotGranted> {
+        let agents = &self.resources.agents;
+        let of_id = agents.iter().find(|one| one.agent_id == id);
+        let of_name = || {
+            let is_named = |one: &&AgentResource| one.display_name.as_deref() == Some(id);
+            agents.iter().find(is_named)
+        };
+        let found = of_id.or_else(of_name);
+        let granted = found.filter(|one| one.operations.contains(&AgentOperation::Call));
+        granted.ok_or(NotGranted {
+            operation: "agents:call",
+        })
     }
 
     /// A granted skill.

@@ -10,9 +10,10 @@ use protocol::resources::{
     StorageArea, StorageResource, ToolResource,
 };
 
-use super::{Decision, EventScope, Layer};
+use super::{Decision, EventScope, Layer, ParentGrant};
 use crate::form::{Selected, selected};
 
+mod agents;
 mod artifacts;
 mod interactions;
 mod skills;
@@ -24,6 +25,7 @@ const DECISIONS: usize = 32;
 pub(super) struct Trimming<'a> {
     manifest: &'a AgentRunnerManifest,
     agent: &'a AgentSpec,
+    parent: Option<&'a ParentGrant<'a>>,
     selected: Selected,
     pub(super) decisions: Vec<Decision>,
     pub(super) operations: BTreeSet<String>,
@@ -33,10 +35,15 @@ pub(super) struct Trimming<'a> {
 type Check = (Layer, bool, &'static str);
 
 impl<'a> Trimming<'a> {
-    pub(super) fn new(manifest: &'a AgentRunnerManifest, agent: &'a AgentSpec) -> Self {
+    pub(super) fn new(
+        manifest: &'a AgentRunnerManifest,
+        agent: &'a AgentSpec,
+        parent: Option<&'a ParentGrant<'a>>,
+    ) -> Self {
         Self {
             manifest,
             agent,
+            parent,
             selected: selected(&manifest.config_schema, &agent.config),
             decisions: Vec::with_capacity(DECISIONS),
             operations: BTreeSet::new(),
@@ -51,14 +58,18 @@ impl<'a> Trimming<'a> {
         operation: &'static str,
         checks: &[Check],
     ) -> bool {
-        let trimmed = checks.iter().find(|(_, passes, _)| !passes);
+        let trimmed = checks.iter().find(|(_, passes, _)| !passes).copied();
+        let trimmed = trimmed.or_else(|| {
+            let rule = self.parent?.refusal(kind, id, operation)?;
+            Some((Layer::Parent, false, rule))
+        });
         let granted = trimmed.is_none();
         let (layer, rule) = match trimmed {
             Some((Layer::Manifest, _, "")) => (
                 Layer::Manifest,
                 format!("permissions.{kind} lacks {operation}").into(),
             ),
-            Some((layer, _, rule)) => (*layer, Cow::from(*rule)),
+            Some((layer, _, rule)) => (layer, Cow::from(rule)),
             None => (Layer::EventScope, "every layer allows it".into()),
         };
         self.decisions.push(Decision {
@@ -355,7 +366,9 @@ impl<'a> Trimming<'a> {
 fn singular(kind: &'static str) -> &'static str {
     match kind {
         "knowledge_bases" => "knowledge_base",
-        "models" | "tools" | "skills" | "runs" | "artifacts" | "files" => &kind[..kind.len() - 1],
+        "models" | "tools" | "skills" | "agents" | "runs" | "artifacts" | "files" => {
+            &kind[..kind.len() - 1]
+        }
         other => other,
     }
 }

@@ -310,6 +310,7 @@ mod tests {
         let mut completed = Checked::Completed {
             finish_reason: format!("a{}", "é".repeat(100)),
             message: None,
+            outcome: None,
         };
         cut_ending(&mut completed, &mut shortened);
         let Checked::Completed { finish_reason, .. } = completed else {

@@ -7,7 +7,7 @@ use protocol::message::{Message, MessageContent, ToolCall};
 use protocol::resources::StateScope;
 use protocol::result::{
     ActionRequestedPayload, MessageCompletedPayload, ProcessorLogPayload, ResultType,
-    RunCompletedPayload, RunFailedPayload,
+    RunCompletedPayload, RunFailedPayload, RunOutcome,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -59,6 +59,7 @@ pub(super) enum Checked<'r> {
     Completed {
         finish_reason: String,
         message: Option<Message>,
+        outcome: Option<RunOutcome>,
     },
     Failed {
         code: String,
@@ -266,6 +267,7 @@ fn run_completed(data: &str) -> Result<Checked<'static>, PayloadFault> {
     let RunCompletedPayload {
         finish_reason,
         message,
+        outcome,
     } = payload;
     message
         .as_ref()
@@ -273,6 +275,7 @@ fn run_completed(data: &str) -> Result<Checked<'static>, PayloadFault> {
     Ok(Checked::Completed {
         finish_reason,
         message,
+        outcome,
     })
 }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use protocol::result::RunOutcome;
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -97,6 +98,8 @@ pub enum Effect {
 pub struct RunnerEnding {
     pub status: RunStatus,
     pub reason: String,
+    /// Of a completed run: whether its task is done, where the runner says so.
+    pub outcome: Option<RunOutcome>,
     /// `{code, message, retryable}`, null when the run completed.
     pub error: Value,
     /// The messages of the run, for transcript and output.

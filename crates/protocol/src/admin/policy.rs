@@ -47,6 +47,8 @@ pub struct ResourcePolicy {
     /// Names of `[[files]]`.
     pub files: IdList,
     /// Names or ids of agents that the runs may start child runs of. `"*"`: every other enabled agent of the workspace.
+    /// Left out when empty, for gateways that do not know it.
+    #[serde(skip_serializing_if = "IdList::is_empty")]
     pub agents: IdList,
 }
 
@@ -67,6 +69,11 @@ impl Default for IdList {
 }
 
 impl IdList {
+    /// True when the list names nothing.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Ids(ids) if ids.is_empty())
+    }
+
     /// True when the list names the id, or all.
     pub fn names(&self, id: &str) -> bool {
         match self {

@@ -6,6 +6,7 @@ use protocol::id::RunId;
 use protocol::run::{AgentRunEvent, Page};
 use reqwest::Method;
 
+use crate::host::interactions::{MOST_FAILURES, PAUSE, POLL_SECONDS};
 use crate::host::{Host, HostError, RunEventsQuery};
 
 impl Host {
@@ -30,6 +31,24 @@ impl Host {
         match self.polled(call, wait_seconds).await {
             Err(error) if error.is_not_found() => Ok(None),
             answer => answer.map(Some),
+        }
+    }
+
+    /// Waits until a child run has ended. Ends with an error at the deadline of this run, and after 30 calls in a row that
+    /// failed. Drop it to give up earlier: the child run goes on until this run ends.
+    pub async fn wait_for_child(&self, id: &RunId) -> Result<ChildRun, HostError> {
+        let mut failures = 0;
+        loop {
+            match self.child_run(id, POLL_SECONDS).await {
+                Ok(Some(child)) if child.status.is_terminal() => return Ok(child),
+                Ok(Some(_)) => failures = 0,
+                Ok(None) => return Err(HostError::invalid_argument("no such child run")),
+                Err(error) if error.retryable && failures < MOST_FAILURES => {
+                    failures += 1;
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 

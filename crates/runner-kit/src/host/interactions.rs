@@ -7,12 +7,12 @@ use reqwest::Method;
 
 use crate::host::{Host, HostError};
 
-/// How long one call of [`Host::wait_for_interaction`] waits, in seconds: within the idle timeouts of proxies.
-const POLL_SECONDS: u64 = 25;
+/// How long one call waits for an answer or an end, in seconds: within the idle timeouts of proxies.
+pub(super) const POLL_SECONDS: u64 = 25;
 /// Between a call that failed and the next one.
-const PAUSE: Duration = Duration::from_secs(1);
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
 /// Failed calls in a row, after which the last error is given.
-const MOST_FAILURES: u32 = 30;
+pub(super) const MOST_FAILURES: u32 = 30;
 
 impl Host {
     /// The state of an interaction that this run asked with `await: true`, by its `interaction_id`. Waits for the

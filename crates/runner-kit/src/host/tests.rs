@@ -432,6 +432,14 @@ async fn child_runs_have_their_routes() {
     )
     .await;
 
+    fake.answer(200, child.clone());
+    let mut ended = child.clone();
+    ended["status"] = json!("completed");
+    fake.answer(200, ended);
+    let waited = host.wait_for_child(&run.run_id).await.unwrap();
+    assert_eq!(waited.status, RunStatus::Completed);
+    check(&fake, &format!("GET /child-runs/{id}?wait_seconds=25")).await;
+
     fake.answer(200, child);
     host.cancel_child(&run.run_id, "enough").await.unwrap();
     check(&fake, &format!("POST /child-runs/{id}/cancel")).await;

@@ -9,6 +9,7 @@ pub struct Model {
     pub call_id: String,
     #[sea_orm(primary_key, auto_increment = false)]
     pub budget: String,
+    #[sea_orm(primary_key, auto_increment = false)]
     pub subject: String,
     pub window_start: i64,
     pub run_id: String,

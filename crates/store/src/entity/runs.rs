@@ -33,6 +33,7 @@ pub struct Model {
     pub finished_at: Option<i64>,
     pub pruned_at: Option<i64>,
     pub trace_parent: Option<String>,
+    pub parent_run_id: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

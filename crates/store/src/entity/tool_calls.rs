@@ -15,6 +15,8 @@ pub struct Model {
     pub expires_at: i64,
     pub result: Option<String>,
     pub at: i64,
+    /// Of a key that runs of a conversation share, in epoch milliseconds.
+    pub kept_until: Option<i64>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -120,6 +120,7 @@ async fn facts_of(
         let key = place.as_ref().map(|place| place.conversation_key.as_str());
         all_facts.push(Facts {
             unanswerable: None,
+            childless: None,
             candidates: common.candidates(tx, &event.workspace).await?,
             live: live_runs(tx, key.filter(|key| busy.contains(*key))).await?,
             place,

@@ -31,6 +31,26 @@ pub enum Uploaded {
     RunEnded,
     /// It took too long and was given up.
     Expired,
+    /// The blob under the name is not as the condition says; nothing changed.
+    Unmet,
+}
+
+/// What must hold of the blob under a name, so that another one takes its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PutIf {
+    /// There is none.
+    Absent,
+    /// It has this SHA-256, lower-case hex.
+    Matches(String),
+}
+
+impl PutIf {
+    fn holds(&self, before: Option<&storage_blobs::Model>) -> bool {
+        match self {
+            Self::Absent => before.is_none(),
+            Self::Matches(sha256) => before.is_some_and(|blob| blob.sha256 == *sha256),
+        }
+    }
 }
 
 /// Reserves room for a content of more than one chunk.
@@ -207,6 +227,8 @@ pub struct FinishUpload {
     /// Lower-case hex.
     pub sha256: String,
     pub content_type: String,
+    /// Checked in the transaction that points the name at the content.
+    pub condition: Option<PutIf>,
     pub audit: AuditEntry,
     /// Epoch milliseconds.
     pub at: i64,
@@ -239,6 +261,10 @@ impl Work for FinishUpload {
         {
             // Done before: the answer to that commit was lost, and it is tried again.
             return Ok(Uploaded::Written);
+        }
+        let condition = self.condition.as_ref();
+        if condition.is_some_and(|condition| !condition.holds(before.as_ref())) {
+            return Ok(Uploaded::Unmet);
         }
         if self.last > 0 {
             let begun = storage_garbage::Entity::delete_by_id(content.as_str())

@@ -112,17 +112,20 @@ impl ReserveBudget {
     }
 }
 
-/// Takes back what is reserved for a call. Gives the budgets of which something was: of others it was given back
-/// before, and the sums know.
+/// Takes back what is reserved for a call. Gives the budgets of which something was, each with its subject: of others
+/// it was given back before, and the sums know.
 pub(super) async fn take(
     tx: &impl ConnectionTrait,
     call_id: Uuid,
-) -> Result<HashSet<String>, StoreError> {
+) -> Result<HashSet<(String, String)>, StoreError> {
     let taken = budget_reservations::Entity::delete_many()
         .filter(budget_reservations::Column::CallId.eq(call_id.to_string()))
         .exec_with_returning(tx)
         .await?;
-    Ok(taken.into_iter().map(|row| row.budget).collect())
+    Ok(taken
+        .into_iter()
+        .map(|row| (row.budget, row.subject))
+        .collect())
 }
 
 struct HoldReservations {
@@ -180,7 +183,7 @@ impl Work for EndReservations {
                 window_start: row.window_start,
             };
             add(tx, sum, Amount::default(), amount_of(row)?).await?;
-            let key = (row.call_id.clone(), row.budget.clone());
+            let key = (row.call_id.clone(), row.budget.clone(), row.subject.clone());
             budget_reservations::Entity::delete_by_id(key)
                 .exec(tx)
                 .await?;

@@ -1,6 +1,7 @@
 //! The host API: what a runner calls back with its run token (host API §3).
 
 pub(super) mod artifacts;
+pub(super) mod child_runs;
 pub(super) mod events;
 pub(super) mod history;
 pub(super) mod interactions;

@@ -9,7 +9,8 @@ use protocol::JsonObject;
 use protocol::resources::ToolResource;
 use serde_json::{Value, json};
 use store::{
-    BeginToolCall, FinishToolCall, GoesOn, StoreError, ToolCallBegun, ToolCallEnd, sha256_hex,
+    BeginToolCall, FinishToolCall, GoesOn, KeyOf, StoreError, ToolCallBegun, ToolCallEnd,
+    sha256_hex,
 };
 use uuid::Uuid;
 
@@ -33,6 +34,7 @@ pub(super) struct KeptCall<'a> {
     pub(super) granted: &'a ToolResource,
     pub(super) skills: &'a SkillsOfRun<'a>,
     pub(super) key: &'a str,
+    pub(super) key_of: KeyOf,
 }
 
 impl KeptCall<'_> {
@@ -55,7 +57,7 @@ impl KeptCall<'_> {
             ToolCallBegun::Refused(decision) => Err(refusal(decision)),
             ToolCallBegun::TooMany => Err(ApiError::conflict(
                 "too_many_keys",
-                "the run has used 1000 idempotency keys; call without one",
+                "1000 idempotency keys are used in this scope; call without one",
             )),
             ToolCallBegun::RunEnded => Err(ApiError::unauthenticated()),
         }
@@ -69,6 +71,7 @@ impl KeptCall<'_> {
         let longest = i64::try_from(self.tool.timeout().as_millis()).unwrap_or(i64::MAX);
         let begin = BeginToolCall {
             run_id: self.caller.grant.run.id,
+            key_of: self.key_of.clone(),
             key: self.key.to_owned(),
             call_id: id,
             request_sha256: sha256_hex(canonical_json(&request).as_bytes()),
@@ -147,6 +150,7 @@ impl Drop for GoingOn {
 fn finish(call: &KeptCall<'_>, id: Uuid, end: ToolCallEnd) -> FinishToolCall {
     FinishToolCall {
         run_id: call.caller.grant.run.id,
+        key_of: call.key_of.clone(),
         key: call.key.to_owned(),
         call_id: id,
         end,

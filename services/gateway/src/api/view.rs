@@ -1,9 +1,10 @@
 //! Rows as callers see them.
 
 use protocol::JsonObject;
+use protocol::child_run::ChildRun;
 use protocol::history::TranscriptItem;
 use protocol::raw::RawJson;
-use protocol::run::{AgentRun, RunClaim};
+use protocol::run::{AgentRun, RunClaim, RunStatus};
 
 use domain::authorization::FrozenConversation;
 use domain::run::Run;
@@ -27,6 +28,7 @@ pub(super) fn agent_run(run: Run, conversation: Option<&FrozenConversation>) -> 
         run_id: run.id,
         event_id: run.event_id,
         agent_id: run.agent_id,
+        parent_run_id: run.parent_run_id,
         binding_id: None,
         runner_id: run.runner_id,
         conversation_id: part(|c| &c.conversation_id),
@@ -50,6 +52,30 @@ pub(super) fn agent_run(run: Run, conversation: Option<&FrozenConversation>) -> 
         cost: None,
         metadata: run.metadata,
     }
+}
+
+/// A child run, as its parent sees it. `None`: no run started it.
+pub(super) fn child_run(run: Run) -> Option<ChildRun> {
+    let seconds = |millis: i64| millis.div_euclid(1000);
+    let is_completed = run.status == RunStatus::Completed;
+    let outcome = run.metadata.value().get("outcome").cloned();
+    let outcome = outcome.and_then(|outcome| serde_json::from_value(outcome).ok());
+    Some(ChildRun {
+        run_id: run.id,
+        parent_run_id: run.parent_run_id?,
+        agent_id: run.agent_id,
+        status: run.status,
+        created_at: seconds(run.created_at),
+        finished_at: run.finished_at.map(seconds),
+        deadline_at: seconds(run.deadline_at),
+        // That of a run that completed is its finish reason.
+        finish_reason: run.status_reason.clone().filter(|_| is_completed),
+        status_reason: run.status_reason,
+        outcome: outcome.filter(|_| is_completed),
+        output: run.output,
+        error: run.error,
+        usage: run.usage.filter(RawJson::is_object),
+    })
 }
 
 /// Which way a page of history goes.

@@ -102,6 +102,7 @@ fn greeting(playground: &Playground, data_dir: &Path) -> String {
          data     {data}\n\
          settings {settings}\n\
          agent    {agent} → {runner}\n\
+         planner  runnel send --conversation planner \"Put a note about Runnel on the board\"\n\
          model    {model}\n\
          tool     {tools}, by MCP\n\
          knows    {base}, a knowledge base of {passages} passages\n\

@@ -1,6 +1,8 @@
 //! `runnel send`: post a message, watch its run, and go on with the conversation.
 
 mod conversation;
+mod graph_list;
+mod questions;
 mod screen; // what is seen of a run
 mod sending; // one message, to the end of its run
 mod tool_line;
@@ -13,6 +15,7 @@ use anyhow::{Context as _, bail};
 use crate::cli::gateway::{Gateway, GatewayArguments};
 use crate::cli::output;
 use conversation::Conversation;
+use sending::Input;
 
 #[derive(clap::Args)]
 pub(super) struct SendArguments {
@@ -49,7 +52,10 @@ pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result
         None if std::io::stdin().is_terminal() => return chat(&gateway, conversation, json).await,
         None => whole_input()?,
     };
-    sending::say(&gateway, conversation.id(), &text, json).await
+    let asks = std::io::stdin().is_terminal() && !json;
+    let mut input = prompted;
+    let input: Option<Input<'_>> = if asks { Some(&mut input) } else { None };
+    sending::say(&gateway, conversation.id(), &text, (json, input)).await
 }
 
 /// One message a line, until the input ends. One that fails does not end it.
@@ -75,13 +81,25 @@ async fn chat(
                 output::remark(&format!("conversation {}", conversation.id()));
             }
             text => {
-                let said = sending::say(gateway, conversation.id(), text, json).await;
+                let mut input = prompted;
+                let input: Option<Input<'_>> = if json { None } else { Some(&mut input) };
+                let said = sending::say(gateway, conversation.id(), text, (json, input)).await;
                 if let Err(error) = said {
                     output::error(&error, json);
                 }
             }
         }
     }
+}
+
+/// The next line after a prompt; `None` at the end of the input.
+fn prompted(prompt: &str) -> anyhow::Result<Option<String>> {
+    output::remark_piece(prompt);
+    let line = line()?;
+    if line.is_none() {
+        output::remark("");
+    }
+    Ok(line)
 }
 
 /// The next line; `None` at the end of the input.

@@ -28,6 +28,8 @@ pub struct McpServerEntry {
     pub prefix: String,
     /// `read`, `write` or `irreversible`, by the name that the server has.
     pub effects: BTreeMap<String, String>,
+    /// Whether a repeated call changes nothing more, by the name that the server has.
+    pub idempotent: BTreeMap<String, bool>,
     /// How long one call may take.
     pub timeout: Duration,
 }
@@ -56,6 +58,10 @@ impl McpServerEntry {
         let effects = table.entries("effects", |name, value| {
             Ok::<_, String>((name.to_owned(), one_of(EFFECTS)(value)?))
         });
+        let idempotent = table.entries("idempotent", |name, value| {
+            let is_said = value.as_bool().ok_or("must be true or false")?;
+            Ok::<_, &'static str>((name.to_owned(), is_said))
+        });
         let timeout = table.optional("timeout_seconds", seconds(0.1..=3600.0));
         table.close()?;
         Ok(Self {
@@ -64,6 +70,7 @@ impl McpServerEntry {
             tools: tools?.flatten(),
             prefix: prefix?.unwrap_or_default(),
             effects: effects?.into_iter().collect(),
+            idempotent: idempotent?.into_iter().collect(),
             timeout: timeout?.unwrap_or(DEFAULT_TIMEOUT),
         })
     }

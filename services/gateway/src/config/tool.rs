@@ -15,11 +15,12 @@ use super::tool_url::UrlTemplate;
 pub const GATEWAY_TOOLS: [&str; 1] = ["get_current_time"];
 
 /// What the MCP face and the tools about skills are called: no other tool may have these names.
-pub const RESERVED_TOOLS: [&str; 8] = [
+pub const RESERVED_TOOLS: [&str; 9] = [
     "list_assets",
     "get_current_event",
     "history_page",
     "retrieve_knowledge",
+    "child_run",
     "list_skills",
     "activate",
     "read_skill_file",
@@ -41,6 +42,8 @@ pub struct ToolEntry {
     pub operations: Vec<String>,
     /// `read`, `write` or `irreversible`.
     pub effect: Option<String>,
+    /// Whether a repeated call with the same parameters changes nothing more.
+    pub idempotent: Option<bool>,
     /// `None`: a tool of the gateway's own.
     pub http: Option<HttpToolEntry>,
 }
@@ -65,6 +68,9 @@ impl ToolEntry {
         let parameters = table.optional("parameters", object);
         let operations = table.optional("operations", some_of(&["detail", "call"]));
         let effect = table.optional("effect", one_of(EFFECTS));
+        let idempotent = table.optional("idempotent", |value| {
+            value.as_bool().ok_or("must be true or false")
+        });
         let http = read_http(&mut table);
         let sound = check_kind(&mut table, &tool_name, &http, &parameters);
         table.close()?;
@@ -78,6 +84,7 @@ impl ToolEntry {
             operations: operations
                 .unwrap_or_else(|| ["detail", "call"].map(str::to_owned).to_vec()),
             effect: effect?,
+            idempotent: idempotent?,
             http: http?,
         })
     }

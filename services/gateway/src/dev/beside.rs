@@ -1,11 +1,12 @@
 //! What the playground serves beside the gateway, each on a loopback port of its own and reached over HTTP like
-//! any other: the Local Agent, the echo runner, the coding agents and connectors of the command line, and a server with
-//! one tool.
+//! any other: the Local Agent, the protocol agent, the echo runner, the coding agents and connectors of the command line,
+//! and a server with tools.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use protocol_agent::ProtocolAgent;
 use runner_kit::Runner;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +24,7 @@ pub(super) struct Addresses {
     pub(super) agent: SocketAddr,
     pub(super) echo: SocketAddr,
     pub(super) clock: SocketAddr,
+    pub(super) planner: SocketAddr,
     /// Absent without harnesses.
     pub(super) harness: Option<SocketAddr>,
     /// Absent without connectors.
@@ -50,6 +52,10 @@ impl Beside {
         let echo = self.serve_runner("echo", echo, data_dir).await?;
         let clock = clock_server::router(Clock::system());
         let clock = self.serve("clock", clock).await?;
+        let planner = ProtocolAgent::runner(protocol_agent::manifest::RUNNER_ID.parse()?);
+        let planner = self
+            .serve_runner("protocol-agent", planner, data_dir)
+            .await?;
         let mut served = None;
         if !harnesses.is_empty() {
             let runners =
@@ -65,6 +71,7 @@ impl Beside {
             agent,
             echo,
             clock,
+            planner,
             harness: served,
             connectors,
         })

@@ -1,6 +1,7 @@
-//! A server of one tool, to be met by the Model Context Protocol: it tells the time.
+//! A server of two tools, by the Model Context Protocol: one tells the time, one posts notes on a board in memory.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub(super) use axum::Router;
 use chrono::{DateTime, FixedOffset, Utc};
@@ -18,14 +19,52 @@ use serde_json::{Value, json};
 
 use crate::clock::Clock;
 
-/// The name of the tool.
-pub(super) const TOOL: &str = "current_time";
+/// Tells the time.
+const TOOL: &str = "current_time";
+/// Posts a note.
+const POST: &str = "post_note";
+/// Notes that the board keeps; the oldest makes room.
+const MOST_NOTES: usize = 100;
+/// Characters of a note.
+const MOST_CHARACTERS: usize = 2_000;
 /// The offsets that are in use: hours from UTC.
 const LEAST: f64 = -12.0;
 const MOST: f64 = 14.0;
 
 #[derive(Clone)]
-struct ClockServer(Clock);
+struct ClockServer {
+    clock: Clock,
+    board: Arc<Mutex<Board>>,
+}
+
+/// Notes, the newest last, and how many there were in all.
+#[derive(Default)]
+struct Board {
+    notes: VecDeque<String>,
+    posted: u64,
+}
+
+impl Board {
+    fn post(&mut self, arguments: &JsonObject) -> Result<String, String> {
+        let member = |name: &str| arguments.get(name).and_then(Value::as_str).map(str::trim);
+        let text = member("text").filter(|text| !text.is_empty());
+        let text = text.ok_or("text must be a text")?;
+        let note = match member("time") {
+            Some(time) => format!("{text}\n({time})"),
+            None => text.to_owned(),
+        };
+        if note.chars().count() > MOST_CHARACTERS {
+            return Err(format!("a note has at most {MOST_CHARACTERS} characters"));
+        }
+        if self.notes.len() == MOST_NOTES {
+            self.notes.pop_front();
+        }
+        self.posted += 1;
+        let told = format!("Note {}:\n{note}", self.posted);
+        self.notes.push_back(note);
+        Ok(told)
+    }
+}
 
 /// Streamable HTTP at `/mcp`, stateless, for programs of this machine: other names than its own are refused, and so
 /// are web pages, by their `Origin`.
@@ -35,7 +74,11 @@ pub(super) fn router(clock: Clock) -> Router {
         .with_json_response(true)
         .enforce_origin_validation();
     let sessions = Arc::new(NeverSessionManager::default());
-    let service = StreamableHttpService::new(move || Ok(ClockServer(clock)), sessions, config);
+    let server = ClockServer {
+        clock,
+        board: Arc::default(),
+    };
+    let service = StreamableHttpService::new(move || Ok(server.clone()), sessions, config);
     Router::new().route_service("/mcp", service)
 }
 
@@ -51,7 +94,10 @@ impl ServerHandler for ClockServer {
         _page: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(vec![described()]))
+        Ok(ListToolsResult::with_all_items(vec![
+            described(),
+            described_board(),
+        ]))
     }
 
     async fn call_tool(
@@ -59,10 +105,17 @@ impl ServerHandler for ClockServer {
         request: CallToolRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        if request.name != TOOL {
-            return Err(ErrorData::invalid_params("there is no such tool", None));
-        }
-        let told = told(self.0.now_ms(), &request.arguments.unwrap_or_default());
+        let arguments = request.arguments.unwrap_or_default();
+        let told = match &*request.name {
+            TOOL => told(self.clock.now_ms(), &arguments),
+            POST => {
+                let board = self.board.lock();
+                board
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .post(&arguments)
+            }
+            _ => return Err(ErrorData::invalid_params("there is no such tool", None)),
+        };
         let result = match told {
             Ok(time) => CallToolResult::success(vec![ContentBlock::text(time)]),
             Err(why) => CallToolResult::error(vec![ContentBlock::text(why)]),
@@ -87,6 +140,25 @@ fn described() -> Tool {
         Arc::new(schema),
     )
     .with_annotations(ToolAnnotations::new().read_only(true))
+}
+
+fn described_board() -> Tool {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "text": {"type": "string", "description": "The note."},
+            "time": {"type": "string", "description": "The time that stands below it."},
+        },
+        "required": ["text"],
+        "additionalProperties": false,
+    });
+    let schema = schema.as_object().cloned().unwrap_or_default();
+    Tool::new_with_raw(
+        POST,
+        Some("Posts a note on the board of this playground. It cannot be taken back.".into()),
+        Arc::new(schema),
+    )
+    .with_annotations(ToolAnnotations::new().destructive(true))
 }
 
 /// The time as people say it; an error is for the model, which may ask better.
@@ -140,6 +212,26 @@ mod tests {
             let answer = router.clone().oneshot(request).await.unwrap();
             assert_eq!(answer.status().as_u16(), status, "{origin:?}");
         }
+    }
+
+    #[test]
+    fn boards_number_notes_and_refuse_long_ones() {
+        let mut board = Board::default();
+        let mut post = |arguments: Value| board.post(arguments.as_object().unwrap());
+        assert_eq!(
+            post(json!({"text": "a", "time": "9:00"})).unwrap(),
+            "Note 1:\na\n(9:00)"
+        );
+        assert!(post(json!({"text": " "})).is_err());
+        assert!(post(json!({"text": "x".repeat(2_001)})).is_err());
+        for n in 2..=MOST_NOTES + 1 {
+            assert!(
+                post(json!({"text": "b"}))
+                    .unwrap()
+                    .starts_with(&format!("Note {n}:"))
+            );
+        }
+        assert_eq!(board.notes.len(), MOST_NOTES);
     }
 
     fn check(arguments: &Value, expected: &str) {

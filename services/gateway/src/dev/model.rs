@@ -20,6 +20,10 @@ use egress::{AllowRule, parse_plain_url};
 
 const SCRIPT: &str = include_str!("script.toml");
 const SCRIPT_FILE: &str = "script.toml";
+/// The planner's, with its model's name.
+const PLAN: &str = include_str!("planner.toml");
+const PLAN_FILE: &str = "planner.toml";
+const PLANNER: &str = "plan";
 const SETTINGS: &str = "runnel.toml";
 const OPENAI: &str = "https://api.openai.com/v1";
 /// At OpenAI itself, where nobody names another: small, and it calls tools.
@@ -57,6 +61,8 @@ pub(super) struct ChosenModel {
     pub(super) rule: Option<String>,
     provider: Value,
     model: Value,
+    /// The planner's script, where a script is the model.
+    plan: Option<PathBuf>,
 }
 
 /// Chooses it; a script is written to `data_dir`.
@@ -72,20 +78,48 @@ pub(super) async fn choose(data_dir: &Path, wanted: Wanted) -> anyhow::Result<Ch
     }
     let file = data_dir.join(SCRIPT_FILE);
     write_private(&file, SCRIPT)?;
+    let plan = data_dir.join(PLAN_FILE);
+    write_private(&plan, PLAN)?;
     Ok(ChosenModel {
         model_id: "script".to_owned(),
         rule: None,
         provider: json!({"name": "script", "kind": "scripted", "script": file.to_string_lossy()}),
         model: json!({"model_id": "script", "provider": "script"}),
+        plan: Some(plan),
         origin: Origin::Script { file },
     })
 }
 
 impl ChosenModel {
+    /// The model of the planner.
+    pub(super) fn planner(&self) -> &str {
+        if self.plan.is_some() {
+            PLANNER
+        } else {
+            &self.model_id
+        }
+    }
+
+    /// The models of the planner and of its child runs, as values of TOML.
+    pub(super) fn planner_models(&self) -> String {
+        let mut models = vec![self.planner(), &self.model_id];
+        models.dedup();
+        let models = models.iter().map(|model| toml_text::value(&json!(model)));
+        models.collect::<Vec<_>>().join(", ")
+    }
+
     /// As it stands in a configuration.
     pub(super) fn tables(&self) -> String {
-        let tables = [("model_providers", &self.provider), ("models", &self.model)];
-        let tables = tables.map(|(array, table)| {
+        let plan = self.plan.as_ref().map(|file| {
+            let file = file.to_string_lossy();
+            let provider = json!({"name": PLANNER, "kind": "scripted", "script": file});
+            [provider, json!({"model_id": PLANNER, "provider": PLANNER})]
+        });
+        let mut tables = vec![("model_providers", &self.provider), ("models", &self.model)];
+        if let Some([provider, model]) = &plan {
+            tables.extend([("model_providers", provider), ("models", model)]);
+        }
+        let tables = tables.into_iter().map(|(array, table)| {
             let entries = table.as_object().into_iter().flatten();
             let line = |(key, value): (&String, &Value)| {
                 format!("{} = {}", toml_text::key(key), toml_text::value(value))
@@ -93,7 +127,7 @@ impl ChosenModel {
             let lines: Vec<_> = entries.map(line).collect();
             format!("[[{array}]]\n{}", lines.join("\n"))
         });
-        tables.join("\n\n")
+        tables.collect::<Vec<_>>().join("\n\n")
     }
 }
 
@@ -117,6 +151,7 @@ async fn of_environment(variables: OpenAiVariables) -> anyhow::Result<ChosenMode
     Ok(ChosenModel {
         provider: json!({"name": "openai", "kind": "openai", "base_url": base_url, "api_keys": keys}),
         model: json!({"model_id": model_id, "provider": "openai"}),
+        plan: None,
         origin: Origin::Environment { base_url },
         model_id,
         rule,
@@ -161,6 +196,7 @@ async fn of_file(path: &Path) -> anyhow::Result<Option<ChosenModel>> {
     };
     Ok(Some(ChosenModel {
         model_id: model["model_id"].as_str().unwrap_or_default().to_owned(),
+        plan: None,
         origin: Origin::File,
         rule,
         model: Value::Object(model.clone()),

@@ -52,10 +52,11 @@ fn text(
         agent,
         echo,
         clock,
+        planner,
         harness,
         connectors: service,
     } = beside;
-    let own: Vec<_> = [agent, echo, clock]
+    let own: Vec<_> = [agent, echo, clock, planner]
         .into_iter()
         .chain(harness)
         .chain(service)
@@ -73,6 +74,9 @@ fn text(
         ("{agent_url}", format!("http://{agent}")),
         ("{echo_url}", format!("http://{echo}")),
         ("{clock_url}", format!("http://{clock}")),
+        ("{planner_url}", format!("http://{planner}")),
+        ("{planner_models}", model.planner_models()),
+        ("{planner_model}", within(model.planner())),
         ("{database}", within(&sqlite_url(data_dir))),
         ("{model_id}", within(&model.model_id)),
         ("{data}", within(&data_dir.to_string_lossy())),

@@ -44,7 +44,9 @@ pub use schema::SCHEMA_BYTES;
 pub use skill::{
     RegisteredPackage, Registrar, Registration, SkillPackage, SkillTool, SkillsOfRun, packages_in,
 };
-pub use specs::{HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolSpec, ToolSpecs};
+pub use specs::{
+    HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolFacts, ToolSpec, ToolSpecs,
+};
 
 /// Calls of HTTP tools that go on at a time. Three quarters of them are the most for runs of one endpoint, and for
 /// one tool; the next one waits within its own time.

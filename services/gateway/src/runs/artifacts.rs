@@ -24,7 +24,7 @@ use uuid::Uuid;
 use crate::outbound::artifact::{PlaceError, Writing};
 use crate::runs::Runs;
 
-pub(super) use attached::{AttachError, announced_attachments, may_have_files};
+pub(super) use attached::{AttachError, Uploads, announced_attachments, may_have_files};
 pub use body::BodyFiles;
 pub use files::{FileError, OwnFile, enter_file};
 pub use reading::Readable;

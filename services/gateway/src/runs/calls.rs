@@ -29,6 +29,8 @@ const CATALOG_WORKS: usize = 1;
 const WAITS: usize = 1;
 /// Calls of one run that wait at once for answers of persons.
 const INTERACTION_WAITS: usize = 8;
+/// Calls of one run that wait at once for child runs: one for each that it may start.
+const CHILD_WAITS: usize = 16;
 /// Host calls of one run in one second.
 const CALLS_PER_SECOND: u32 = 500;
 /// Runs that are counted at a time. More have not called within one second in practice; what comes on
@@ -51,6 +53,7 @@ struct Count {
     uploads: Places<UPLOADS>,
     waits: Places<WAITS>,
     interaction_waits: Places<INTERACTION_WAITS>,
+    child_waits: Places<CHILD_WAITS>,
     tool_calls: Places<TOOL_CALLS>,
     model_calls: Places<MODEL_CALLS>,
     retrievals: Places<RETRIEVALS>,
@@ -83,6 +86,7 @@ impl Count {
             && self.uploads.are_free()
             && self.waits.are_free()
             && self.interaction_waits.are_free()
+            && self.child_waits.are_free()
             && self.tool_calls.are_free()
             && self.model_calls.are_free()
             && self.retrievals.are_free()
@@ -191,6 +195,11 @@ impl Runs {
     /// The same for a call that waits for the answer of a person.
     pub fn begin_interaction_wait(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
         self.place(grant, |count| &mut count.interaction_waits)
+    }
+
+    /// The same for a call that waits for the end of a child run.
+    pub fn begin_child_wait(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
+        self.place(grant, |count| &mut count.child_waits)
     }
 
     /// The same for a call of a model.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use domain::admission::{Admission, admit};
 use domain::artifact::has_artifacts;
-use domain::authorization::{AuthorizationSnapshot, EventScope, Granted, Subject};
+use domain::authorization::{AuthorizationSnapshot, Granted, Subject, peers};
 use domain::binding::{Resolution, resolve};
 use domain::canonical::canonical_json;
 use domain::event::conversation_of;
@@ -19,6 +19,7 @@ use domain::trace::TraceParent;
 use protocol::admin::AgentSpec;
 use protocol::event::{EventAccepted, EventEnvelope, MESSAGE_RECEIVED};
 use protocol::id::{AgentId, EndpointId, RunId, WorkspaceId};
+use protocol::resources::AgentResource;
 use protocol::run::RunStatus;
 use store::{
     Candidate, Capacities, Decide, EndpointAddress, Facts, FirstAttempt, NewRun, Plan,
@@ -27,6 +28,7 @@ use store::{
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::runs::children::ChildOf;
 use crate::runs::known_agents::KnownAgent;
 use crate::runs::live::Entered;
 use crate::runs::prepare::{Beginning, Fresh};
@@ -47,9 +49,10 @@ impl Runs {
         &self,
         workspace: &WorkspaceId,
         event_id: String,
-        (event, only, trace_parent, at): (
+        (event, only, child, trace_parent, at): (
             Arc<EventEnvelope>,
             Option<AgentId>,
+            Option<ChildOf>,
             Option<TraceParent>,
             i64,
         ),
@@ -62,6 +65,7 @@ impl Runs {
             message: user_message(&event, Uuid::now_v7()),
             event,
             only,
+            child,
             trace_parent,
             run_id: RunId(Uuid::now_v7()),
         };
@@ -112,6 +116,7 @@ struct Asked {
     event_id: String,
     event: Arc<EventEnvelope>,
     only: Option<AgentId>,
+    child: Option<ChildOf>,
     trace_parent: Option<TraceParent>,
     run_id: RunId,
     message: Option<UserMessage>,
@@ -125,6 +130,7 @@ impl Asked {
             event_id: &self.event_id,
             event: &self.event,
             only: self.only,
+            child: self.child.as_ref(),
             trace_parent: self.trace_parent,
             run_id: self.run_id,
             message: self.message.as_ref(),
@@ -140,6 +146,8 @@ pub(super) struct Deciding<'a> {
     pub(super) event: &'a EventEnvelope,
     /// Nobody else can have the event: it answers this agent.
     pub(super) only: Option<AgentId>,
+    /// Of an event that asks for a child run: its parent.
+    pub(super) child: Option<&'a ChildOf>,
     /// The span that the event came with, if that is to be kept.
     pub(super) trace_parent: Option<TraceParent>,
     pub(super) run_id: RunId,
@@ -185,6 +193,9 @@ impl Deciding<'_> {
         if let Some(why) = facts.unanswerable {
             return Err(StartError::Unanswerable(why));
         }
+        if let Some(why) = facts.childless {
+            return Err(StartError::Childless(why));
+        }
         let Some(winner) = self.winner(&facts.candidates)? else {
             let answer = self.no_agent();
             return Ok((Plan::Keep { answer }, None));
@@ -192,7 +203,7 @@ impl Deciding<'_> {
         let foreseen = foreseen.and_then(|foreseen| foreseen.for_winner(self, facts, winner));
         let (run, mut made) = match foreseen {
             Some(made) => made,
-            None => self.new_run(winner)?,
+            None => self.new_run(winner, &facts.candidates)?,
         };
         let occupancy = occupancy(&facts.live, winner.agent.id);
         let message = self.message.cloned();
@@ -243,7 +254,11 @@ impl Deciding<'_> {
     fn winner<'f>(&self, candidates: &'f [Candidate]) -> Result<Option<&'f Candidate>, StartError> {
         if let Some(agent) = self.only {
             let asked = candidates.iter().find(|one| one.agent.id == agent);
-            return asked.map(Some).ok_or(StartError::AgentGone);
+            let gone = || match self.child {
+                Some(_) => StartError::CalledAgentGone,
+                None => StartError::AgentGone,
+            };
+            return asked.map(Some).ok_or_else(gone);
         }
         match resolve(candidates, |one| &one.agent.spec, self.event) {
             Resolution::Nobody => Ok(None),
@@ -263,21 +278,29 @@ impl Deciding<'_> {
     }
 
     /// The run of a winner, and what it is made from.
-    fn new_run(&self, winner: &Candidate) -> Result<(NewRun, Made), StartError> {
+    fn new_run(
+        &self,
+        winner: &Candidate,
+        candidates: &[Candidate],
+    ) -> Result<(NewRun, Made), StartError> {
         let spec = &winner.agent.spec;
-        let judged = self.judge(winner)?;
+        let judged = self.judge(winner, candidates)?;
         let snapshot = judged.granted.text_of(&judged.snapshot);
         let now = self.inner.clock.now_ms();
         let most = i64::try_from(self.inner.limits.max_deadline.as_millis()).unwrap_or(i64::MAX);
         let frozen = &judged.known.frozen;
+        let deadline_at = deadline(frozen.config.get(domain::form::TIMEOUT), now, most);
         let run = NewRun {
             id: self.run_id,
             trace_parent: self.trace_parent,
+            parent_run_id: self.child.map(|child| child.snapshot.run_id),
             agent_id: winner.agent.id,
             agent_version: winner.agent.version,
             runner_id: spec.runner_id.clone(),
             endpoint_id: judged.endpoint_id,
-            deadline_at: deadline(frozen.config.get(domain::form::TIMEOUT), now, most),
+            deadline_at: self
+                .child
+                .map_or(deadline_at, |child| deadline_at.min(child.deadline_at)),
             agent_spec: Arc::clone(&judged.known.frozen_json),
             snapshot_sha256: sha256_hex(snapshot.as_bytes()),
             snapshot: snapshot.into(),
@@ -295,7 +318,11 @@ impl Deciding<'_> {
     }
 
     /// What a run of this agent may touch, if its runner can be called.
-    pub(super) fn judge(&self, winner: &Candidate) -> Result<Judged, StartError> {
+    pub(super) fn judge(
+        &self,
+        winner: &Candidate,
+        candidates: &[Candidate],
+    ) -> Result<Judged, StartError> {
         let known = winner.runner.as_ref().filter(|_| self.was_accepted);
         let runner = known.map_or_else(|| callable(winner), Ok)?;
         let known = self.inner.agents.know(winner, runner).ok_or_else(|| {
@@ -303,6 +330,8 @@ impl Deciding<'_> {
         })?;
         let manifest = &known.manifest;
         let conversation = conversation_of(self.event);
+        let peers = peers_among(winner, candidates);
+        let parent = self.child.map(ChildOf::grant);
         let subject = Subject {
             run_id: self.run_id,
             agent_version: winner.agent.version,
@@ -316,6 +345,8 @@ impl Deciding<'_> {
             shows_interactions: self.event.delivery.interactions.is_some(),
             has_artifacts: self.event.input.as_ref().is_some_and(has_artifacts),
             registered_skills: &winner.skills,
+            peers: &peers,
+            parent: parent.as_ref(),
             owner: Owner {
                 workspace: self.workspace,
                 runner: &manifest.id,
@@ -326,8 +357,7 @@ impl Deciding<'_> {
                 subject: self.event.subject.as_ref(),
             },
         };
-        let scope = EventScope::of(&subject);
-        let (granted, shared) = known.grant(&self.inner.catalog.load_full(), &winner.skills, scope);
+        let (granted, shared) = known.grant(&self.inner.catalog.load_full(), &subject);
         Ok(Judged {
             snapshot: granted.snapshot(&subject),
             granted,
@@ -362,6 +392,13 @@ impl Deciding<'_> {
             reason: Some("no_agent".to_owned()),
         })
     }
+}
+
+/// The agents that runs of an agent may start child runs of, as far as its policy goes.
+pub(super) fn peers_among(own: &Candidate, candidates: &[Candidate]) -> Vec<AgentResource> {
+    let enabled = candidates.iter().filter(|one| one.agent.spec.enabled);
+    let agents = enabled.map(|one| (one.agent.id, &one.agent.spec));
+    peers((own.agent.id, &own.agent.spec), agents)
 }
 
 /// Whether one more run may live. What was accepted before is not asked.

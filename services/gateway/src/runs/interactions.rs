@@ -190,6 +190,7 @@ impl Runs {
                 interaction: record.id.clone(),
                 token_sha256: sender.token_sha256(),
             }),
+            child: None,
         };
         let files = BodyFiles::default();
         self.store_event(workspace, (event, &files), incoming).await

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use domain::authorization::{Catalog, EventScope, Granted};
+use domain::authorization::{Catalog, Considered, EventScope, Granted, Subject};
 use domain::canonical::canonical_json;
 use protocol::admin::AgentSpec;
 use protocol::id::AgentId;
 use protocol::manifest::AgentRunnerManifest;
-use protocol::resources::SkillResource;
+use protocol::resources::{AgentResource, SkillResource};
 use store::{Candidate, RunnerRecord, SharedParts};
 
 /// More are forgotten, all at once.
@@ -34,36 +34,49 @@ pub(crate) struct KnownAgent {
 struct LastGranted {
     catalog: Option<Arc<Catalog>>,
     registered: Vec<SkillResource>,
+    peers: Vec<AgentResource>,
     by_scope: HashMap<EventScope, (Arc<Granted>, SharedParts)>,
 }
 
 impl KnownAgent {
-    /// The grants of a run of this agent for an event of this scope, and the parts that its runs share.
+    /// The grants of a run of this agent, and the parts that its runs share.
     pub(crate) fn grant(
         &self,
         catalog: &Arc<Catalog>,
-        registered: &[SkillResource],
-        event: EventScope,
+        subject: &Subject<'_>,
     ) -> (Arc<Granted>, SharedParts) {
+        let event = EventScope::of(subject);
+        let (registered, peers) = (subject.registered_skills, subject.peers);
+        let considered = Considered {
+            catalog,
+            registered_skills: registered,
+            peers,
+            parent: subject.parent,
+        };
+        // By the configuration as the run is told it: what its form says by default is said.
+        let make = || {
+            let granted = Granted::to(considered, &self.manifest, &self.frozen, event);
+            let shared = self.shared(&granted);
+            (Arc::new(granted), shared)
+        };
+        // What a parent leaves its child run is no other's.
+        if subject.parent.is_some() {
+            return make();
+        }
         // Whole after any panic: it is emptied before it is filled.
         let mut last = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
         let is_same = last
             .catalog
             .as_ref()
             .is_some_and(|one| Arc::ptr_eq(one, catalog));
-        if !is_same || last.registered != registered {
+        if !is_same || last.registered != registered || last.peers != peers {
             *last = LastGranted {
                 catalog: Some(Arc::clone(catalog)),
                 registered: registered.to_vec(),
+                peers: peers.to_vec(),
                 by_scope: HashMap::new(),
             };
         }
-        // By the configuration as the run is told it: what its form says by default is said.
-        let make = || {
-            let granted = Granted::to(catalog, &self.manifest, &self.frozen, registered, event);
-            let shared = self.shared(&granted);
-            (Arc::new(granted), shared)
-        };
         last.by_scope.entry(event).or_insert_with(make).clone()
     }
 

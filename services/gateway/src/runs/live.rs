@@ -59,6 +59,14 @@ impl LiveRun {
         *self.grant.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
     }
 
+    /// False: its snapshot grants no agent. True also of a run that was never prepared here.
+    pub(crate) fn may_have_children(&self) -> bool {
+        let grant = self.grant.lock().unwrap_or_else(PoisonError::into_inner);
+        grant
+            .as_ref()
+            .is_none_or(|grant| !grant.snapshot.resources.agents.is_empty())
+    }
+
     /// Whose run it is.
     pub(crate) fn name_agent(&self, name: &str) {
         self.agent_name.get_or_init(|| name.to_owned());

@@ -95,6 +95,7 @@ impl Fresh {
             id: new.id,
             workspace: deciding.workspace.clone(),
             event_id: deciding.event_id.to_owned(),
+            parent_run_id: new.parent_run_id,
             trace_parent: new.trace_parent,
             agent_id: new.agent_id,
             agent_version: new.agent_version,
@@ -178,8 +179,11 @@ pub(super) async fn prepare(
     let beginning = if let Some(beginning) = beginning {
         beginning
     } else {
-        // The time of a run begins now, however long it has waited for its turn.
-        run.deadline_at += inner.clock.now_ms() - run.created_at;
+        // The time of a run begins now, however long it has waited for its turn. That of a child run ends with its
+        // parent's.
+        if run.parent_run_id.is_none() {
+            run.deadline_at += inner.clock.now_ms() - run.created_at;
+        }
         let (endpoint, delta_mode) = open_endpoint(inner, &run, endpoint).await?;
         let told = Told {
             workspace,

@@ -87,6 +87,7 @@ impl Runs {
             event_id: &event_id,
             event: &event,
             only: None,
+            child: None,
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),
             message: None,
@@ -122,7 +123,7 @@ impl Runs {
     ) -> Result<AgentPreview, StoreError> {
         let candidate = &chosen.candidate;
         let spec = &candidate.agent.spec;
-        let judged = deciding.judge(candidate).ok();
+        let judged = deciding.judge(candidate, &facts.candidates).ok();
         let mut faults = check_agent(spec);
         if let Some(judged) = &judged {
             faults.extend(check_agent_for(spec, &judged.known.manifest));

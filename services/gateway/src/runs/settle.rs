@@ -7,8 +7,8 @@ use domain::normalize::{RunnerEnding, Said, Tally};
 use domain::run::{Failure, FailureCode, Run};
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use store::writer::Work;
 use store::{
     Append, Appended, Dispatch, Dispatched, Leases, PullSteering, SharedParts, SteeredEvent,
@@ -76,6 +76,9 @@ pub(super) async fn settle(
             inner.live.settle(run.id, live, frames);
             relayed(read_at);
             inner.doorbell.ring(Ring::Advanced(run.id));
+            // Calls that wait here for the end of a child run.
+            inner.doorbell.wake(run.id);
+            Runs(Arc::clone(inner)).end_children(live, run.id).await;
             // After a stop they stay `created`: the next start, or another replica, dispatches them.
             let passed = failpoint::pass("succession.before_dispatch").await;
             if !inner.stopping.is_cancelled() && passed.is_ok() {
@@ -149,8 +152,14 @@ fn terminal_of(
     ending: Ending,
 ) -> Terminal {
     let now = inner.clock.now_seconds();
+    let mut metadata = tally.to_json();
     let (status, reason, error, said) = match ending {
-        Ending::Runner(ending) => (ending.status, ending.reason, ending.error, ending.said),
+        Ending::Runner(ending) => {
+            if let Some(outcome) = ending.outcome {
+                metadata["outcome"] = json!(outcome);
+            }
+            (ending.status, ending.reason, ending.error, ending.said)
+        }
         Ending::Gateway { failure, said } => {
             book.fail(&failure, now);
             let reason = failure.code.as_str().to_owned();
@@ -172,7 +181,7 @@ fn terminal_of(
         output,
         error: (error != Value::Null).then(|| error.to_string()),
         usage: book.usage(),
-        metadata: tally.to_json().to_string(),
+        metadata: metadata.to_string(),
         transcript,
         succession: run.conversation_key.as_ref().map(|key| Succession {
             conversation_key: key.clone(),

@@ -12,13 +12,15 @@ use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::id::{AgentId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
 use store::{
-    AnsweredBy, EventKey, Ingest, Ingested, StoreError, Unanswerable, failpoint, sha256_hex,
+    AnsweredBy, Childless, EventKey, Ingest, Ingested, StoreError, Unanswerable, failpoint,
+    sha256_hex,
 };
 use uuid::Uuid;
 
 use crate::bus::Ring;
 use crate::runs::Runs;
-use crate::runs::artifacts::{AttachError, BodyFiles, UploadError, may_have_files};
+use crate::runs::artifacts::{AttachError, BodyFiles, UploadError, Uploads, may_have_files};
+use crate::runs::children::ChildOf;
 use crate::runs::decide::Aside;
 use crate::telemetry::metrics;
 
@@ -41,6 +43,8 @@ pub(super) struct Incoming {
     pub(super) only: Option<AgentId>,
     /// The question that it answers.
     pub(super) answers: Option<AnsweredBy>,
+    /// The run that asks for a child run by it.
+    pub(super) child: Option<ChildOf>,
 }
 
 /// Why an event was not taken. Nothing of it is stored.
@@ -91,8 +95,12 @@ pub enum StartError {
     Reference(Fault),
     #[error("the agent that asked is disabled or gone; enable it and send the answer again")]
     AgentGone,
+    #[error("the agent is disabled or gone; go on without it")]
+    CalledAgentGone,
     #[error("the question cannot be answered any more")]
     Unanswerable(Unanswerable),
+    #[error("{0}")]
+    Childless(Childless),
     #[error("the gateway is stopping")]
     Stopping,
     #[error(transparent)]
@@ -113,8 +121,9 @@ impl StartError {
             Self::QueueFull => "queue_full",
             Self::RunnerUnavailable { .. } => "runner_unavailable",
             Self::Attachment(_) | Self::Reference(_) => "attachment",
-            Self::AgentGone => "agent_gone",
+            Self::AgentGone | Self::CalledAgentGone => "agent_gone",
             Self::Unanswerable(_) => "unanswerable",
+            Self::Childless(_) => "childless",
             Self::Stopping => "stopping",
             Self::Store(_) => "store",
         }
@@ -187,6 +196,7 @@ impl Runs {
             trace_parent: self.0.spans.goes_on_with(trace),
             only: None,
             answers: None,
+            child: None,
         };
         self.store_event(workspace, (event, files), incoming).await
     }
@@ -205,6 +215,7 @@ impl Runs {
             trace_parent,
             only,
             answers,
+            child,
         } = incoming;
         let key = EventKey {
             workspace,
@@ -220,6 +231,11 @@ impl Runs {
             return accepted(known, &Aside::default());
         }
         let mut event = completed(event);
+        let uploads = match child {
+            Some(_) => Uploads::Closed,
+            None => Uploads::OfClients,
+        };
+        let files = (files, uploads);
         let attached = self.keep_attached(workspace, &event_id, &mut event, files);
         let attached = attached.await?;
         let raw = event.raw.take().map(|raw| raw.to_string());
@@ -238,7 +254,8 @@ impl Runs {
             event.source.clone(),
             event.bot_id.clone(),
         );
-        let deciding = (Arc::new(event), only, trace_parent, at);
+        let parent = child.as_ref().map(|child| child.parent);
+        let deciding = (Arc::new(event), only, child, trace_parent, at);
         let decider = self.decider(workspace, event_id.clone(), deciding, aside.clone());
         let (decide, ready_bytes) = decider.await;
         let ingest = Ingest {
@@ -258,6 +275,7 @@ impl Runs {
             decide,
             ready_bytes,
             answers,
+            parent,
         };
         let stored_as = ingest.event_id.clone();
         let taken = self.take(ingest, aside.clone()).await;

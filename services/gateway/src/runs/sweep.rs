@@ -174,6 +174,7 @@ impl Runs {
         self.find_unheard().await?;
         self.end_orphans(Leases::Lapsed).await?;
         self.end_overdue().await?;
+        self.end_all_children().await?;
         if self.0.stopping.is_cancelled() {
             return Ok(());
         }
@@ -199,6 +200,7 @@ impl Runs {
             store.sweep_knowledge().await.map(u64::from),
             self.sweep_artifacts().await,
             store.sweep_appends().await,
+            store.sweep_tool_calls().await,
             store.sweep_budgets().await,
             store.sweep_shared_parts().await,
         ];

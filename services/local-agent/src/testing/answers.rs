@@ -2,6 +2,7 @@
 
 use futures_util::stream::{self, StreamExt as _};
 use protocol::JsonObject;
+use protocol::child_run::ChildRun;
 use protocol::history::TranscriptItem;
 use protocol::host_api::SteeringInputItem;
 use protocol::knowledge::{RetrievalQuery, RetrievalResultEntry};
@@ -204,6 +205,16 @@ impl AgentHost for TestHost {
                 }
                 began.await;
             },
+        }
+    }
+
+    async fn ask_agent(&self, agent: &str, prompt: &str, key: &str) -> Answer<ChildRun> {
+        self.note(format!("ask_agent {agent} {prompt} {key}"));
+        let answer = self.script().agents.get(agent).cloned();
+        match answer {
+            Some(Ok(child)) => Ok(serde_json::from_value(child).unwrap()),
+            Some(Err(failed)) => Err(error(&failed)),
+            None => Err(error(&("unauthorized", "not granted".to_owned()))),
         }
     }
 

@@ -84,8 +84,8 @@ impl<'a> Player<'a> {
         while let Some(event) = self.next() {
             self.send(event);
             self.disturb();
-            let most = 20 * self.spec.actions.len() * 5 * 20;
-            assert!(self.steps < most, "no end after {} steps", self.steps);
+            let most = 20 * self.spec.most_attempts();
+            assert!(self.steps <= most, "no end after {} steps", self.steps);
         }
     }
 
@@ -331,14 +331,9 @@ impl<'a> Player<'a> {
             );
         }
         let node = self.graph.node(id).expect("a node");
-        let rounds = u32::from(spec.repeat.map_or(1, |(max, _)| max));
-        let tries = if spec.mode == 2 || spec.mode == 3 {
-            spec.max_attempts
-        } else {
-            1
-        };
+        assert!(node.iteration < spec.rounds(), "{id} repeats too often");
         assert!(
-            node.attempt <= rounds * u32::from(tries),
+            node.attempt <= u32::from(spec.rounds()) * u32::from(spec.tries()),
             "{id} has too many attempts"
         );
     }

@@ -1,4 +1,4 @@
-//! Properties over random graphs. `RUNNEL_GRAPHS` sets how many.
+//! Properties over random graphs. `RUNNEL_GRAPHS` sets the number of graphs of each property.
 
 use std::collections::BTreeMap;
 
@@ -16,18 +16,11 @@ use serde_json::json;
 use super::driver::{Dice, Player, end_in};
 use super::oracle::ends;
 use super::spec::{Spec, build_action, id, output_of, specs};
+use crate::support::cases;
 
-/// Graphs without a wish of the environment, for each property: a debug test ends within ten seconds.
-const GRAPHS: u32 = 800;
-
-fn graphs() -> u32 {
-    let wished = std::env::var_os("RUNNEL_GRAPHS").and_then(|text| text.to_str()?.parse().ok());
-    wished.unwrap_or(GRAPHS)
-}
-
-fn check(share: u32, most: usize, modes: u8, test: impl Fn(&Spec)) {
+fn check(most: usize, modes: u8, test: impl Fn(&Spec)) {
     let config = Config {
-        cases: (graphs() / share).max(1),
+        cases: cases(200),
         failure_persistence: None,
         ..Config::default()
     };
@@ -41,10 +34,14 @@ fn check(share: u32, most: usize, modes: u8, test: impl Fn(&Spec)) {
 }
 
 #[test]
-fn every_order_ends_like_the_oracle() {
-    check(1, 8, 4, |spec| {
+fn every_order_and_width_ends_like_the_oracle() {
+    check(8, 4, |spec| {
         let expected = ends(spec);
-        for order in 0..2 {
+        for (order, parallel) in [(0, spec.parallel), (1, 5 - spec.parallel)] {
+            let spec = &Spec {
+                parallel,
+                ..spec.clone()
+            };
             let mut player = Player::new(spec, spec.seed.wrapping_add(order * 0x9E37_79B9));
             player.play();
             let found: Vec<_> = (0..spec.actions.len())
@@ -58,12 +55,12 @@ fn every_order_ends_like_the_oracle() {
 
 #[test]
 fn nothing_starts_after_an_abort() {
-    check(2, 8, 5, |spec| Player::new(spec, spec.seed).play());
+    check(8, 5, |spec| Player::new(spec, spec.seed).play());
 }
 
 #[test]
 fn nothing_starts_after_a_stop() {
-    check(2, 8, 4, |spec| {
+    check(8, 4, |spec| {
         let mut dice = Dice::new(spec.seed);
         let mut player = Player::new(spec, spec.seed);
         player.send(Event::Begin);
@@ -82,7 +79,7 @@ fn nothing_starts_after_a_stop() {
 
 #[test]
 fn step_is_total() {
-    check(4, 5, 5, |spec| {
+    check(5, 5, |spec| {
         let mut dice = Dice::new(spec.seed);
         let mut graph = spec.graph();
         for now in 0..60 {
@@ -184,13 +181,17 @@ fn any_event(dice: &mut Dice, spec: &Spec, graph: &Graph) -> Event {
 
 #[test]
 fn restored_graphs_have_the_same_future() {
-    check(4, 6, 5, |spec| {
+    check(6, 5, |spec| {
         let mut dice = Dice::new(spec.seed);
         let mut graph = spec.graph();
         for now in 0..30 {
+            let event = any_event(&mut dice, spec, &graph);
+            if dice.below(3) > 0 {
+                step(&mut graph, event, now);
+                continue;
+            }
             let text = serde_json::to_string(&graph).expect("it is stored");
             let mut restored: Graph = serde_json::from_str(&text).expect("it is restored");
-            let event = any_event(&mut dice, spec, &graph);
             let commands = step(&mut graph, event.clone(), now);
             assert_eq!(step(&mut restored, event, now), commands);
             assert_eq!(restored, graph);
@@ -200,7 +201,7 @@ fn restored_graphs_have_the_same_future() {
 
 #[test]
 fn revisions_never_touch_started_actions() {
-    check(4, 6, 4, |spec| {
+    check(6, 4, |spec| {
         let mut dice = Dice::new(spec.seed);
         let mut graph = spec.graph();
         step(&mut graph, Event::Begin, 0);
@@ -236,7 +237,7 @@ fn revisions_never_touch_started_actions() {
 
 #[test]
 fn at_most_once_runs_once_over_crashes() {
-    check(2, 6, 4, |spec| {
+    check(6, 4, |spec| {
         let mut dice = Dice::new(spec.seed);
         let mut graph = spec.graph();
         let mut sent: Vec<(ActionId, String)> = Vec::new();
@@ -298,7 +299,7 @@ fn at_most_once_runs_once_over_crashes() {
 
 #[test]
 fn bindings_keep_types_or_block() {
-    check(2, 8, 4, |spec| {
+    check(8, 4, |spec| {
         let mut player = Player::new(spec, spec.seed);
         player.play();
         for (index, action) in spec.actions.iter().enumerate() {

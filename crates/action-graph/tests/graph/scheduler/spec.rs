@@ -68,6 +68,18 @@ impl ActionSpec {
     pub(super) fn acts(&self) -> bool {
         self.class > 0
     }
+
+    pub(super) fn rounds(&self) -> u8 {
+        self.repeat.map_or(1, |(max, _)| max)
+    }
+
+    /// Attempts of one iteration at most.
+    pub(super) fn tries(&self) -> u8 {
+        match self.mode {
+            2 | 3 => self.max_attempts,
+            _ => 1,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -293,6 +305,15 @@ impl Spec {
         };
         let id = GraphId("g_test".to_owned());
         Graph::new(id, accepted, &Rules::default(), &known, Vec::new())
+    }
+
+    /// Attempts of all actions and items at most; an action without items counts once.
+    pub(super) fn most_attempts(&self) -> usize {
+        let attempts = self.actions.iter().map(|action| {
+            let items = action.each.as_ref().map_or(1, |(items, _)| items.len() + 1);
+            items * usize::from(action.rounds()) * usize::from(action.tries())
+        });
+        attempts.sum()
     }
 
     /// How an attempt ends, by its number over all attempts of the node.

@@ -48,12 +48,19 @@ impl Trimming<'_> {
         if !has_skills {
             return Vec::new();
         }
+        let mut granted = Vec::new();
         for tool in tools {
-            for operation in &tool.operations {
-                self.decide("tools", &tool.tool_name, operation.as_str(), &[]);
+            let mut operations = tool.operations.clone();
+            operations
+                .retain(|operation| self.decide("tools", &tool.tool_name, operation.as_str(), &[]));
+            if !operations.is_empty() {
+                granted.push(ToolResource {
+                    operations,
+                    ..tool.clone()
+                });
             }
         }
-        tools.to_vec()
+        granted
     }
 
     /// The tool that writes what later runs follow. Nobody has it by accident: `"*"` does not name it.

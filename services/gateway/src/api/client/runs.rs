@@ -74,21 +74,26 @@ pub(in crate::api) async fn list_runs(
     QueryOf(query): QueryOf<RunsQuery>,
 ) -> ApiResult<Json<Page<AgentRun>>> {
     let conversations = conversations_of(query.conversation_id, query.bot_id, query.thread_id)?;
-    let list = serde_json::json!([
+    let mut list = serde_json::json!([
         "runs",
         caller.workspace.as_str(),
         query.statuses,
         query.agent_id,
         query.runner_id,
         conversations,
-    ])
-    .to_string();
+    ]);
+    // Cursors of other lists stay as they were.
+    if let (Some(parent), Some(parts)) = (query.parent_run_id, list.as_array_mut()) {
+        parts.push(serde_json::json!(parent));
+    }
+    let list = list.to_string();
     let filter = RunFilter {
         statuses: statuses(query.statuses.as_deref())?,
         agent_id: query.agent_id,
         runner_id: query.runner_id,
         conversations,
         conversation_key: None,
+        parent_run_id: query.parent_run_id,
     };
     let part = RunsPart {
         before: query.cursor,
@@ -139,6 +144,9 @@ pub(in crate::api) struct RunsQuery {
     agent_id: Option<AgentId>,
     #[param(value_type = Option<String>)]
     runner_id: Option<RunnerId>,
+    /// Only the child runs of this run.
+    #[param(value_type = Option<String>)]
+    parent_run_id: Option<RunId>,
     /// Only those of conversations of this id.
     conversation_id: Option<String>,
     /// Only those of this bot's conversation; empty for the one without a bot. Needs `conversation_id`.

@@ -21,6 +21,16 @@ impl ApiError {
     }
 
     /// None of the bytes that a range names.
+    /// A blob is not as `If-Match` or `If-None-Match` says.
+    pub(in crate::api) fn precondition_failed() -> Self {
+        let message = "another blob stands under this key, or none; read it and try again";
+        Self::new(
+            StatusCode::PRECONDITION_FAILED,
+            "precondition_failed",
+            message,
+        )
+    }
+
     pub(in crate::api) fn no_such_range(size: u64) -> Self {
         let message = format!("the content has {size} bytes, and none of those");
         let status = StatusCode::RANGE_NOT_SATISFIABLE;

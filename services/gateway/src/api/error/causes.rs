@@ -3,6 +3,7 @@
 use domain::authorization::NotGranted;
 use http::StatusCode;
 use serde_json::json;
+use store::Childless;
 
 use super::ApiError;
 use crate::cursor::InvalidCursor;
@@ -75,7 +76,14 @@ impl From<StartError> for ApiError {
             StartError::RunActive(run) => {
                 Self::conflict("run_active", message).with("run_id", json!(run))
             }
-            StartError::AgentGone => Self::conflict("agent_gone", message),
+            StartError::AgentGone | StartError::CalledAgentGone => {
+                Self::conflict("agent_gone", message)
+            }
+            StartError::Childless(Childless::Ended) => Self::unauthenticated(),
+            StartError::Childless(Childless::Cancelled) => Self::cancelled(),
+            StartError::Childless(Childless::TooMany) => {
+                Self::conflict("too_many_child_runs", message)
+            }
             StartError::Unanswerable(_) => Self::conflict("unanswerable", message),
             StartError::QueueFull => Self::rate_limited_by("queue_full", message, 10),
             StartError::WorkspaceFull { most } => {

@@ -1,10 +1,11 @@
-//! What can go wrong with an answer to a question.
+//! What can go wrong with an answer to a question, and with a wait for a child run.
 
 use http::StatusCode;
 use serde_json::json;
 
 use super::ApiError;
 use crate::runs::awaited::AwaitError;
+use crate::runs::children::WaitError;
 
 impl ApiError {
     /// Another answer was taken before.
@@ -57,6 +58,20 @@ impl From<AwaitError> for ApiError {
             }
             AwaitError::Over(over) => over.into(),
             AwaitError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<WaitError> for ApiError {
+    fn from(error: WaitError) -> Self {
+        match error {
+            WaitError::Full => {
+                let message = "as many calls of this run wait for child runs as may (16); call again when one of \
+                    them has ended";
+                Self::rate_limited_by("child_run_waits", message.to_owned(), 1)
+            }
+            WaitError::Over(over) => over.into(),
+            WaitError::Store(error) => error.into(),
         }
     }
 }

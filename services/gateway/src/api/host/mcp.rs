@@ -3,6 +3,7 @@
 //! The SDK does the protocol: both the handshake of 2025-11-25 and the form without one. Each call goes the
 //! way of the REST route.
 
+mod child_run;
 mod own;
 mod shared;
 
@@ -87,7 +88,7 @@ struct Caller {
 
 /// Speaks the Model Context Protocol (streamable HTTP, stateless): `initialize`, `ping`, `tools/list`,
 /// `tools/call`. Listed are the tools that the run may call, and `list_assets`, `get_current_event`,
-/// `history_page`, `retrieve_knowledge` and `wait_for_interaction` as far as they are granted.
+/// `history_page`, `retrieve_knowledge`, `wait_for_interaction` and `child_run` as far as they are granted.
 #[utoipa::path(post, path = "/host/v1/mcp", tag = "host", security(("run_token" = [])),
     request_body = McpMessage, responses(
     (status = 200, description = "The JSON-RPC response", body = Value),
@@ -313,6 +314,14 @@ fn described(tool: &ToolResource) -> Tool {
             ToolEffect::Irreversible => hints.destructive(true),
         }
     });
+    let hints = match tool.idempotent {
+        Some(idempotent) => Some(
+            hints
+                .unwrap_or_else(ToolAnnotations::new)
+                .idempotent(idempotent),
+        ),
+        None => hints,
+    };
     let description = tool.description.clone().map(Into::into);
     let described = Tool::new_with_raw(tool.tool_name.clone(), description, schema_of(tool));
     match hints {

@@ -189,6 +189,12 @@ async fn page_events(
     query: &ScopeEventsQuery,
 ) -> ApiResult<Json<RawPage>> {
     let run = find_in_scope(caller, state, "run_events_page", id).await?;
+    let part = events_part(query)?;
+    page_run_events(state, &run, &part, &caller.answer).await
+}
+
+/// The part of a ledger that a query names.
+pub(super) fn events_part(query: &ScopeEventsQuery) -> ApiResult<EventsPart> {
     if query
         .before_cursor
         .is_some_and(|before| i64::try_from(before).is_err())
@@ -196,13 +202,12 @@ async fn page_events(
         let message = "`before_cursor` must be a sequence of a run";
         return Err(ApiError::invalid_argument(message));
     }
-    let part = EventsPart {
+    Ok(EventsPart {
         before: query.before_cursor,
         after: query.after_cursor.unwrap_or(0),
         direction: query.direction.unwrap_or(Direction::Forward),
         limit: query.limit,
-    };
-    page_run_events(state, &run, &part, &caller.answer).await
+    })
 }
 
 /// Reads the ledger of the own run.
@@ -236,17 +241,23 @@ pub(in crate::api) async fn page_scope_run_events(
     page_events(&caller, &state, id, &query).await
 }
 
+/// Whether the reason of a cancel can be taken.
+pub(super) fn check_reason(cancel: &RunCancel) -> ApiResult<()> {
+    let length = cancel.reason.as_ref().map(|reason| reason.chars().count());
+    if length.is_some_and(|length| length == 0 || length > MOST_REASON) {
+        let message = format!("must have 1 to {MOST_REASON} characters");
+        return Err(ApiError::invalid("/reason", message));
+    }
+    Ok(())
+}
+
 async fn cancel(
     caller: &RunCaller,
     state: &ApiState,
     id: RunId,
     cancel: RunCancel,
 ) -> ApiResult<Json<AgentRun>> {
-    let length = cancel.reason.as_ref().map(|reason| reason.chars().count());
-    if length.is_some_and(|length| length == 0 || length > MOST_REASON) {
-        let message = format!("must have 1 to {MOST_REASON} characters");
-        return Err(ApiError::invalid("/reason", message));
-    }
+    check_reason(&cancel)?;
     let run = find_in_scope(caller, state, "run_cancel", id).await?;
     let reason = cancel.reason.filter(|reason| !is_reserved_code(reason));
     match state.runs.cancel(&run.workspace, id, reason).await? {

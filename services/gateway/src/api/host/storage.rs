@@ -195,15 +195,20 @@ fn body_of(store: Store, blob: &BlobRecord, first: Vec<u8>) -> Body {
     Body::from_stream(futures_util::StreamExt::chain(first, rest))
 }
 
-/// Writes a blob, whatever was there before.
+/// Writes a blob, whatever was there before, or if a condition holds.
+///
+/// The condition is checked when the whole blob has come, in the transaction that replaces the blob before it.
 #[utoipa::path(put, path = "/host/v1/storage/{area}/{*key}", tag = "host", security(("run_token" = [])),
-    params(("area" = StorageArea, Path, description = "Whose blobs"), ("key" = String, Path, description = "Percent-encoded")),
+    params(("area" = StorageArea, Path, description = "Whose blobs"), ("key" = String, Path, description = "Percent-encoded"),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: only where there is no blob under the key"),
+        ("If-Match" = Option<String>, Header, description = "An `ETag`: only where the blob under the key still has it")),
     request_body(content = inline(Binary), content_type = "application/octet-stream", description = "At most 10 MiB, of any type"), responses(
-    (status = 204, description = "Stored"),
-    (status = 400, description = "The key is malformed", body = ErrorBody),
+    (status = 204, description = "Stored. `ETag` is its SHA-256"),
+    (status = 400, description = "The key or a condition is malformed", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "The area was not granted, or the key is the gateway's", body = ErrorBody),
     (status = 408, description = "The body did not come in time", body = ErrorBody),
+    (status = 412, description = "The condition does not hold; nothing has changed", body = ErrorBody),
     (status = 413, description = "The blob is too large, or the area is full (`details.reason`)", body = ErrorBody),
     (status = 429, description = "Four uploads or deletes of this run go on, or it calls too often", body = ErrorBody)))]
 pub(in crate::api) async fn put_blob(
@@ -212,7 +217,7 @@ pub(in crate::api) async fn put_blob(
     PathOf((area, key)): PathOf<(String, String)>,
     headers: HeaderMap,
     mut body: StreamedBody,
-) -> ApiResult<StatusCode> {
+) -> ApiResult<Response> {
     let Some(_room) = state.runs.begin_upload(&caller.grant) else {
         body.drain().await;
         return Err(ApiError::uploads_full());
@@ -222,16 +227,18 @@ pub(in crate::api) async fn put_blob(
         // Who is still sending reads no answer: let it come to its end, within bounds.
         body.drain().await;
     }
-    stored.map(|()| StatusCode::NO_CONTENT)
+    let tag = [(ETAG, format!("\"{}\"", stored?))];
+    Ok((StatusCode::NO_CONTENT, tag).into_response())
 }
 
+/// Gives the SHA-256 of what is stored.
 async fn store_blob(
     caller: &RunCaller,
     state: &ApiState,
     (area, key): (&str, String),
     headers: &HeaderMap,
     body: &mut StreamedBody,
-) -> ApiResult<()> {
+) -> ApiResult<String> {
     let call = call("storage_set", area);
     let access = granted_area(caller, state, call).await?;
     caller.legal_key(state, call, &key).await?;

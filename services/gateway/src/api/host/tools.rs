@@ -11,9 +11,11 @@ use http::HeaderMap;
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
 use protocol::resources::{StateScope, ToolOperation, ToolResource};
-use protocol::tool::{CallTool, ToolCallResult, ToolDescription, ToolDetail, ToolList};
+use protocol::tool::{
+    CallTool, KEY_SCOPE_HEADER, KeyScope, ToolCallResult, ToolDescription, ToolDetail, ToolList,
+};
 use serde_json::{Value, json};
-use store::{ActivateSkill, StateAccess};
+use store::{ActivateSkill, KeyOf, StateAccess};
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
@@ -83,6 +85,8 @@ pub(super) async fn read_detail(
             parameters: schema_of(granted),
             source: granted.source.clone(),
             effect: granted.effect,
+            idempotent: granted.idempotent,
+            effect_source: granted.effect_source,
         },
     })
 }
@@ -92,10 +96,11 @@ pub(super) async fn read_detail(
 /// was lost.
 #[utoipa::path(post, path = "/host/v1/tools/{name}/call", tag = "host", security(("run_token" = [])),
     params(("name" = String, Path, description = "Percent-encoded"),
-        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible characters, one for each intended call of this run")),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible characters, one for each intended call of this run"),
+        ("Idempotency-Key-Scope" = Option<KeyScope>, Header, description = "`run`, the default; or `conversation`: every later run of this agent in this conversation that calls the tool under the key is answered with the kept result, for 7 days")),
     request_body = CallTool, responses(
     (status = 200, description = "What the tool answered; an error that it reports itself is a result, too", body = ToolCallResult),
-    (status = 400, description = "A parameter does not fit the schema, or the tool refused it", body = ErrorBody),
+    (status = 400, description = "A parameter does not fit the schema, the tool refused it, or the run has no conversation for the scope of the key", body = ErrorBody),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
     (status = 403, description = "Not granted, or withdrawn since: `details.reason` is `schema_changed` or `tool_gone`, and for a skill that a run has registered `skill_changed` or `skill_gone`", body = ErrorBody),
     (status = 409, description = "The key was used otherwise, is in use, or its outcome is unknown (`details.reason`); or the run was cancelled", body = ErrorBody),
@@ -110,6 +115,13 @@ pub(in crate::api) async fn call_tool(
     JsonBody(body): JsonBody<CallTool>,
 ) -> ApiResult<Json<ToolCallResult>> {
     let key = single_header(&headers, "idempotency-key")?;
+    let scope = scope_of(&headers)?;
+    if key.is_none() && scope.is_some() {
+        let message = "`Idempotency-Key-Scope` needs an `Idempotency-Key` beside it";
+        return Err(ApiError::invalid_argument(message));
+    }
+    let scope = scope.unwrap_or_default();
+    let key = key.map(|key| CallKey { key, scope });
     let call = ToolCalling {
         caller: &caller,
         state: &state,
@@ -126,6 +138,25 @@ pub(super) struct ToolCalling<'a> {
     pub(super) name: &'a str,
 }
 
+/// A key under which a tool is called once, and the runs that share it.
+#[derive(Clone, Copy)]
+pub(super) struct CallKey<'a> {
+    pub(super) key: &'a str,
+    pub(super) scope: KeyScope,
+}
+
+/// The scope that the headers name.
+fn scope_of(headers: &HeaderMap) -> ApiResult<Option<KeyScope>> {
+    let Some(named) = single_header(headers, KEY_SCOPE_HEADER)? else {
+        return Ok(None);
+    };
+    let scope = KeyScope::parse(named);
+    let message = "`Idempotency-Key-Scope` must be `run` or `conversation`";
+    scope
+        .map(Some)
+        .ok_or_else(|| ApiError::invalid_argument(message))
+}
+
 const FULL: (&str, &str) = (
     "tool_calls",
     "this run calls as many tools at once as it may; wait until one has answered",
@@ -133,7 +164,11 @@ const FULL: (&str, &str) = (
 
 impl ToolCalling<'_> {
     /// Calls it: granted, as it was granted, with parameters that fit, and once under one key.
-    pub(super) async fn call(&self, parameters: JsonObject, key: Option<&str>) -> ApiResult<Value> {
+    pub(super) async fn call(
+        &self,
+        parameters: JsonObject,
+        key: Option<CallKey<'_>>,
+    ) -> ApiResult<Value> {
         let call = Call {
             action: "call_tool",
             resource: self.name,
@@ -145,7 +180,7 @@ impl ToolCalling<'_> {
             .snapshot
             .tool(self.name, ToolOperation::Call);
         let (mut host_call, granted) = self.caller.begin(self.state, call, asked).await?;
-        host_call.trace_tool(self.name, key);
+        host_call.trace_tool(self.name, key.map(|key| key.key));
         let place = self.state.runs.begin_tool_call(&self.caller.grant);
         if let Err(refused) = host_call.keep(place, FULL) {
             return host_call.end(Err(refused));
@@ -170,7 +205,7 @@ impl ToolCalling<'_> {
         host_call: &HostCall,
         granted: &ToolResource,
         parameters: &JsonObject,
-        key: Option<&str>,
+        key: Option<CallKey<'_>>,
     ) -> ApiResult<Value> {
         let tool = still_exists(self.state, granted)?;
         let judging = async {
@@ -187,7 +222,7 @@ impl ToolCalling<'_> {
                     let called = self.state.tools.call(&tool, parameters, of_run).await;
                     Ok(hand_over(self.caller, self.state, &tool, called?).await)
                 }
-                Some(key) => {
+                Some(CallKey { key, scope }) => {
                     let kept = KeptCall {
                         caller: self.caller,
                         state: self.state,
@@ -195,6 +230,7 @@ impl ToolCalling<'_> {
                         granted,
                         skills: &skills,
                         key,
+                        key_of: self.key_of(scope)?,
                     };
                     kept.call(parameters).await
                 }
@@ -205,6 +241,24 @@ impl ToolCalling<'_> {
             self.record_activation(skill).await?;
         }
         Ok(result)
+    }
+
+    /// The runs that share the key of the call.
+    fn key_of(&self, scope: KeyScope) -> ApiResult<KeyOf> {
+        if scope == KeyScope::Run {
+            return Ok(KeyOf::Run);
+        }
+        let run = &self.caller.grant.run;
+        let conversation_key = run.conversation_key.clone().ok_or_else(|| {
+            ApiError::invalid_argument(
+                "`Idempotency-Key-Scope: conversation` needs a run with a conversation; use the scope `run`",
+            )
+        })?;
+        Ok(KeyOf::Conversation {
+            conversation_key,
+            agent: run.agent_id,
+            tool: self.name.to_owned(),
+        })
     }
 
     /// What the call may know of skills.

@@ -192,6 +192,7 @@ async fn get_run(Player(part): Player) -> Json<AgentRun> {
     let snapshot = &part.run.snapshot;
     let conversation = snapshot.conversation.as_ref();
     Json(AgentRun {
+        parent_run_id: None,
         id: None,
         binding_id: None,
         updated_at: None,

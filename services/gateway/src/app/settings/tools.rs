@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use protocol::JsonObject;
-use protocol::resources::{ToolEffect, ToolOperation, ToolResource};
+use protocol::resources::{EffectSource, ToolEffect, ToolOperation, ToolResource};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 use url::Url;
@@ -15,8 +15,8 @@ use crate::config::{
     inherited_variable,
 };
 use crate::outbound::tool::{
-    GatewayTool, HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolSpec, ToolSpecs,
-    check_schema,
+    GatewayTool, HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolFacts, ToolSpec,
+    ToolSpecs, check_schema,
 };
 use egress::Egress;
 
@@ -65,6 +65,7 @@ impl Reading<'_> {
                     description: entry.description.clone().or(resource.description),
                     tool_type: entry.tool_type.clone().or(resource.tool_type),
                     effect: effect(entry.effect.as_deref()).or(resource.effect),
+                    idempotent: entry.idempotent.or(resource.idempotent),
                     ..resource
                 },
                 call: ToolCallSpec::Gateway(ours),
@@ -75,6 +76,8 @@ impl Reading<'_> {
         {
             self.fault(format!("{place}.parameters"), error);
         }
+        let said = effect(entry.effect.as_deref());
+        let facts = ToolFacts::of(said, entry.idempotent, EffectSource::Operator);
         Some(ToolSpec {
             resource: ToolResource {
                 tool_name: entry.tool_name.clone(),
@@ -83,7 +86,9 @@ impl Reading<'_> {
                 operations: known(&entry.operations, ToolOperation::parse),
                 parameters: entry.parameters.clone(),
                 source: Some("http".to_owned()),
-                effect: effect(entry.effect.as_deref()),
+                effect: facts.effect,
+                idempotent: facts.idempotent,
+                effect_source: facts.source,
             },
             call: ToolCallSpec::Http(Box::new(self.http(http, entry.parameters.as_ref(), place))),
         })
@@ -123,15 +128,19 @@ impl Reading<'_> {
     }
 
     fn server(&mut self, entry: &McpServerEntry, place: &str) -> McpServerSpec {
-        let effects = entry.effects.iter();
+        let named = entry.effects.keys().chain(entry.idempotent.keys());
+        let facts = named.map(|name| {
+            let said = entry.effects.get(name).and_then(|said| effect(Some(said)));
+            let idempotent = entry.idempotent.get(name).copied();
+            let facts = ToolFacts::of(said, idempotent, EffectSource::Operator);
+            (name.clone(), facts)
+        });
         McpServerSpec {
             name: entry.name.clone(),
             transport: self.transport(&entry.transport, place),
             tools: entry.tools.clone().map(|names| names.into_iter().collect()),
             prefix: entry.prefix.clone(),
-            effects: effects
-                .filter_map(|(name, said)| Some((name.clone(), effect(Some(said))?)))
-                .collect(),
+            facts: facts.collect(),
             timeout: entry.timeout,
         }
     }

@@ -4,6 +4,7 @@ use std::io::IsTerminal as _;
 
 use serde_json::Value;
 
+use super::graph_list::{GraphList, PROJECTION};
 use super::tool_line::{Reader, outcome, tool_line};
 use crate::cli::output::{self, Escape, Part, harmless};
 
@@ -11,6 +12,8 @@ const FRAMES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '�
 const DIM: Part<'_> = Part::Escape(Escape("\u{1b}[2m"));
 const PLAIN: Part<'_> = Part::Escape(Escape("\u{1b}[0m"));
 const CLEAR_LINE: Part<'_> = Part::Escape(Escape("\r\u{1b}[K"));
+const LINE_UP: Part<'_> = Part::Escape(Escape("\u{1b}[A"));
+const CLEAR_BELOW: Part<'_> = Part::Escape(Escape("\r\u{1b}[J"));
 /// Columns of a terminal that does not say how many it has.
 const COLUMNS: usize = 80;
 
@@ -48,6 +51,9 @@ pub(super) struct Screen {
     shown: String,
     cursor: Cursor,
     calls: Vec<Call>,
+    graph: GraphList,
+    /// Lines of the graph that stand right above the cursor.
+    graph_rows: usize,
     frame: usize,
     spins: bool,
 }
@@ -61,6 +67,8 @@ impl Screen {
             shown: String::new(),
             cursor: Cursor::LineStart,
             calls: Vec::new(),
+            graph: GraphList::default(),
+            graph_rows: 0,
             frame: 0,
             spins: false,
         }
@@ -76,8 +84,11 @@ impl Screen {
         match event["type"].as_str().unwrap_or_default() {
             "message.delta" => self.show_delta(&data["chunk"]),
             "message.completed" | "run.completed" => self.show_whole(&data["message"]),
+            // The list shows its own actions.
+            "tool.call.started" | "tool.call.completed" if self.is_of_graph(data) => {}
             "tool.call.started" => self.begin_call(data),
             "tool.call.completed" => self.end_call(data),
+            PROJECTION => self.show_graph(data),
             _ => {}
         }
     }
@@ -110,6 +121,7 @@ impl Screen {
     pub(super) fn remark(&mut self, text: &str) {
         self.stop_spinning();
         self.break_line();
+        self.graph_rows = 0;
         if self.err_is_terminal {
             output::styled(&[DIM, Part::Text(text), PLAIN, Part::Text("\n")]);
         } else {
@@ -164,12 +176,39 @@ impl Screen {
             return;
         }
         self.stop_spinning();
+        self.graph_rows = 0;
         self.cursor = if text.ends_with('\n') {
             Cursor::LineStart
         } else {
             Cursor::BehindText
         };
         output::piece(&text);
+    }
+
+    fn is_of_graph(&self, call: &Value) -> bool {
+        let id = call["tool_call_id"].as_str().unwrap_or_default();
+        self.graph.holds(id)
+    }
+
+    /// Draws the list of actions anew where it stands; a program gets a line for each change.
+    fn show_graph(&mut self, data: &Value) {
+        let changed = self.graph.take(data);
+        if !self.err_is_terminal {
+            for place in changed {
+                output::remark(&self.graph.line(place));
+            }
+            return;
+        }
+        self.stop_spinning();
+        self.break_line();
+        let mut parts = vec![LINE_UP; self.graph_rows];
+        parts.push(CLEAR_BELOW);
+        output::styled(&parts);
+        let lines = self.graph.lines(columns());
+        for line in &lines {
+            output::styled(&[DIM, Part::Text(line), PLAIN, Part::Text("\n")]);
+        }
+        self.graph_rows = lines.len();
     }
 
     fn begin_call(&mut self, started: &Value) {

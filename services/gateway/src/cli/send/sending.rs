@@ -9,8 +9,10 @@ use http::header::ACCEPT;
 use protocol::sse::{Decoder, SseItem, SseLimits};
 use serde_json::{Value, json};
 
+use super::questions::{ask, delivery, open_question, submit};
 use super::screen::Screen;
 use crate::cli::gateway::Gateway;
+use crate::cli::output;
 use egress::{RequestBuilder, Response};
 
 /// How often a stream that ended early is taken up again: a gateway that stops closes its streams, and
@@ -25,33 +27,37 @@ const LIMITS: SseLimits = SseLimits {
     event_bytes: 4 * 1024 * 1024,
 };
 
-/// Posts a message and shows its run. Fails when there is none; a run that fails is told by the code.
+/// Posts a message, shows its run and those that go on after its questions. Fails when there is no run; a run that fails
+/// is told by the code. `input` answers questions; without it they stay open.
 pub(super) async fn say(
     gateway: &Gateway,
     conversation: &str,
     text: &str,
-    json: bool,
+    (json, mut input): (bool, Option<Input<'_>>),
 ) -> anyhow::Result<ExitCode> {
-    let started = Instant::now();
-    let mut sending = Sending {
-        gateway,
-        screen: Screen::new(json),
-        run_url: None,
-        run_id: String::new(),
-        last_id: None,
-        ending: None,
-    };
-    sending.post(conversation, text).await?;
-    for resumes in 0..RESUMES {
-        if sending.ending.is_some() {
-            break;
-        }
-        let pause = LONGEST_PAUSE.min(PAUSE * (resumes + 1));
-        waiting(&mut sending.screen, tokio::time::sleep(pause)).await;
-        sending.resume().await?;
+    let mut event = json!({
+        "event_type": "message.received",
+        "input": {"text": text},
+        "conversation": {"conversation_id": conversation},
+    });
+    if input.is_some() {
+        event["delivery"] = delivery();
     }
-    Ok(sending.finish(started.elapsed()))
+    let mut sending = Sending::new(gateway, json);
+    sending.post(&event).await?;
+    loop {
+        let code = sending.follow(&mut input).await?;
+        let Some(next) = sending.next.take() else {
+            return Ok(code);
+        };
+        sending = Sending::new(gateway, json);
+        sending.run_url = Some(format!("/v1/runs/{next}"));
+        sending.run_id = next;
+    }
 }
+
+/// Reads a line after a prompt; `None` at the end of the input.
+pub(super) type Input<'a> = &'a mut dyn FnMut(&str) -> anyhow::Result<Option<String>>;
 
 struct Sending<'a> {
     gateway: &'a Gateway,
@@ -60,9 +66,74 @@ struct Sending<'a> {
     run_id: String,
     last_id: Option<String>,
     ending: Option<Value>,
+    started: Instant,
+    /// The run has asked something that is not answered yet.
+    has_asked: bool,
+    /// It goes no further before the answer.
+    waits: bool,
+    /// The run that an answer began.
+    next: Option<String>,
 }
 
-impl Sending<'_> {
+impl<'a> Sending<'a> {
+    fn new(gateway: &'a Gateway, json: bool) -> Self {
+        Self {
+            gateway,
+            screen: Screen::new(json),
+            run_url: None,
+            run_id: String::new(),
+            last_id: None,
+            ending: None,
+            started: Instant::now(),
+            has_asked: false,
+            waits: false,
+            next: None,
+        }
+    }
+
+    /// Shows the run to its end and has its questions answered.
+    async fn follow(&mut self, input: &mut Option<Input<'_>>) -> anyhow::Result<ExitCode> {
+        let mut resumes = 0;
+        while self.ending.is_none() && resumes < RESUMES {
+            if self.waits {
+                self.answer(input).await?;
+            } else {
+                if resumes > 0 || self.last_id.is_some() {
+                    let pause = LONGEST_PAUSE.min(PAUSE * (resumes + 1));
+                    waiting(&mut self.screen, tokio::time::sleep(pause)).await;
+                }
+                resumes += 1;
+            }
+            self.resume().await?;
+        }
+        let code = self.finish(self.started.elapsed());
+        if self.has_asked {
+            self.answer(input).await?;
+        }
+        Ok(code)
+    }
+
+    /// Asks what the run has asked, and hands the answer in.
+    async fn answer(&mut self, input: &mut Option<Input<'_>>) -> anyhow::Result<()> {
+        (self.has_asked, self.waits) = (false, false);
+        let Some(question) = open_question(self.gateway, &self.run_id).await? else {
+            return Ok(());
+        };
+        let id = question["id"].as_str().unwrap_or_default();
+        let answer = match input {
+            Some(input) => ask(&question["request"], input)?,
+            None => None,
+        };
+        let Some(answer) = answer else {
+            output::remark(&format!(
+                "[a question is open; POST /v1/interactions/{id}/submit answers it]"
+            ));
+            return Ok(());
+        };
+        self.next = submit(self.gateway, &question, &answer).await?;
+        Ok(())
+    }
+
     fn request(&self, method: Method, path: &str) -> anyhow::Result<RequestBuilder> {
         let request = self.gateway.request(method, path)?;
         Ok(request.header(ACCEPT, "text/event-stream"))
@@ -76,13 +147,8 @@ impl Sending<'_> {
         answer
     }
 
-    async fn post(&mut self, conversation: &str, text: &str) -> anyhow::Result<()> {
-        let event = json!({
-            "event_type": "message.received",
-            "input": {"text": text},
-            "conversation": {"conversation_id": conversation},
-        });
-        let request = self.request(Method::POST, "/v1/events")?.json(&event);
+    async fn post(&mut self, event: &Value) -> anyhow::Result<()> {
+        let request = self.request(Method::POST, "/v1/events")?.json(event);
         let response = self.send(request).await?;
         let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
         self.run_url = header("location");
@@ -127,7 +193,8 @@ impl Sending<'_> {
             if let Some(id) = decoder.last_id() {
                 self.last_id = Some(id.to_owned());
             }
-            if outcome.is_err() {
+            // A run that waits sends nothing else.
+            if outcome.is_err() || self.waits {
                 return;
             }
         }
@@ -138,12 +205,17 @@ impl Sending<'_> {
             return;
         };
         self.screen.show(&event);
+        let data = &event["data"];
+        if event["type"] == "action.requested" && data["action"] == "interaction.requested" {
+            self.has_asked = true;
+            self.waits = data["payload"]["await"] == true;
+        }
         if matches!(event["type"].as_str(), Some("run.completed" | "run.failed")) {
             self.ending = Some(event);
         }
     }
 
-    fn finish(mut self, took: Duration) -> ExitCode {
+    fn finish(&mut self, took: Duration) -> ExitCode {
         self.screen.end();
         let short = self.run_id.get(..8).unwrap_or(&self.run_id);
         let seconds = took.as_secs_f64();

@@ -59,7 +59,7 @@ pub(super) fn outcome(completed: &Value) -> String {
 }
 
 /// A text without what could move a cursor; blanks in a row are one.
-fn plain(text: &str, reader: Reader) -> String {
+pub(super) fn plain(text: &str, reader: Reader) -> String {
     let words: Vec<_> = text
         .split(|letter: char| letter.is_whitespace() || letter.is_control())
         .filter(|word| !word.is_empty())
@@ -80,7 +80,7 @@ fn in_ascii(letter: char) -> String {
 }
 
 /// The beginning of a text in so many columns.
-fn cut(text: &str, columns: usize, dots: &str) -> String {
+pub(super) fn cut(text: &str, columns: usize, dots: &str) -> String {
     let mut taken = 0;
     let room = columns.saturating_sub(dots.chars().count());
     let mut end = 0;

@@ -187,6 +187,8 @@ impl Kit {
             shows_interactions: false,
             has_artifacts: false,
             registered_skills: &[],
+            peers: &[],
+            parent: None,
             endpoint_id: EndpointId(Uuid::nil()),
             event_id: plan.event.event_id.as_deref().unwrap_or_default(),
             owner,

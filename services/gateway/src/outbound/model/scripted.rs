@@ -37,6 +37,8 @@ pub struct Script {
 struct Turn {
     /// Fits when the newest user message has these words, in any case.
     when: Option<String>,
+    /// Fits when the user message before the newest has these words, in any case.
+    before: Option<String>,
     /// Fits only right after the result of a tool, or only not.
     after_tool: Option<bool>,
     /// Fits only where this tool was offered.
@@ -111,9 +113,12 @@ impl Script {
 
 impl Turn {
     fn fits(&self, heard: &Heard<'_>) -> bool {
-        let words = self.when.as_ref().map(|words| words.to_lowercase());
-        let input = heard.input.to_lowercase();
-        words.is_none_or(|words| input.contains(&words))
+        let says = |words: &Option<String>, text: &str| {
+            let words = words.as_ref().map(|words| words.to_lowercase());
+            words.is_none_or(|words| text.to_lowercase().contains(&words))
+        };
+        says(&self.when, &heard.input)
+            && says(&self.before, &heard.before)
             && self
                 .after_tool
                 .is_none_or(|after| after == heard.is_after_tool)

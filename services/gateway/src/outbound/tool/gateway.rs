@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, FixedOffset, SecondsFormat, Utc};
 use protocol::JsonObject;
-use protocol::resources::{ToolEffect, ToolOperation, ToolResource};
+use protocol::resources::{EffectSource, ToolEffect, ToolOperation, ToolResource};
 use serde_json::{Value, json};
 
 use crate::clock::Clock;
@@ -40,6 +40,8 @@ impl GatewayTool {
             parameters: parameters.as_object().cloned(),
             source: Some("gateway".to_owned()),
             effect: Some(ToolEffect::Read),
+            idempotent: Some(true),
+            effect_source: Some(EffectSource::Operator),
         }
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use domain::skill::{NAME_BYTES, PATH_BYTES, skill_md};
 use protocol::JsonObject;
-use protocol::resources::{SkillResource, ToolEffect, ToolOperation, ToolResource};
+use protocol::resources::{EffectSource, SkillResource, ToolEffect, ToolOperation, ToolResource};
 use serde_json::{Value, json};
 use store::AgentSkillRecord;
 
@@ -129,6 +129,8 @@ impl SkillTool {
                 // Again, it says and records the same.
                 Self::Activate => ToolEffect::Write,
             }),
+            idempotent: Some(true),
+            effect_source: Some(EffectSource::Operator),
         }
     }
 

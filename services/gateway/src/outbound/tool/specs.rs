@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ::http::{HeaderMap, Method};
-use protocol::resources::{ToolEffect, ToolResource};
+use protocol::resources::{EffectSource, ToolEffect, ToolResource};
 use secrecy::SecretString;
 use url::Url;
 
@@ -58,8 +58,8 @@ pub struct McpServerSpec {
     /// Names as the server has them; `None`: all.
     pub tools: Option<BTreeSet<String>>,
     pub prefix: String,
-    /// By the name that the server has.
-    pub effects: BTreeMap<String, ToolEffect>,
+    /// What the operator says of tools, by the name that the server has. It stands above what the server says.
+    pub facts: BTreeMap<String, ToolFacts>,
     pub timeout: Duration,
 }
 
@@ -90,6 +90,27 @@ impl McpTransport {
         match self {
             Self::Http { .. } => "streamable_http",
             Self::Child { .. } => "stdio",
+        }
+    }
+}
+
+/// What a call of a tool does, and the source of that. One source speaks for a tool: hints of a server fill in nothing
+/// where the operator has said something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ToolFacts {
+    pub effect: Option<ToolEffect>,
+    pub idempotent: Option<bool>,
+    pub source: Option<EffectSource>,
+}
+
+impl ToolFacts {
+    /// No source where nothing is said.
+    pub fn of(effect: Option<ToolEffect>, idempotent: Option<bool>, source: EffectSource) -> Self {
+        let is_said = effect.is_some() || idempotent.is_some();
+        Self {
+            effect,
+            idempotent,
+            source: is_said.then_some(source),
         }
     }
 }

@@ -37,6 +37,15 @@ impl Attached {
     }
 }
 
+/// Which uploads an event may name and make its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::runs) enum Uploads {
+    /// Those of clients of its workspace.
+    OfClients,
+    /// None: a run wrote the event, to which they are not open.
+    Closed,
+}
+
 /// A large file of an event. Its base64 stands in the event, or in the body that the event came with.
 struct File {
     sha256: String,
@@ -72,15 +81,17 @@ impl Runs {
         workspace: &WorkspaceId,
         event_id: &str,
         event: &mut EventEnvelope,
-        files: &BodyFiles,
+        (files, uploads): (&BodyFiles, Uploads),
     ) -> Result<Attached, AttachError> {
         let mut attached = Attached::default();
         let Some(input) = &mut event.input else {
             return Ok(attached);
         };
         let keeping = async {
-            self.bind_named(workspace, event_id, input, &mut attached.bound)
-                .await?;
+            if uploads == Uploads::OfClients {
+                self.bind_named(workspace, event_id, input, &mut attached.bound)
+                    .await?;
+            }
             self.keep_all(workspace, event_id, input, files, &mut attached.made)
                 .await?;
             Ok(())

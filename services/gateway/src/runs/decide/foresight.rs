@@ -9,7 +9,7 @@ use domain::event::conversation_of;
 use protocol::id::WorkspaceId;
 use store::{Candidate, Facts, NewRun};
 
-use crate::runs::decide::{Deciding, Made};
+use crate::runs::decide::{Deciding, Made, peers_among};
 use crate::runs::prepare::{Beginning, PlaceAhead};
 
 /// Workspaces whose agents are remembered. More are forgotten, all at once.
@@ -79,7 +79,7 @@ impl Foreseen {
         let met = deciding.inner.last_met.get(deciding.workspace)?;
         let catalog = deciding.inner.catalog.load_full();
         let winner = deciding.winner(&met).ok()??;
-        let (run, made) = deciding.new_run(winner).ok()?;
+        let (run, made) = deciding.new_run(winner, &met).ok()?;
         let place = met.iter().position(|one| std::ptr::eq(one, winner))?;
         Some(Self {
             met,
@@ -99,8 +99,10 @@ impl Foreseen {
         winner: &Candidate,
     ) -> Option<(NewRun, Made)> {
         let same_catalog = Arc::ptr_eq(&self.catalog, &deciding.inner.catalog.load());
-        let same_winner =
-            Arc::ptr_eq(&self.met, &facts.candidates) || self.met[self.place] == *winner;
+        let met = &self.met[self.place];
+        let same_winner = Arc::ptr_eq(&self.met, &facts.candidates)
+            || *met == *winner
+                && peers_among(met, &self.met) == peers_among(winner, &facts.candidates);
         if PlaceAhead::of(facts.place.as_ref()) != self.at {
             self.made.beginning = None;
         }

@@ -42,6 +42,7 @@ pub(in crate::runs) fn take_up(
             event_id: &left.event_id,
             event: &event,
             only: None,
+            child: None,
             // What it came with is gone: the run begins a trace of its own.
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),
@@ -49,7 +50,7 @@ pub(in crate::runs) fn take_up(
             was_accepted: true,
         };
         let run = deciding
-            .new_run(winner)
+            .new_run(winner, candidates)
             .inspect_err(|error| dropped(&error.to_string()));
         run.ok().map(|(run, _)| run)
     })

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::super::{events, history, interactions, knowledge};
-use super::structured;
+use super::{child_run, structured};
 use crate::api::auth::{Call, RunCaller};
 use crate::api::catalog_work::aside;
 use crate::api::error::{ApiError, ApiResult};
@@ -27,14 +27,16 @@ pub(super) enum OwnTool {
     HistoryPage,
     RetrieveKnowledge,
     WaitForInteraction,
+    ChildRun,
 }
 
-const ALL: [OwnTool; 5] = [
+const ALL: [OwnTool; 6] = [
     OwnTool::ListAssets,
     OwnTool::GetCurrentEvent,
     OwnTool::HistoryPage,
     OwnTool::RetrieveKnowledge,
     OwnTool::WaitForInteraction,
+    OwnTool::ChildRun,
 ];
 
 /// Characters of the id of an interaction.
@@ -57,14 +59,16 @@ enum AssetType {
     Tools,
     KnowledgeBases,
     Skills,
+    Agents,
 }
 
 impl AssetType {
-    const ALL: [Self; 4] = [
+    const ALL: [Self; 5] = [
         Self::Models,
         Self::Tools,
         Self::KnowledgeBases,
         Self::Skills,
+        Self::Agents,
     ];
 
     fn name(self) -> &'static str {
@@ -73,6 +77,7 @@ impl AssetType {
             Self::Tools => "tools",
             Self::KnowledgeBases => "knowledge_bases",
             Self::Skills => "skills",
+            Self::Agents => "agents",
         }
     }
 }
@@ -108,6 +113,7 @@ impl OwnTool {
             Self::HistoryPage => snapshot.history(HistoryOperation::Page).is_ok(),
             Self::RetrieveKnowledge => !retrievable(snapshot).is_empty(),
             Self::WaitForInteraction => snapshot.interaction_request().is_ok(),
+            Self::ChildRun => !snapshot.resources.agents.is_empty(),
         })
     }
 
@@ -123,24 +129,38 @@ impl OwnTool {
             Self::HistoryPage => "history_page",
             Self::RetrieveKnowledge => "retrieve_knowledge",
             Self::WaitForInteraction => "wait_for_interaction",
+            Self::ChildRun => child_run::NAME,
         }
     }
 
     /// How it is listed for a run.
     pub(super) fn described(self, snapshot: &AuthorizationSnapshot) -> Tool {
-        let (description, properties) = self.form(&json!({"enum": retrievable(snapshot)}));
-        let schema =
+        let ids = match self {
+            Self::ChildRun => json!({"enum": child_run::names(snapshot)}),
+            _ => json!({"enum": retrievable(snapshot)}),
+        };
+        let (description, properties) = self.form(&ids);
+        let mut schema =
             json!({"type": "object", "properties": properties, "additionalProperties": false});
+        if self == Self::ChildRun {
+            schema["required"] = json!(child_run::REQUIRED);
+        }
         let schema = schema.as_object().cloned().unwrap_or_default();
         Tool::new(self.name(), description, Arc::new(schema))
-            .with_annotations(ToolAnnotations::new().read_only(true))
+            .with_annotations(ToolAnnotations::new().read_only(self.is_read_only()))
     }
 
-    /// Its description and the schemas of its arguments. `kb_id`: the schema of a knowledge base's id.
-    pub(super) fn form(self, kb_id: &Value) -> (&'static str, Value) {
+    /// False for a call that changes something.
+    pub(super) fn is_read_only(self) -> bool {
+        self != Self::ChildRun
+    }
+
+    /// Its description and the schemas of its arguments. `ids`: the schema of the id of a knowledge base, or of the name of
+    /// an agent.
+    pub(super) fn form(self, ids: &Value) -> (&'static str, Value) {
         match self {
             Self::ListAssets => (
-                "Lists the models, tools, knowledge bases and skills that this run may use.",
+                "Lists the models, tools, knowledge bases, skills and agents that this run may use.",
                 json!({
                     "asset_types": {"type": "array", "items": {"enum": AssetType::ALL.map(AssetType::name)},
                         "maxItems": AssetType::ALL.len(), "description": "Only these; all when absent."},
@@ -163,7 +183,7 @@ impl OwnTool {
             Self::RetrieveKnowledge => (
                 "Finds the passages of a knowledge base that are closest to a query.",
                 json!({
-                    "kb_id": kb_id,
+                    "kb_id": ids,
                     "query_text": {"type": "string", "maxLength": BODY_BYTES},
                     "top_k": {"type": "integer", "minimum": 1, "maximum": 50},
                     "filters": {"type": "object", "description": "Values of metadata that must hold."},
@@ -178,6 +198,7 @@ impl OwnTool {
                         "description": "How long to wait. `open` in the result: call again."},
                 }),
             ),
+            Self::ChildRun => child_run::form(ids),
         }
     }
 
@@ -226,6 +247,7 @@ impl OwnTool {
                 let answer = interactions::read_answer(caller, state, &id, wait).await?;
                 told(&answer).map(structured)
             }
+            Self::ChildRun => child_run::call(caller, state, &arguments).await,
         }
     }
 }
@@ -251,6 +273,8 @@ fn assets(resources: &AgentResources, query: &AssetQuery) -> ApiResult<Value> {
             }
             AssetType::KnowledgeBases => told(&resources.knowledge_bases)?,
             AssetType::Skills => told(&resources.skills)?,
+            AssetType::Agents if resources.agents.is_empty() => continue,
+            AssetType::Agents => told(&resources.agents)?,
         };
         assets.insert(kind.name().to_owned(), items);
     }
@@ -266,6 +290,8 @@ fn without_schema(tool: &ToolResource) -> ToolResource {
         parameters: None,
         source: tool.source.clone(),
         effect: tool.effect,
+        idempotent: tool.idempotent,
+        effect_source: tool.effect_source,
     }
 }
 

@@ -1,4 +1,4 @@
-//! The face for platforms with fixed MCP credentials: the run's token is an argument of each of six tools.
+//! The face for platforms with fixed MCP credentials: the run's token is an argument of each of seven tools.
 //!
 //! No header opens anything here. The token is taken out of the message before the SDK sees it, so that no error, no
 //! audit entry and no tool gets it.
@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::child_run;
 use super::own::{MOST_ID_BYTES, OwnTool, read, told};
 use super::{
     Caller, Face, McpMessage, Message, is_refused, read_message, refused, speak, structured,
@@ -53,11 +54,12 @@ enum SharedTool {
     CallTool,
 }
 
-const TOOLS: [SharedTool; 6] = [
+const TOOLS: [SharedTool; 7] = [
     SharedTool::Own(OwnTool::ListAssets),
     SharedTool::Own(OwnTool::GetCurrentEvent),
     SharedTool::Own(OwnTool::HistoryPage),
     SharedTool::Own(OwnTool::RetrieveKnowledge),
+    SharedTool::Own(OwnTool::ChildRun),
     SharedTool::GetToolDetail,
     SharedTool::CallTool,
 ];
@@ -95,7 +97,7 @@ pub(super) fn routes() -> OpenApiRouter<ApiState> {
 
 /// Speaks the Model Context Protocol for platforms whose MCP credentials are fixed: every tool takes the run's token
 /// as the argument `run_token`. The tools are `list_assets`, `get_current_event`, `history_page`,
-/// `retrieve_knowledge`, `get_tool_detail` and `call_tool`; each answers what the run was granted. 404 unless the
+/// `retrieve_knowledge`, `child_run`, `get_tool_detail` and `call_tool`; each answers what the run was granted. 404 unless the
 /// operator has switched it on: `[host_api] shared_mcp = true`.
 #[utoipa::path(post, path = "/host/v1/mcp/shared", tag = "host",
     request_body = McpMessage, responses(
@@ -264,13 +266,22 @@ impl SharedTool {
             "description": "The token of the run, from the input variable of the platform."});
         let required = match self {
             Self::Own(OwnTool::RetrieveKnowledge) => json!([RUN_TOKEN, "kb_id", "query_text"]),
+            Self::Own(OwnTool::ChildRun) => {
+                let [agent, prompt] = child_run::REQUIRED;
+                json!([RUN_TOKEN, agent, prompt])
+            }
             Self::Own(_) => json!([RUN_TOKEN]),
             Self::GetToolDetail | Self::CallTool => json!([RUN_TOKEN, "tool_name"]),
         };
         let schema = json!({"type": "object", "properties": properties, "required": required,
             "additionalProperties": false});
         let schema = schema.as_object().cloned().unwrap_or_default();
-        let hints = ToolAnnotations::new().read_only(self != Self::CallTool);
+        let is_read_only = match self {
+            Self::Own(own) => own.is_read_only(),
+            Self::GetToolDetail => true,
+            Self::CallTool => false,
+        };
+        let hints = ToolAnnotations::new().read_only(is_read_only);
         Tool::new(self.name(), description, Arc::new(schema)).with_annotations(hints)
     }
 

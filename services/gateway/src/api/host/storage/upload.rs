@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use http::HeaderMap;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, IF_MATCH, IF_NONE_MATCH};
 use store::{
-    AreaAccess, BeginUpload, CHUNK_BYTES, FinishUpload, GiveUpload, Quota, Uploaded, WriteChunk,
+    AreaAccess, BeginUpload, CHUNK_BYTES, FinishUpload, GiveUpload, PutIf, Quota, Uploaded,
+    WriteChunk,
 };
 use uuid::Uuid;
 
@@ -37,6 +38,7 @@ pub(super) struct Upload<'a> {
     key: String,
     content_type: String,
     content_id: Uuid,
+    condition: Option<PutIf>,
     /// What the client announced.
     announced: Option<u64>,
     quota: Quota,
@@ -74,6 +76,7 @@ impl<'a> Upload<'a> {
             key,
             content_type: content_type.to_owned(),
             content_id: Uuid::now_v7(),
+            condition: condition_of(headers)?,
             announced: announced.and_then(|length| length.parse().ok()),
             quota: Quota {
                 bytes: limits.storage_area_bytes,
@@ -92,7 +95,8 @@ impl<'a> Upload<'a> {
     }
 
     /// Reads the body to its end and points the name at it; the call is recorded with its bytes.
-    pub(super) async fn run(self, body: &mut StreamedBody, call: Call<'_>) -> ApiResult<()> {
+    /// Gives the SHA-256 of the blob.
+    pub(super) async fn run(self, body: &mut StreamedBody, call: Call<'_>) -> ApiResult<String> {
         let run = &self.caller.grant.run;
         let now = self.state.runs.clock().now_ms();
         let left = u64::try_from(run.deadline_at.saturating_sub(now)).unwrap_or(0);
@@ -113,7 +117,7 @@ impl<'a> Upload<'a> {
         outcome
     }
 
-    async fn carry_out(&self, body: &mut StreamedBody, call: Call<'_>) -> ApiResult<()> {
+    async fn carry_out(&self, body: &mut StreamedBody, call: Call<'_>) -> ApiResult<String> {
         let mut progress = Progress {
             digest: aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256),
             size: 0,
@@ -176,7 +180,8 @@ impl<'a> Upload<'a> {
         Ok(())
     }
 
-    async fn finish(&self, progress: Progress, call: Call<'_>) -> ApiResult<()> {
+    async fn finish(&self, progress: Progress, call: Call<'_>) -> ApiResult<String> {
+        let sha256 = store::hex(progress.digest.finish().as_ref());
         let bytes = usize::try_from(progress.size).unwrap_or(usize::MAX);
         let finish = FinishUpload {
             run_id: self.caller.grant.run.id,
@@ -187,13 +192,46 @@ impl<'a> Upload<'a> {
             last: progress.written,
             bytes: progress.pending,
             size: progress.size,
-            sha256: store::hex(progress.digest.finish().as_ref()),
+            sha256: sha256.clone(),
             content_type: self.content_type.clone(),
+            condition: self.condition.clone(),
             audit: self.caller.audit_entry(self.state, call, None, bytes),
             at: self.state.runs.clock().now_ms(),
         };
-        written(self.state.runs.store().write(finish).await?)
+        written(self.state.runs.store().write(finish).await?)?;
+        Ok(sha256)
     }
+}
+
+/// The condition of a write: `If-None-Match: *`, or `If-Match` with one entity tag.
+fn condition_of(headers: &HeaderMap) -> ApiResult<Option<PutIf>> {
+    let none_match = single_header(headers, IF_NONE_MATCH.as_str())?;
+    let matches = single_header(headers, IF_MATCH.as_str())?;
+    match (none_match, matches) {
+        (None, None) => Ok(None),
+        (Some("*"), None) => Ok(Some(PutIf::Absent)),
+        (None, Some(tag)) => {
+            let tag = sha256_of(tag).ok_or_else(|| {
+                let message = "`If-Match` must be one `ETag` as an answer gave it, quotes included";
+                ApiError::invalid_argument(message)
+            })?;
+            Ok(Some(PutIf::Matches(tag.to_owned())))
+        }
+        (Some(_), None) => Err(ApiError::invalid_argument("`If-None-Match` must be `*`")),
+        (Some(_), Some(_)) => {
+            let message = "`If-Match` and `If-None-Match` must not stand together";
+            Err(ApiError::invalid_argument(message))
+        }
+    }
+}
+
+/// What a strong entity tag of ours says.
+fn sha256_of(tag: &str) -> Option<&str> {
+    let hex = tag.strip_prefix('"')?.strip_suffix('"')?;
+    let is_hex = hex
+        .bytes()
+        .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    (hex.len() == 64 && is_hex).then_some(hex)
 }
 
 fn written(outcome: Uploaded) -> ApiResult<()> {
@@ -203,5 +241,38 @@ fn written(outcome: Uploaded) -> ApiResult<()> {
         Uploaded::ShareFull => Err(ApiError::area_share_full()),
         Uploaded::RunEnded => Err(ApiError::unauthenticated()),
         Uploaded::Expired => Err(ApiError::slow_body()),
+        Uploaded::Unmet => Err(ApiError::precondition_failed()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_one_condition_and_no_weak_tag() {
+        let sha256 = "0a".repeat(32);
+        let strong = format!("\"{sha256}\"");
+        let check = |headers: &[(&'static str, &str)]| {
+            let pairs = headers
+                .iter()
+                .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+            condition_of(&HeaderMap::from_iter(pairs))
+        };
+        assert_eq!(check(&[]).unwrap(), None);
+        let absent = check(&[("if-none-match", "*")]).unwrap();
+        assert_eq!(absent, Some(PutIf::Absent));
+        let matches = check(&[("if-match", &strong)]).unwrap();
+        assert_eq!(matches, Some(PutIf::Matches(sha256.clone())));
+        let weak = format!("W/{strong}");
+        for refused in [
+            &[("if-match", "*")][..],
+            &[("if-match", &weak)],
+            &[("if-match", &sha256)],
+            &[("if-none-match", &strong)],
+            &[("if-none-match", "*"), ("if-match", &strong)],
+        ] {
+            assert!(check(refused).is_err(), "{refused:?}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use domain::json_text::check_json_text;
-use protocol::resources::{ToolEffect, ToolOperation, ToolResource};
+use protocol::resources::{EffectSource, ToolEffect, ToolOperation, ToolResource};
 use rmcp::ServiceError;
 use rmcp::model::{
     ClientRequest, CustomResult, ListToolsRequest, PaginatedRequestParams, ServerResult, Tool,
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use store::sha256_hex;
 
 use super::super::schema::Schema;
-use super::super::{Callee, KnownTool, McpServerSpec};
+use super::super::{Callee, KnownTool, McpServerSpec, ToolFacts};
 use super::Server;
 use super::listed_tool::{self, ListedTool};
 use super::offered_name::offered_name;
@@ -279,21 +279,37 @@ fn resource(
     let schema = Schema::compile(&parameters).map_err(|why| format!("{name}: {why}"))?;
     let told = tool.description.as_deref();
     let told = told.map(|text| redactor.redact_known(text));
-    let says_read = tool
-        .annotations
-        .as_ref()
-        .and_then(|hints| hints.read_only_hint);
-    let effect = spec.effects.get(tool.name.as_ref()).copied();
+    let facts = spec
+        .facts
+        .get(tool.name.as_ref())
+        .copied()
+        .unwrap_or_else(|| facts_of(tool));
     let resource = ToolResource {
         tool_type: Some("mcp".to_owned()),
         description: told.as_deref().and_then(description),
         operations: ToolOperation::ALL.to_vec(),
         parameters: Some(parameters),
         source: Some(format!("mcp:{}", spec.name)),
-        effect: effect.or_else(|| (says_read == Some(true)).then_some(ToolEffect::Read)),
+        effect: facts.effect,
+        idempotent: facts.idempotent,
+        effect_source: facts.source,
         tool_name: name,
     };
     Ok((resource, schema))
+}
+
+/// What a server says of its tool. Hints that it leaves out say nothing.
+fn facts_of(tool: &Tool) -> ToolFacts {
+    let Some(hints) = &tool.annotations else {
+        return ToolFacts::default();
+    };
+    let effect = match (hints.read_only_hint, hints.destructive_hint) {
+        (Some(true), _) => Some(ToolEffect::Read),
+        (_, Some(true)) => Some(ToolEffect::Irreversible),
+        (_, Some(false)) => Some(ToolEffect::Write),
+        (_, None) => None,
+    };
+    ToolFacts::of(effect, hints.idempotent_hint, EffectSource::Server)
 }
 
 /// As much of it as is told, if it is text that can be kept.
@@ -324,7 +340,10 @@ mod tests {
             },
             tools: None,
             prefix: "p_".to_owned(),
-            effects: BTreeMap::from([("a".to_owned(), ToolEffect::Irreversible)]),
+            facts: BTreeMap::from([(
+                "a".to_owned(),
+                ToolFacts::of(Some(ToolEffect::Irreversible), None, EffectSource::Operator),
+            )]),
             timeout: Duration::from_secs(1),
         }
     }
@@ -348,6 +367,43 @@ mod tests {
             assert_eq!(listed["tool_name"], format!("p_{name}"));
             assert_eq!(listed["source"], "mcp:s");
             assert_eq!(listed["effect"], effect, "{name}");
+        }
+    }
+
+    #[test]
+    fn hints_of_a_server_are_its_own_words() {
+        for (name, hints, expected) in [
+            (
+                "b",
+                json!({"destructiveHint": true, "idempotentHint": true}),
+                json!(["irreversible", true, "server"]),
+            ),
+            (
+                "b",
+                json!({"destructiveHint": false}),
+                json!(["write", null, "server"]),
+            ),
+            (
+                "b",
+                json!({"readOnlyHint": true, "destructiveHint": true}),
+                json!(["read", null, "server"]),
+            ),
+            ("b", json!({"title": "B"}), json!([null, null, null])),
+            (
+                "a",
+                json!({"idempotentHint": true}),
+                json!(["irreversible", null, "operator"]),
+            ),
+        ] {
+            let tool =
+                json!({"name": name, "inputSchema": {"type": "object"}, "annotations": hints});
+            let listed = listed(&tool).unwrap();
+            let told = json!([
+                listed["effect"],
+                listed["idempotent"],
+                listed["effect_source"]
+            ]);
+            assert_eq!(told, expected, "{tool}");
         }
     }
 

@@ -9,7 +9,7 @@ use domain::skill::{
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::id::{AgentId, RunId, WorkspaceId};
-use protocol::resources::{ToolEffect, ToolOperation, ToolResource};
+use protocol::resources::{EffectSource, ToolEffect, ToolOperation, ToolResource};
 use protocol::skill::NewSkill;
 use serde_json::{Value, json};
 use store::{RegisterSkill, SkillRegistered, Store};
@@ -47,6 +47,8 @@ impl Registration {
             parameters: parameters().as_object().cloned(),
             source: Some("gateway".to_owned()),
             effect: Some(ToolEffect::Write),
+            idempotent: None,
+            effect_source: Some(EffectSource::Operator),
         }
     }
 

@@ -1,0 +1,225 @@
+//! The hot paths of action graphs: parse and validate a declaration, one scheduler step, render a transcript.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use action_graph::accept::{Verdict, accept};
+use action_graph::action::{Effect, ExecutorKind, Idempotency};
+use action_graph::catalog::{Catalog, Entry};
+use action_graph::ids::GraphId;
+use action_graph::node::Output;
+use action_graph::output::ModelOutput;
+use action_graph::result::observe::Budget;
+use action_graph::result::tokens::estimate;
+use action_graph::rules::{Known, Rules};
+use action_graph::schedule::{Event, Outcome, Why, step};
+use action_graph::transcript::{Replay, Turn, protocol_turn, render, replay};
+use action_graph::validate::{Accepted, Context};
+use action_graph::{Command, Graph};
+use anyhow::bail;
+use serde_json::{Value, json};
+
+use crate::Options;
+use crate::figures::{median, percentile, write};
+use crate::process::machine;
+
+/// Actions of the declaration.
+const ACTIONS: usize = 32;
+/// Turns of the history.
+const TURNS: usize = 50;
+/// Times that one path is taken in a round.
+const REPEATS: usize = 200;
+
+/// One path with its times in microseconds.
+struct Figure {
+    name: &'static str,
+    most_us: f64,
+    times: Vec<f64>,
+}
+
+/// Measures every path in each round and prints medians beside their targets. Fails when one is not within.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let world = World::new();
+    let mut figures = [
+        Figure::new("parse and validate 32 actions", 300.0),
+        Figure::new("scheduler step", 5.0),
+        Figure::new("render 50 turns", 2_000.0),
+        Figure::new("replay and render 50 turns", 2_000.0),
+    ];
+    let output = declaration(ACTIONS);
+    let history = world.history()?;
+    for _ in 0..options.rounds {
+        for _ in 0..REPEATS {
+            figures[0].time(|| drop(black_box(world.accepted(&output))));
+            figures[2].time(|| drop(black_box(render(&history))));
+            figures[3].time(|| {
+                let shown = replay(&history, Replay::Hybrid, 100_000, &estimate);
+                drop(black_box(render(&shown)));
+            });
+        }
+        for _ in 0..REPEATS / 8 {
+            let graph = world.graph(&output)?;
+            play(graph, |graph, event| {
+                figures[1].time(|| step(graph, event, 1))
+            });
+        }
+    }
+    tell(options, &figures)
+}
+
+impl Figure {
+    fn new(name: &'static str, most_us: f64) -> Self {
+        Self {
+            name,
+            most_us,
+            times: Vec::new(),
+        }
+    }
+
+    fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let begin = Instant::now();
+        let done = work();
+        self.times.push(begin.elapsed().as_secs_f64() * 1e6);
+        done
+    }
+
+    fn is_within(&self) -> bool {
+        median(&self.times) <= self.most_us
+    }
+}
+
+/// The inputs of validation.
+struct World {
+    catalog: Catalog,
+    known: Known,
+    rules: Rules,
+}
+
+impl World {
+    fn new() -> Self {
+        let schema = json!({"type": "object", "properties": {"path": {"type": "string"}, "lines": {"type": "integer"}}, "required": ["path"]});
+        let read = Entry::new(ExecutorKind::Tool, "read", "Read a file.", schema);
+        Self {
+            catalog: Catalog::new(vec![read.acting(&[Effect::Read], Idempotency::Safe)]),
+            known: Known {
+                remaining_ms: 60_000,
+                ..Known::default()
+            },
+            rules: Rules {
+                enabled: true,
+                ..Rules::default()
+            },
+        }
+    }
+
+    fn accepted(&self, output: &ModelOutput) -> anyhow::Result<Accepted> {
+        let context = Context {
+            catalog: &self.catalog,
+            known: &self.known,
+            rules: &self.rules,
+        };
+        match accept(output, context) {
+            Verdict::Accepted(accepted) => Ok(*accepted),
+            other => bail!("not accepted: {other:?}"),
+        }
+    }
+
+    fn graph(&self, output: &ModelOutput) -> anyhow::Result<Graph> {
+        let accepted = self.accepted(output)?;
+        let id = GraphId("g".to_owned());
+        Ok(Graph::new(
+            id,
+            accepted,
+            &self.rules,
+            &self.known,
+            Vec::new(),
+        ))
+    }
+
+    /// Protocol turns of four calls each; every fifth turn is a request of the user.
+    fn history(&self) -> anyhow::Result<Vec<Turn>> {
+        let output = declaration(4);
+        let turn = |n: usize| -> anyhow::Result<Turn> {
+            if n.is_multiple_of(5) {
+                return Ok(Turn::User {
+                    text: "Please look at the next files.".repeat(5),
+                    attachments: Vec::new(),
+                });
+            }
+            let graph = play(self.graph(&output)?, |graph, event| step(graph, event, 1));
+            let budget = Budget {
+                window: 200_000,
+                count: &estimate,
+            };
+            Ok(Turn::Protocol(protocol_turn(&graph, Why::Finished, budget)))
+        };
+        (0..TURNS).map(turn).collect()
+    }
+}
+
+/// Calls that each depend on two earlier ones and bind a value of one.
+fn declaration(count: usize) -> ModelOutput {
+    let call = |n: usize| {
+        let depends = (1..3).filter(|back| n > back * 4);
+        let depends: Vec<_> = depends.map(|back| format!("a{}", n - back * 4)).collect();
+        let path = match depends.first() {
+            Some(first) => json!({"$ref": format!("action:{first}.output#/path")}),
+            None => json!(format!("src/file_{n}.rs")),
+        };
+        json!({"id": format!("a{n}"), "type": "tool", "name": "read", "title": format!("Read file {n}"), "args": {"path": path, "lines": n}, "depends": depends})
+    };
+    let calls: Vec<Value> = (0..count).map(call).collect();
+    let act = json!({"kind": "act", "message": "I read the files.", "calls": calls});
+    ModelOutput::carrier(act.to_string())
+}
+
+/// Plays a graph to its end; every call returns a path and twenty lines.
+fn play(mut graph: Graph, mut step: impl FnMut(&mut Graph, Event) -> Vec<Command>) -> Graph {
+    let mut events = vec![Event::Begin];
+    while let Some(event) = events.pop() {
+        for command in step(&mut graph, event) {
+            let Command::Execute(call) = command else {
+                continue;
+            };
+            let text = "a line of the file\n".repeat(20);
+            let output = Output::json(json!({"path": "x", "text": text}));
+            let (id, attempt, satisfying) = (call.id, call.attempt, true);
+            let outcome = Outcome::Ok { output, satisfying };
+            events.push(Event::Finished {
+                id,
+                attempt,
+                outcome,
+            });
+        }
+    }
+    graph
+}
+
+fn tell(options: &Options, figures: &[Figure]) -> anyhow::Result<()> {
+    println!("{}; {} rounds", machine(), options.rounds);
+    for figure in figures {
+        let verdict = if figure.is_within() {
+            "within"
+        } else {
+            "NOT within"
+        };
+        println!(
+            "{:<30} p50 {:>8.2} µs, p99 {:>8.2} µs, {verdict} the target of {:.0} µs",
+            figure.name,
+            median(&figure.times),
+            percentile(&figure.times, 99.0),
+            figure.most_us
+        );
+    }
+    let figures_json = figures.iter().map(|figure| {
+        json!({"name": figure.name, "p50_us": median(&figure.times), "p99_us": percentile(&figure.times, 99.0),
+            "at_most_us": figure.most_us, "count": figure.times.len()})
+    });
+    let figures_json = figures_json.collect::<Vec<_>>();
+    write(options, &json!({"graph": figures_json}))?;
+    let slow: Vec<_> = figures.iter().filter(|one| !one.is_within()).collect();
+    match slow.first() {
+        Some(figure) => bail!("{} is slower than its target", figure.name),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,159 @@
+//! A request for a child run: whether it is sound, and the event that the child run is for.
+
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use protocol::child_run::{ChildRunRequest, KEY_CHARS};
+use protocol::context::{ActorContext, AgentInput, DeliveryContext};
+use protocol::event::{EventEnvelope, MESSAGE_RECEIVED};
+use protocol::id::{AgentId, RunId};
+use serde_json::{Value, json};
+
+use crate::canonical::canonical_json;
+use crate::event::{DATA_BYTES, contains_nul};
+
+/// The `source` of events that ask for child runs, and the surface of their delivery.
+pub const SOURCE: &str = "run";
+
+/// Everything wrong with a request, by JSON pointer.
+pub fn check_child_run(request: &ChildRunRequest) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut fault = |pointer: &str, message: String| faults.push(Fault::new(pointer, message));
+    if !(1..=KEY_CHARS).contains(&request.idempotency_key.chars().count()) {
+        fault(
+            "/idempotency_key",
+            format!("must have 1 to {KEY_CHARS} characters"),
+        );
+    }
+    if request.deadline_seconds == Some(0) {
+        fault("/deadline_seconds", "must be at least 1".to_owned());
+    }
+    if is_empty(&request.input) {
+        let message = "must have a `text`, `contents` or `attachments`";
+        fault("/input", message.to_owned());
+    }
+    if request.input.interaction.is_some() {
+        let message = "must be absent: a child run answers no question";
+        fault("/input/interaction", message.to_owned());
+    }
+    for (index, attachment) in request.input.attachments.iter().enumerate() {
+        if attachment.id.is_some() {
+            let message = "must be absent: send the file as `content`, uploads of clients are not open to runs";
+            fault(
+                &format!("/input/attachments/{index}/id"),
+                message.to_owned(),
+            );
+        }
+    }
+    if canonical_json(&request.context).len() > DATA_BYTES {
+        let message = "is larger than 64 KiB; pass large data as a file of `input`";
+        fault("/context", message.to_owned());
+    }
+    if contains_nul(&canonical_json(request)) {
+        fault("", "must not contain the character U+0000".to_owned());
+    }
+    faults
+}
+
+fn is_empty(input: &AgentInput) -> bool {
+    let has_text = input.text.as_ref().is_some_and(|text| !text.is_empty());
+    !has_text && input.contents.is_empty() && input.attachments.is_empty()
+}
+
+/// The run that asks, as its child run is told of it.
+#[derive(Clone, Debug)]
+pub struct Asking<'a> {
+    pub run_id: RunId,
+    pub agent_id: AgentId,
+    /// Of the agent, where it is known.
+    pub agent_name: Option<&'a str>,
+}
+
+/// The event that the child run is for: a message of the asking agent, in no conversation. `now`: epoch seconds.
+pub fn child_event(request: ChildRunRequest, asking: &Asking<'_>, now: i64) -> EventEnvelope {
+    let mut data = JsonObject::new();
+    data.insert("parent_run_id".to_owned(), json!(asking.run_id));
+    if !request.context.is_empty() {
+        data.insert("context".to_owned(), Value::Object(request.context));
+    }
+    EventEnvelope {
+        event_type: MESSAGE_RECEIVED.to_owned(),
+        event_id: None,
+        source: SOURCE.to_owned(),
+        source_event_type: None,
+        event_time: Some(now),
+        bot_id: None,
+        conversation: None,
+        actor: Some(ActorContext {
+            actor_type: "agent".to_owned(),
+            actor_id: Some(asking.agent_id.to_string()),
+            actor_name: asking.agent_name.map(str::to_owned),
+            metadata: JsonObject::new(),
+        }),
+        subject: None,
+        input: Some(request.input),
+        delivery: DeliveryContext {
+            surface: SOURCE.to_owned(),
+            ..DeliveryContext::default()
+        },
+        data,
+        raw: None,
+        raw_ref: None,
+        adapter: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(changes: &Value) -> ChildRunRequest {
+        let mut body = json!({"agent_id": "a", "input": {"text": "hi"}, "idempotency_key": "k"});
+        let changes = changes.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(changes);
+        serde_json::from_value(body).unwrap()
+    }
+
+    #[test]
+    fn a_request_names_all_its_faults() {
+        for (changes, expected) in [
+            (json!({}), vec![]),
+            (json!({"deadline_seconds": 1, "grants": {}}), vec![]),
+            (json!({"idempotency_key": ""}), vec!["/idempotency_key"]),
+            (
+                json!({"idempotency_key": "k".repeat(201)}),
+                vec!["/idempotency_key"],
+            ),
+            (
+                json!({"deadline_seconds": 0, "input": {}}),
+                vec!["/deadline_seconds", "/input"],
+            ),
+            (
+                json!({"input": {"attachments": [{"content": "YQ=="}, {"id": "x"}]}}),
+                vec!["/input/attachments/1/id"],
+            ),
+            (
+                json!({"context": {"a": "x".repeat(DATA_BYTES)}}),
+                vec!["/context"],
+            ),
+            (json!({"input": {"text": "a\u{0}"}}), vec![""]),
+        ] {
+            let faults = check_child_run(&request(&changes)).into_iter();
+            let pointers: Vec<_> = faults.map(|fault| fault.pointer).collect();
+            assert_eq!(pointers, expected, "{changes}");
+        }
+    }
+
+    #[test]
+    fn the_event_of_a_child_run_has_no_conversation() {
+        let asking = Asking {
+            run_id: RunId(uuid::Uuid::nil()),
+            agent_id: AgentId(uuid::Uuid::nil()),
+            agent_name: Some("planner"),
+        };
+        let event = child_event(request(&json!({"context": {"a": 1}})), &asking, 7);
+        assert_eq!(crate::event::check_event(&event), []);
+        assert!(event.conversation.is_none() && event.delivery.interactions.is_none());
+        assert_eq!(event.data["context"], json!({"a": 1}));
+        assert_eq!(event.actor.unwrap().actor_type, "agent");
+    }
+}

@@ -1,0 +1,166 @@
+//! Child runs: whether a parent may start one more, and which of them end with it.
+
+use protocol::child_run::{MOST_CHILDREN, WAITING_CHILD};
+use protocol::id::RunId;
+use protocol::run::RunStatus;
+use sea_orm::{DatabaseTransaction, Value};
+use uuid::Uuid;
+
+use crate::connect::Store;
+use crate::conversation::hold_runs;
+use crate::error::{StoreError, parsed};
+use crate::ingest::Ingest;
+use crate::runs::find;
+use crate::sql::{Row, Sql};
+use crate::state::hold_live_run;
+use crate::writer::Work;
+
+/// Child runs that one pass over all parents ends.
+const BATCH: i64 = 200;
+
+/// The run that asks for a child run.
+#[derive(Clone, Copy, Debug)]
+pub struct ParentOf {
+    pub run_id: RunId,
+    /// The attempt that asks: a later one has another token.
+    pub attempt: u32,
+}
+
+/// Why a run starts no child run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Childless {
+    /// Also where another attempt has begun.
+    #[error("the run has ended and starts no child run")]
+    Ended,
+    #[error("the run was cancelled and starts no child run")]
+    Cancelled,
+    #[error(
+        "the run has started {} child runs, and no more may; do the rest itself",
+        MOST_CHILDREN
+    )]
+    TooMany,
+}
+
+impl Ingest {
+    /// Locks the parent's row until the commit: its end comes before or after, never between.
+    pub(crate) async fn childless(
+        &self,
+        tx: &DatabaseTransaction,
+    ) -> Result<Option<Childless>, StoreError> {
+        let Some(parent) = self.parent else {
+            return Ok(None);
+        };
+        if !hold_live_run(tx, parent.run_id).await? {
+            return Ok(Some(Childless::Ended));
+        }
+        let run = find(tx, &self.workspace, parent.run_id).await?;
+        let run = run.filter(|run| run.attempt == parent.attempt);
+        let Some(run) = run else {
+            return Ok(Some(Childless::Ended));
+        };
+        if run.cancel_requested_at.is_some() {
+            return Ok(Some(Childless::Cancelled));
+        }
+        let sql = "SELECT count(*) AS n FROM runs WHERE parent_run_id = $1";
+        let values = vec![parent.run_id.to_string().into()];
+        let rows = tx.query_sql(sql.to_owned(), values).await?;
+        let count = rows.first().map_or(Ok(0), |row| row.number("n"))?;
+        Ok((count >= i64::from(MOST_CHILDREN)).then_some(Childless::TooMany))
+    }
+}
+
+/// See [`Store::end_children`].
+#[derive(Clone, Copy, Debug)]
+struct EndChildren {
+    parent: Option<RunId>,
+    at: i64,
+}
+
+/// A live child run whose parent leaves it no time.
+struct Orphan {
+    id: Uuid,
+    has_parent_ended: bool,
+}
+
+impl Work for EndChildren {
+    type Output = Vec<RunId>;
+    const CHANGES_AGENTS: bool = false;
+
+    /// A commit of its own on `PostgreSQL`: it takes rows of other runs.
+    fn lock(&self) -> Option<String> {
+        Some("child runs".to_owned())
+    }
+
+    fn order(&self) -> Uuid {
+        self.parent.map_or(Uuid::nil(), |parent| parent.0)
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Vec<RunId>, StoreError> {
+        let orphans = self.orphans(tx).await?;
+        let ids = orphans.iter().map(|orphan| orphan.id).collect();
+        hold_runs(tx, &ids, std::iter::empty()).await?;
+        let cancel = "UPDATE runs SET cancel_requested_at = $1, status_reason = $2 \
+                      WHERE id = $3 AND finished_at IS NULL AND cancel_requested_at IS NULL";
+        for orphan in &orphans {
+            let reason = if orphan.has_parent_ended {
+                "parent_ended"
+            } else {
+                "parent_cancelled"
+            };
+            let values: Vec<Value> =
+                vec![self.at.into(), reason.into(), orphan.id.to_string().into()];
+            tx.execute_sql(cancel.to_owned(), values).await?;
+        }
+        Ok(orphans.iter().map(|orphan| RunId(orphan.id)).collect())
+    }
+}
+
+impl Store {
+    /// Asks live child runs to end whose parent has ended, or was asked to end: of one parent, or of any, some of them at a
+    /// time. A parent that completed with the finish reason [`WAITING_CHILD`] leaves them. Gives those that were asked.
+    /// `at`: epoch milliseconds.
+    pub async fn end_children(
+        &self,
+        parent: Option<RunId>,
+        at: i64,
+    ) -> Result<Vec<RunId>, StoreError> {
+        let end = EndChildren { parent, at };
+        // The writer is asked only where there is something to do.
+        if end.orphans(&self.readers).await?.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.write(end).await
+    }
+}
+
+impl EndChildren {
+    async fn orphans(&self, tx: &impl Sql) -> Result<Vec<Orphan>, StoreError> {
+        let mut values: Vec<Value> = vec![
+            RunStatus::Completed.as_str().into(),
+            WAITING_CHILD.into(),
+            BATCH.into(),
+        ];
+        let only = match self.parent {
+            Some(parent) => {
+                values.push(parent.to_string().into());
+                "AND c.parent_run_id = $4"
+            }
+            None => "",
+        };
+        let sql = format!(
+            "SELECT c.id, (p.finished_at IS NOT NULL) AS has_ended FROM runs c, runs p \
+             WHERE c.parent_run_id IS NOT NULL AND c.finished_at IS NULL AND c.cancel_requested_at IS NULL \
+             AND p.id = c.parent_run_id {only} AND (p.cancel_requested_at IS NOT NULL OR \
+             (p.finished_at IS NOT NULL AND NOT (p.status = $1 AND COALESCE(p.status_reason, '') = $2))) LIMIT $3"
+        );
+        let rows = tx.query_sql(sql, values).await?;
+        let read = |row: &Row| {
+            let id = row.text("id")?;
+            Ok(Orphan {
+                id: parsed("runs.id", &id, &id)?,
+                has_parent_ended: row.flag("has_ended")?,
+            })
+        };
+        rows.iter().map(read).collect()
+    }
+}

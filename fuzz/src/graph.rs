@@ -1,0 +1,196 @@
+//! Model outputs: each gets a verdict within bounds, runs granted tools alone, and ends.
+
+pub mod carrier;
+pub mod fenced;
+pub mod reference;
+pub mod transcript;
+
+use std::sync::LazyLock;
+
+use action_graph::accept::{Repair, Verdict, accept};
+use action_graph::action::{Effect, ExecutorKind, Idempotency};
+use action_graph::catalog::{Catalog, Entry};
+use action_graph::code::Code;
+use action_graph::ids::{GraphId, is_action_id};
+use action_graph::json::canonical;
+use action_graph::node::{Output, Sent};
+use action_graph::output::ModelOutput;
+use action_graph::print::{envelope, print};
+use action_graph::result::observe::Budget;
+use action_graph::result::tokens::estimate;
+use action_graph::rules::{CarrierMode, Known, Recovery, Rules};
+use action_graph::schedule::{Failure, Outcome, Suspension, Why, step};
+use action_graph::transcript::{Turn, notice, parse, protocol_turn, render};
+use action_graph::validate::{Accepted, Context};
+use action_graph::{Command, Event, Graph};
+use serde_json::json;
+
+/// Bytes that a declaration takes beyond a multiple of its text.
+const BASE: usize = 4 << 10;
+
+/// The facts by which outputs are judged.
+struct World {
+    catalog: Catalog,
+    known: Known,
+    rules: Rules,
+}
+
+static FLAT: LazyLock<World> = LazyLock::new(|| world(CarrierMode::Flat));
+static STRICT: LazyLock<World> = LazyLock::new(|| world(CarrierMode::Strict));
+static FENCED: LazyLock<World> = LazyLock::new(|| world(CarrierMode::Fenced));
+
+fn world(carrier: CarrierMode) -> World {
+    let path =
+        json!({"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]});
+    let free = || json!({"type": "object"});
+    let tool = |name, schema| Entry::new(ExecutorKind::Tool, name, "Acts.", schema);
+    let mut refused = tool("admin", free());
+    refused.granted = false;
+    let mut known = Known::default();
+    known.goal = "Fix it.".to_owned();
+    known.event = json!({"list": [1, "x", null]});
+    (known.can_persist, known.can_ask, known.remaining_ms) = (true, true, 60_000);
+    let mut rules = Rules::default();
+    (rules.enabled, rules.carrier) = (true, carrier);
+    rules.recovery = Recovery {
+        text: true,
+        delegation: true,
+        ..Recovery::default()
+    };
+    World {
+        catalog: Catalog::new(vec![
+            tool("read", path).acting(&[Effect::Read], Idempotency::Safe),
+            tool("list", free()).acting(&[Effect::Read], Idempotency::Safe),
+            tool("send", free()).acting(&[Effect::Send], Idempotency::Unsafe),
+            tool("mystery", free()),
+            refused,
+            Entry::new(ExecutorKind::Agent, "helper", "Helps.", free()),
+        ]),
+        known,
+        rules,
+    }
+}
+
+impl World {
+    fn judge(&self, output: &ModelOutput) {
+        let (catalog, known, rules) = (&self.catalog, &self.known, &self.rules);
+        let context = Context {
+            catalog,
+            known,
+            rules,
+        };
+        let size = output.raw().len();
+        match accept(output, context) {
+            Verdict::Content(_) => panic!("the agent declares"),
+            Verdict::Repair(repair) => check_repair(&repair, size),
+            Verdict::Accepted(accepted) => {
+                self.check_accepted(&accepted, size);
+                let graph = GraphId::from_random(7);
+                let graph = Graph::new(graph, *accepted, rules, known, Vec::new());
+                self.play(graph, size);
+            }
+        }
+    }
+
+    fn check_accepted(&self, accepted: &Accepted, size: usize) {
+        let declaration = &accepted.declaration;
+        let limits = &self.rules.limits;
+        let actions = declaration.actions();
+        assert!(actions.len() <= limits.full_actions);
+        assert!(accepted.diagnostics.len() <= limits.diagnostics);
+        let sections = declaration.source.sections.values();
+        assert!(sections.map(|one| one.text.len()).sum::<usize>() <= size);
+        let written = canonical(&envelope(declaration)).len();
+        assert!(written <= 8 * size + BASE, "{written} bytes of {size}");
+        for (index, action) in actions.iter().enumerate() {
+            assert!(is_action_id(action.id.as_str()));
+            assert!(action.resolved.is_some());
+            let is_same = |other: &action_graph::action::Action| other.id == action.id;
+            assert!(
+                !actions[..index].iter().any(is_same),
+                "{} is twice",
+                action.id
+            );
+        }
+        assert!(print(declaration).len() <= 64 * size + BASE);
+    }
+
+    /// Plays a graph with one failure in three: it ends, and starts granted tools alone.
+    fn play(&self, mut graph: Graph, size: usize) {
+        let (mut events, mut why, mut started) = (vec![Event::Begin], None, 0);
+        let most = 128 * 8 * 5 * 4;
+        for now in 0_u64.. {
+            let Some(event) = events.pop() else { break };
+            assert!(now < most, "no end");
+            for command in step(&mut graph, event, now) {
+                match command {
+                    Command::Execute(one) | Command::Ask(one) => {
+                        started += 1;
+                        let kind = graph.node(&one.id).map(action_graph::node::Node::kind);
+                        let entry = kind.and_then(|kind| self.catalog.find(kind, &one.target));
+                        assert!(entry.is_some_and(|entry| entry.granted), "{}", one.target);
+                        let (id, attempt) = (one.id, one.attempt);
+                        let outcome = outcome(started);
+                        events.push(Event::Finished {
+                            id,
+                            attempt,
+                            outcome,
+                        });
+                    }
+                    Command::SpawnChild(one) => {
+                        let (id, attempt) = (one.id, one.attempt);
+                        let on = Suspension::External;
+                        events.push(Event::Suspended { id, attempt, on });
+                    }
+                    Command::SetTimer { id, attempt, .. } => {
+                        events.push(Event::TimerFired { id, attempt });
+                    }
+                    Command::Quiescent(reason) => why = Some(reason),
+                    _ => {}
+                }
+            }
+        }
+        let budget = Budget {
+            window: 8_000,
+            count: &estimate,
+        };
+        let turn = protocol_turn(&graph, why.unwrap_or(Why::Waiting), budget);
+        check_turns(&[Turn::Protocol(turn)]);
+        let most = 64 * size + (graph.nodes.len() + 1) * BASE;
+        let stored = serde_json::to_string(&graph)
+            .expect("a graph is JSON")
+            .len();
+        assert!(stored <= most, "{stored} bytes of {size}");
+    }
+}
+
+fn outcome(number: usize) -> Outcome {
+    if number.is_multiple_of(3) {
+        let mut failure = Failure::new(Code::ToolError, "it failed", Sent::Maybe);
+        failure.retryable = true;
+        return Outcome::Err(failure);
+    }
+    Outcome::Ok {
+        output: Output::json(json!({"value": number, "list": [1, 2]})),
+        satisfying: true,
+    }
+}
+
+fn check_repair(repair: &Repair, size: usize) {
+    assert!(!repair.diagnostics.is_empty() && repair.diagnostics.len() <= 8);
+    for one in &repair.diagnostics {
+        assert!(one.message.chars().count() <= 300, "{}", one.message);
+        assert!(one.allowed.len() <= 12);
+        assert!(one.pointer.len() <= 2 * size + 100, "{}", one.pointer);
+    }
+    assert!(repair.raw.len() <= 64 << 10);
+    check_turns(&[Turn::Notice(notice(repair))]);
+}
+
+/// Printed turns are read back as the same turns.
+fn check_turns(turns: &[Turn]) {
+    let text = render(turns);
+    let read = parse(&text).expect("what was printed is read");
+    assert_eq!(read.len(), turns.len());
+    assert_eq!(render(&read), text);
+}

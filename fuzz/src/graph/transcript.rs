@@ -1,0 +1,36 @@
+//! Transcripts: any text is read or refused, and any content is printed so that it is read back.
+
+use action_graph::transcript::{Attachment, Notice, Turn, parse, render};
+
+pub fn check(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    if let Some(turns) = parse(text) {
+        let again = render(&turns);
+        assert!(
+            again.len() <= 8 * text.len() + 64,
+            "{} of {}",
+            again.len(),
+            text.len()
+        );
+        super::check_turns(&turns);
+    }
+    let text = text.to_owned();
+    super::check_turns(&[
+        Turn::User {
+            text: text.clone(),
+            attachments: vec![Attachment {
+                name: text.clone(),
+                kind: text.clone(),
+                size: 1,
+                reference: text.clone(),
+            }],
+        },
+        Turn::Answer { text: text.clone() },
+        Turn::Notice(Notice {
+            sentence: text.clone(),
+            lines: vec![("bad_id".to_owned(), "/calls".to_owned(), text)],
+        }),
+    ]);
+}

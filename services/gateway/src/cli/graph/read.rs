@@ -1,0 +1,73 @@
+//! The files of `runnel graph`: a model output, and a script of tools.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use action_graph::output::ModelOutput;
+use action_graph::rules::CarrierMode;
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+
+use crate::cli::graph::script::{Script, ScriptFile};
+use crate::config::parse_toml;
+
+/// Bytes of one file; the largest declaration has half of it.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// A model output in the form in which its file holds it.
+pub(super) struct ModelFile {
+    /// The output.
+    pub(super) output: ModelOutput,
+    /// The form that the agent is assumed to be configured for.
+    pub(super) carrier: CarrierMode,
+}
+
+/// Reads a model output. A text that begins with `{` is the carrier's arguments; anything else is Markdown.
+pub(super) fn read_model_output(path: &Path) -> anyhow::Result<ModelFile> {
+    Ok(model_output(&read(path)?))
+}
+
+pub(super) fn model_output(text: &str) -> ModelFile {
+    if text.trim_start().starts_with('{') {
+        return ModelFile {
+            output: ModelOutput::carrier(text),
+            carrier: CarrierMode::Flat,
+        };
+    }
+    ModelFile {
+        output: ModelOutput::text(text),
+        carrier: CarrierMode::Fenced,
+    }
+}
+
+/// Reads a script: JSON when its name ends with `.json`, else TOML.
+pub(super) fn read_script(path: &Path) -> anyhow::Result<Script> {
+    let text = read(path)?;
+    let place = path.display();
+    let is_json = path.extension().is_some_and(|end| end == "json");
+    let value: Value = if is_json {
+        serde_json::from_str(&text).with_context(|| format!("{place} is no JSON"))?
+    } else {
+        parse_toml(path, &text).map_err(|fault| anyhow::anyhow!("{fault}"))?
+    };
+    let file: ScriptFile = serde_path_to_error::deserialize(value)
+        .map_err(|error| anyhow::anyhow!("{place}: {}: {}", error.path(), error.inner()))?;
+    Script::new(file).with_context(|| format!("{place} is no script of tools"))
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let (place, mut bytes) = (path.display(), Vec::new());
+    let read = if path.as_os_str() == "-" {
+        std::io::stdin()
+            .lock()
+            .take(MOST_BYTES + 1)
+            .read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
+    };
+    read.with_context(|| format!("cannot read {place}"))?;
+    if bytes.len() as u64 > MOST_BYTES {
+        bail!("{place} is larger than 1 MiB");
+    }
+    String::from_utf8(bytes).with_context(|| format!("{place} is no UTF-8"))
+}

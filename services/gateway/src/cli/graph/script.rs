@@ -1,0 +1,315 @@
+//! Scripted executors: their catalogue, their answers, and the user's approvals.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use action_graph::action::{Effect, ExecutorKind, Idempotency};
+use action_graph::catalog::{Catalog, Entry};
+use action_graph::code::Code;
+use action_graph::fence::{Found, find};
+use action_graph::node::{Output, Sent};
+use action_graph::policy::Visibility;
+use action_graph::schedule::{Failure, Outcome};
+use anyhow::bail;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::cli::graph::read::ModelFile;
+
+/// The id of the graph; a fixed one keeps the output the same for the same files.
+pub(super) const GRAPH_ID: &str = "g_scripted";
+/// Time of the run on its virtual clock, in milliseconds.
+pub(super) const REMAINING_MS: u64 = 3_600_000;
+/// Name of the executor that `auto` finds without a script.
+const AUTO: &str = "scripted";
+/// Executors that one script may declare.
+const MOST_TOOLS: usize = 256;
+
+/// A script as its file holds it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ScriptFile {
+    /// The request of the user, for `input:user.goal`.
+    #[serde(default)]
+    goal: String,
+    /// The event that began the run, for `input:event`.
+    #[serde(default)]
+    event: Value,
+    /// Tools, agents, pipelines, services, and questions to the user (`type = "human"`).
+    #[serde(default)]
+    tools: Vec<Tool>,
+}
+
+/// One executor with its answers.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tool {
+    name: String,
+    #[serde(rename = "type", default = "tool")]
+    kind: ExecutorKind,
+    #[serde(default)]
+    description: String,
+    /// JSON Schema of its arguments; absent: any object.
+    schema: Option<Value>,
+    /// Effects; absent: unknown.
+    #[serde(default)]
+    effects: BTreeSet<Effect>,
+    #[serde(default)]
+    idempotency: Idempotency,
+    #[serde(default)]
+    capabilities: Vec<String>,
+    #[serde(default)]
+    visibility: Visibility,
+    #[serde(default = "yes")]
+    granted: bool,
+    #[serde(default = "yes")]
+    available: bool,
+    /// The user's reply when a call needs an approval; absent: the call waits.
+    approve: Option<bool>,
+    /// Answers of its calls in turn; the last one repeats. Absent: a call returns its arguments.
+    #[serde(default)]
+    answers: Vec<Answer>,
+}
+
+/// The answer of one call: `output` or `error`.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Answer {
+    output: Option<Value>,
+    /// Message of a failure.
+    error: Option<String>,
+    /// Code of a failure.
+    #[serde(default = "tool_error")]
+    code: Code,
+    /// Whether the failed call was sent.
+    #[serde(default = "sent")]
+    sent: Sent,
+    /// Whether a failed call may succeed at another attempt.
+    #[serde(default)]
+    retryable: bool,
+    /// Whether the work was done, so that the edges of dependents open.
+    #[serde(default = "yes")]
+    satisfying: bool,
+}
+
+fn tool() -> ExecutorKind {
+    ExecutorKind::Tool
+}
+
+fn tool_error() -> Code {
+    Code::ToolError
+}
+
+fn sent() -> Sent {
+    Sent::Yes
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A script that is ready to answer.
+pub(super) struct Script {
+    pub(super) goal: String,
+    pub(super) event: Value,
+    catalog: Catalog,
+    approvals: BTreeMap<(ExecutorKind, String), bool>,
+    answers: BTreeMap<(ExecutorKind, String), Vec<Answer>>,
+    is_open: bool,
+}
+
+impl Script {
+    /// Checks a script. Fails on doubles, answers without or with both parts, and executors that cannot be scripted.
+    pub(super) fn new(file: ScriptFile) -> anyhow::Result<Self> {
+        if file.tools.len() > MOST_TOOLS {
+            bail!("/tools has more than {MOST_TOOLS} entries");
+        }
+        let mut script = Self {
+            goal: file.goal,
+            event: file.event,
+            catalog: Catalog::default(),
+            approvals: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            is_open: false,
+        };
+        let mut entries = Vec::new();
+        let mut names = BTreeSet::new();
+        for (index, tool) in file.tools.into_iter().enumerate() {
+            let at = format!("/tools/{index}");
+            let key = (tool.kind, tool.name.clone());
+            if tool.kind == ExecutorKind::Runtime {
+                bail!("{at}/type: the runtime's own words cannot be scripted");
+            }
+            if tool.kind == ExecutorKind::Human && !["ask", "approve"].contains(&&*tool.name) {
+                bail!("{at}/name: a question is `ask` or `approve`");
+            }
+            if !names.insert(key.clone()) {
+                bail!("{at}/name: `{}` is there twice", tool.name);
+            }
+            check_answers(&at, &tool.answers)?;
+            if let Some(is_approved) = tool.approve {
+                script.approvals.insert(key.clone(), is_approved);
+            }
+            if !tool.answers.is_empty() {
+                script.answers.insert(key, tool.answers.clone());
+            }
+            if tool.kind != ExecutorKind::Human {
+                entries.push(entry(tool));
+            }
+        }
+        script.catalog = Catalog::new(entries);
+        Ok(script)
+    }
+
+    /// The executors that an output names; each takes any arguments and returns them.
+    pub(super) fn open(model: &ModelFile) -> Self {
+        let schema = || json!({"type": "object"});
+        let named = named_executors(model).into_iter().map(|(kind, name)| {
+            let entry = Entry::new(kind, &name, "Returns its arguments.", schema());
+            entry.acting(&[Effect::Read], Idempotency::Safe)
+        });
+        let capabilities = capabilities(model);
+        let capabilities: Vec<_> = capabilities.iter().map(String::as_str).collect();
+        let auto = SCRIPTED_KINDS.map(|kind| {
+            let entry = Entry::new(kind, AUTO, "Returns its arguments.", schema());
+            let entry = entry.acting(&[Effect::Read], Idempotency::Safe);
+            entry.able(&capabilities)
+        });
+        Self {
+            goal: String::new(),
+            event: Value::Null,
+            catalog: Catalog::new(named.chain(auto).collect()),
+            approvals: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            is_open: true,
+        }
+    }
+
+    /// Whether no file restricts the executors.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    pub(super) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// The user's reply to an approval; `None` while the call waits for one.
+    pub(super) fn approval(&self, kind: ExecutorKind, name: &str) -> Option<bool> {
+        self.approvals.get(&(kind, name.to_owned())).copied()
+    }
+
+    /// The end of the call with this number, from 0. `None`: a question that waits for the user.
+    pub(super) fn answer(
+        &self,
+        kind: ExecutorKind,
+        name: &str,
+        call: usize,
+        input: &Value,
+    ) -> Option<Outcome> {
+        let answers = self.answers.get(&(kind, name.to_owned()));
+        let answer = answers.and_then(|all| all.get(call).or(all.last()));
+        match answer {
+            Some(answer) => Some(answer.outcome()),
+            None if kind == ExecutorKind::Human => None,
+            None => Some(done(input.clone(), true)),
+        }
+    }
+}
+
+const SCRIPTED_KINDS: [ExecutorKind; 4] = [
+    ExecutorKind::Tool,
+    ExecutorKind::Agent,
+    ExecutorKind::Pipeline,
+    ExecutorKind::Service,
+];
+
+fn entry(tool: Tool) -> Entry {
+    let schema = tool.schema.unwrap_or_else(|| json!({"type": "object"}));
+    let mut entry = Entry::new(tool.kind, &tool.name, &tool.description, schema);
+    entry.effects = tool.effects;
+    entry.idempotency = tool.idempotency;
+    entry.capabilities = tool.capabilities;
+    entry.visibility = tool.visibility;
+    entry.granted = tool.granted;
+    entry.available = tool.available;
+    entry
+}
+
+fn check_answers(at: &str, answers: &[Answer]) -> anyhow::Result<()> {
+    for (index, answer) in answers.iter().enumerate() {
+        if answer.output.is_some() == answer.error.is_some() {
+            bail!("{at}/answers/{index}: give either `output` or `error`");
+        }
+    }
+    Ok(())
+}
+
+impl Answer {
+    fn outcome(&self) -> Outcome {
+        let Some(error) = &self.error else {
+            let output = self.output.clone().unwrap_or_default();
+            return done(output, self.satisfying);
+        };
+        let mut failure = Failure::new(self.code, error, self.sent);
+        failure.retryable = self.retryable;
+        Outcome::Err(failure)
+    }
+}
+
+fn done(value: Value, satisfying: bool) -> Outcome {
+    let output = match &value {
+        Value::String(text) => Output::text(text),
+        _ => Output::json(value),
+    };
+    Outcome::Ok { output, satisfying }
+}
+
+/// The JSON of a declaration; `null` where there is none.
+fn body(model: &ModelFile) -> Value {
+    let text = match (model.output.calls.first(), find(&model.output.text)) {
+        (Some(call), _) => call.arguments.as_str(),
+        (None, Found::One(block)) => block.body,
+        (None, _) => return Value::Null,
+    };
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+/// The calls or actions of a declaration, and the object in each that names the executor.
+fn executors(body: &Value) -> Vec<(Value, &'static str)> {
+    let list = |pointer| body.pointer(pointer).and_then(Value::as_array);
+    let calls = list("/calls").or_else(|| list("/input/calls"));
+    let actions = list("/payload/actions");
+    let calls = calls
+        .into_iter()
+        .flatten()
+        .map(|call| (call.clone(), "name"));
+    let actions = actions.into_iter().flatten();
+    let actions = actions.map(|action| (action["executor"].clone(), "target"));
+    calls.chain(actions).collect()
+}
+
+fn named_executors(model: &ModelFile) -> BTreeSet<(ExecutorKind, String)> {
+    let body = body(model);
+    let named = executors(&body).into_iter().filter_map(|(object, key)| {
+        let kind = object.get("type").and_then(Value::as_str)?;
+        let kind = SCRIPTED_KINDS
+            .into_iter()
+            .find(|one| one.as_str() == kind)?;
+        let name = object.get(key).and_then(Value::as_str)?;
+        let is_own = name == "auto" || name.starts_with("runtime.") || name.starts_with("human.");
+        (!is_own).then(|| (kind, name.to_owned()))
+    });
+    named.take(MOST_TOOLS).collect()
+}
+
+fn capabilities(model: &ModelFile) -> BTreeSet<String> {
+    let body = body(model);
+    let lists = executors(&body).into_iter().filter_map(|(object, _)| {
+        let list = object.get("capabilities").and_then(Value::as_array)?;
+        Some(list.clone())
+    });
+    let texts = lists
+        .flatten()
+        .filter_map(|one| one.as_str().map(str::to_owned));
+    texts.take(MOST_TOOLS).collect()
+}

@@ -1,0 +1,186 @@
+//! A graph of actions as lines, one for each action: what results of type `x.graph.projection` say.
+
+use serde_json::Value;
+
+use super::tool_line::{Reader, cut, plain};
+
+/// The type of the results.
+pub(super) const PROJECTION: &str = "x.graph.projection";
+/// Lines of a list at a terminal: what is above the screen cannot be drawn anew.
+const MOST_LINES: usize = 16;
+const COLUMNS: usize = 200;
+
+/// The newest state of a graph.
+#[derive(Default)]
+pub(super) struct GraphList {
+    id: String,
+    actions: Vec<Line>,
+}
+
+#[derive(PartialEq)]
+struct Line {
+    id: String,
+    status: String,
+    text: String,
+}
+
+impl GraphList {
+    /// Takes a result over. Places of the lines that are new or differ.
+    pub(super) fn take(&mut self, data: &Value) -> Vec<usize> {
+        let (change, is_whole) = match data["form"].as_str() {
+            Some("whole") => (&data["projection"], true),
+            Some("patch") => (&data["patch"], false),
+            _ => return Vec::new(),
+        };
+        let id = change["graph_id"].as_str().unwrap_or_default();
+        if self.id != id {
+            *self = Self {
+                id: id.to_owned(),
+                actions: Vec::new(),
+            };
+        }
+        let removed = change["removed"].as_array().into_iter().flatten();
+        for id in removed {
+            self.actions.retain(|line| id.as_str() != Some(&line.id));
+        }
+        let told = change["actions"].as_array().map_or(&[][..], Vec::as_slice);
+        if is_whole {
+            let is_told = |line: &Line| told.iter().any(|action| action["id"] == line.id.as_str());
+            self.actions.retain(is_told);
+        }
+        told.iter()
+            .filter_map(|action| self.put(Line::of(action)))
+            .collect()
+    }
+
+    /// Whether a call belongs to an action of the graph: its id begins with the graph's.
+    pub(super) fn holds(&self, tool_call_id: &str) -> bool {
+        let graph = tool_call_id.split('/').next();
+        !self.id.is_empty() && graph == Some(&self.id)
+    }
+
+    /// The lines as a whole, as many as can be drawn anew.
+    pub(super) fn lines(&self, columns: usize) -> Vec<String> {
+        let reader = Reader::Terminal { columns };
+        let skipped = self.actions.len().saturating_sub(MOST_LINES - 1);
+        let skipped = if skipped > 1 { skipped } else { 0 };
+        let above = (skipped > 0).then(|| format!("  … {skipped} earlier actions"));
+        let shown = self.actions[skipped..]
+            .iter()
+            .map(|line| line.shown(reader));
+        above.into_iter().chain(shown).collect()
+    }
+
+    /// One line for a program.
+    pub(super) fn line(&self, place: usize) -> String {
+        self.actions[place].shown(Reader::Program)
+    }
+
+    fn put(&mut self, line: Line) -> Option<usize> {
+        let known = self.actions.iter().position(|known| known.id == line.id);
+        let place = known.unwrap_or(self.actions.len());
+        if known.is_some() && self.actions[place] == line {
+            return None;
+        }
+        if known.is_some() {
+            self.actions[place] = line;
+        } else {
+            self.actions.push(line);
+        }
+        Some(place)
+    }
+}
+
+impl Line {
+    fn of(action: &Value) -> Self {
+        let text = |key: &str| action[key].as_str().unwrap_or_default();
+        let filled = |key: &str| Some(text(key)).filter(|text| !text.is_empty());
+        let title = filled("title").unwrap_or(text("id"));
+        let items = match (&action["progress"][0], &action["progress"][1]) {
+            (Value::Number(done), Value::Number(all)) => format!(" ({done} of {all})"),
+            _ => String::new(),
+        };
+        let detail = filled("reason").or(filled("result_summary"));
+        let detail = detail.map_or(String::new(), |detail| format!(": {detail}"));
+        Self {
+            id: text("id").to_owned(),
+            status: text("status").to_owned(),
+            text: format!("{title}{items}{detail}"),
+        }
+    }
+
+    fn shown(&self, reader: Reader) -> String {
+        let text = plain(&self.text, reader);
+        match reader {
+            Reader::Terminal { columns } => {
+                let mark = match self.status.as_str() {
+                    "completed" => '✓',
+                    "running" => '▸',
+                    "waiting" | "blocked" => '?',
+                    "failed" => '✗',
+                    "canceled" => '–',
+                    _ => '…',
+                };
+                cut(&format!("{mark} {text}"), columns, "…")
+            }
+            Reader::Program => cut(&format!("[{}] {text}", self.status), COLUMNS, "..."),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn action(id: &str, status: &str) -> Value {
+        json!({"id": id, "title": id.to_uppercase(), "status": status})
+    }
+
+    #[test]
+    fn patches_change_lines_in_place() {
+        let mut list = GraphList::default();
+        let whole =
+            json!({"graph_id": "g_1", "actions": [action("a", "running"), action("b", "pending")]});
+        let changed = list.take(&json!({"form": "whole", "projection": whole}));
+        assert_eq!(changed, [0, 1]);
+        assert_eq!(list.lines(80), ["▸ A", "… B"]);
+
+        let mut failed = action("b", "failed");
+        failed["reason"] = json!("refused\n");
+        let patch =
+            json!({"graph_id": "g_1", "actions": [failed, action("a", "running")], "removed": []});
+        let changed = list.take(&json!({"form": "patch", "patch": patch}));
+        assert_eq!(changed, [1]);
+        assert_eq!(list.lines(80), ["▸ A", "✗ B: refused"]);
+        assert_eq!(list.line(1), "[failed] B: refused");
+
+        let patch = json!({"graph_id": "g_1", "actions": [], "removed": ["a"]});
+        list.take(&json!({"form": "patch", "patch": patch}));
+        assert_eq!(list.lines(80), ["✗ B: refused"]);
+    }
+
+    #[test]
+    fn lists_stay_within_the_screen() {
+        let mut list = GraphList::default();
+        let actions: Vec<_> = (0..40)
+            .map(|n| action(&format!("a{n}"), "completed"))
+            .collect();
+        let whole = json!({"graph_id": "g_1", "actions": actions});
+        list.take(&json!({"form": "whole", "projection": whole}));
+        let lines = list.lines(4);
+        assert_eq!(lines.len(), MOST_LINES);
+        assert_eq!((lines[0].as_str(), lines[15].as_str()), ("  …", "✓ A…"));
+    }
+
+    #[test]
+    fn calls_of_actions_belong_to_their_graph() {
+        let mut list = GraphList::default();
+        assert!(!list.holds("/a/1"));
+        let whole = json!({"graph_id": "g_1", "actions": []});
+        list.take(&json!({"form": "whole", "projection": whole}));
+        assert!(list.holds("g_1/a/1"));
+        assert!(!list.holds("g_12/a/1"));
+    }
+}

@@ -1,0 +1,230 @@
+//! Questions of a run, asked at the terminal and answered as interactions.
+
+use anyhow::Context as _;
+use http::Method;
+use serde_json::{Map, Value, json};
+use url::form_urlencoded;
+
+use crate::cli::gateway::Gateway;
+use crate::cli::output;
+
+/// The interactions that a terminal can show, as an event's `delivery` says it.
+pub(super) fn delivery() -> Value {
+    json!({"interactions": {
+        "field_types": ["text", "textarea", "select", "multiselect", "number", "boolean"],
+        "action_styles": ["default", "primary", "danger"],
+    }})
+}
+
+/// The oldest open question of a run.
+pub(super) async fn open_question(gateway: &Gateway, run: &str) -> anyhow::Result<Option<Value>> {
+    let run: String = form_urlencoded::byte_serialize(run.as_bytes()).collect();
+    let path = format!("/v1/interactions?status=open&run_id={run}");
+    let page = gateway.ask(gateway.request(Method::GET, &path)?).await?;
+    let last = page["items"].as_array().and_then(|items| items.last());
+    Ok(last.cloned())
+}
+
+/// Hands an answer in. The run that goes on with it, where it is a new one.
+pub(super) async fn submit(
+    gateway: &Gateway,
+    question: &Value,
+    answer: &Answer,
+) -> anyhow::Result<Option<String>> {
+    let id = question["id"].as_str().context("the question has no id")?;
+    let body = json!({
+        "interaction_id": question["request"]["interaction_id"],
+        "action_id": answer.action, "values": answer.values,
+    });
+    let path = format!("/v1/interactions/{id}/submit");
+    let request = gateway.request(Method::POST, &path)?.json(&body);
+    let taken = gateway.ask(request).await?;
+    // A live run that waits for the answer has it: then the interaction comes back.
+    let run = taken["run_id"]
+        .as_str()
+        .filter(|_| taken["request"].is_null());
+    Ok(run.map(str::to_owned))
+}
+
+/// The answer to a question.
+#[derive(Debug, PartialEq)]
+pub(super) struct Answer {
+    action: Option<String>,
+    values: Map<String, Value>,
+}
+
+/// Asks for every field and for the action. `None`: the input ended before, and the question stays open.
+pub(super) fn ask(
+    request: &Value,
+    mut line: impl FnMut(&str) -> anyhow::Result<Option<String>>,
+) -> anyhow::Result<Option<Answer>> {
+    let text = |key: &str| request[key].as_str().unwrap_or_default();
+    output::remark(text("title"));
+    if !text("description").is_empty() {
+        output::remark(text("description"));
+    }
+    let mut values = Map::new();
+    for field in list(request, "fields") {
+        let Some(value) = ask_field(field, &mut line)? else {
+            return Ok(None);
+        };
+        if !value.is_null() {
+            values.insert(field["id"].as_str().unwrap_or_default().to_owned(), value);
+        }
+    }
+    let actions = list(request, "actions");
+    let action = match actions {
+        [] => None,
+        [only] if !values.is_empty() => only["id"].as_str(),
+        _ => {
+            let prompt = format!("{} > ", choices(actions, "id"));
+            let Some(chosen) = choose(&prompt, actions, "id", &mut line)? else {
+                return Ok(None);
+            };
+            chosen
+        }
+    };
+    Ok(Some(Answer {
+        action: action.map(str::to_owned),
+        values,
+    }))
+}
+
+/// The value of a field; null where it may be left out.
+fn ask_field(
+    field: &Value,
+    line: &mut impl FnMut(&str) -> anyhow::Result<Option<String>>,
+) -> anyhow::Result<Option<Value>> {
+    let kind = field["type"].as_str().unwrap_or_default();
+    let label = field["label"].as_str().unwrap_or_default();
+    let options = list(field, "options");
+    let hint = match kind {
+        "select" => format!(" ({})", choices(options, "value")),
+        "multiselect" => format!(" ({}; several with commas)", choices(options, "value")),
+        "boolean" => " (yes or no)".to_owned(),
+        "number" => " (a number)".to_owned(),
+        _ => String::new(),
+    };
+    loop {
+        let Some(typed) = line(&format!("{label}{hint}: "))? else {
+            return Ok(None);
+        };
+        let typed = typed.trim();
+        if typed.is_empty() {
+            let fallback = &field["default"];
+            if !fallback.is_null() || field["required"] != true {
+                return Ok(Some(fallback.clone()));
+            }
+        } else if let Some(value) = value_of(kind, options, typed) {
+            return Ok(Some(value));
+        }
+        output::remark("an answer of this field is needed");
+    }
+}
+
+fn value_of(kind: &str, options: &[Value], typed: &str) -> Option<Value> {
+    let option = |typed: &str| Some(json!(chosen(options, "value", typed.trim())?));
+    match kind {
+        "select" => option(typed),
+        "multiselect" => typed.split(',').map(option).collect(),
+        "number" => typed.parse::<serde_json::Number>().ok().map(Value::Number),
+        "boolean" => match typed.to_lowercase().as_str() {
+            "y" | "yes" | "true" => Some(json!(true)),
+            "n" | "no" | "false" => Some(json!(false)),
+            _ => None,
+        },
+        _ => Some(json!(typed)),
+    }
+}
+
+fn choose<'a>(
+    prompt: &str,
+    items: &'a [Value],
+    key: &str,
+    line: &mut impl FnMut(&str) -> anyhow::Result<Option<String>>,
+) -> anyhow::Result<Option<Option<&'a str>>> {
+    loop {
+        let Some(typed) = line(prompt)? else {
+            return Ok(None);
+        };
+        if let Some(found) = chosen(items, key, typed.trim()) {
+            return Ok(Some(Some(found)));
+        }
+        output::remark("type the number or the name of a choice; Ctrl-D leaves the question open");
+    }
+}
+
+/// The item of that number, name or label.
+fn chosen<'a>(items: &'a [Value], key: &str, typed: &str) -> Option<&'a str> {
+    let is_named = |item: &&Value| {
+        [key, "label"].iter().any(|key| {
+            let name = item[*key].as_str();
+            name.is_some_and(|name| name.eq_ignore_ascii_case(typed))
+        })
+    };
+    let number = typed.parse::<usize>().ok().and_then(|n| n.checked_sub(1));
+    let named = items.iter().find(is_named);
+    named.or_else(|| items.get(number?))?[key].as_str()
+}
+
+fn choices(items: &[Value], key: &str) -> String {
+    let choice = |(at, item): (usize, &Value)| {
+        let label = item["label"].as_str().or(item[key].as_str());
+        format!("{} {}", at + 1, label.unwrap_or_default())
+    };
+    let choices: Vec<_> = items.iter().enumerate().map(choice).collect();
+    choices.join(", ")
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(request: &Value, typed: &[&str]) -> Option<Answer> {
+        let mut typed = typed.iter();
+        let line = |_: &str| Ok(typed.next().map(|line| (*line).to_owned()));
+        ask(request, line).unwrap()
+    }
+
+    fn approval() -> Value {
+        json!({"title": "Delete it?", "actions": [
+            {"id": "once", "label": "Allow once"}, {"id": "no", "label": "Refuse"}]})
+    }
+
+    #[test]
+    fn choices_go_by_number_name_or_label() {
+        for (typed, action) in [("1", "once"), ("NO", "no"), ("refuse", "no")] {
+            let answer = answer(&approval(), &["maybe", "0", "3", typed]).unwrap();
+            assert_eq!(answer.action.as_deref(), Some(action), "{typed}");
+        }
+    }
+
+    #[test]
+    fn ended_input_leaves_questions_open() {
+        assert_eq!(answer(&approval(), &["maybe"]), None);
+    }
+
+    #[test]
+    fn fields_take_values_of_their_types() {
+        let option = |value: &str| json!({"value": value, "label": value.to_uppercase()});
+        let field = |id: &str, kind: &str, required: bool| {
+            json!({"id": id, "label": id, "type": kind,
+            "required": required, "options": [option("a"), option("b")]})
+        };
+        let request = json!({"title": "Where?", "fields": [
+            field("text", "text", true), field("select", "select", true), field("several", "multiselect", true),
+            field("number", "number", true), field("boolean", "boolean", true), field("free", "text", false)],
+            "actions": [{"id": "send", "label": "Send"}]});
+        let typed = [
+            "", "Oslo", "c", "2", "1, B", "x", "2.5", "perhaps", "yes", "",
+        ];
+        let answer = answer(&request, &typed).unwrap();
+        let expected = json!({"text": "Oslo", "select": "b", "several": ["a", "b"], "number": 2.5, "boolean": true});
+        assert_eq!(Value::Object(answer.values), expected);
+        assert_eq!(answer.action.as_deref(), Some("send"));
+    }
+}

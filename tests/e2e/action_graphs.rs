@@ -1,0 +1,175 @@
+//! Graphs of actions from end to end: gateway, protocol agent, and a model that the test plays.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::graphs::GraphHouse;
+use crate::support::{Engine, Postgres, Sqlite, until};
+
+fn tool_call(id: &str, name: &str, text: &Value) -> Value {
+    json!({"id": id, "type": "tool", "name": name, "args": {"text": text}})
+}
+
+async fn completed(house: &GraphHouse, run: &str) -> Value {
+    let ended = house.client.finished(run).await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    ended
+}
+
+fn said(run: &Value) -> &str {
+    run["output"]["content"].as_str().unwrap_or_default()
+}
+
+#[rstest]
+#[tokio::test]
+async fn approved_calls_are_made_once_by_later_runs(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(house) = GraphHouse::open(engine).await else {
+        return;
+    };
+    let bound = json!({"$ref": "action:seen.output#/body/text"});
+    house.declares(&json!([
+        tool_call("seen", "look", &json!("hi")),
+        tool_call("posted", "post", &bound)
+    ]));
+    let asking = house.post("Post it").await;
+    let ended = completed(&house, &asking).await;
+    assert_eq!(said(&ended), "I work.", "{ended}");
+    assert!(house.tools.seen("/echo/post").is_empty());
+
+    house.answers("It is posted.");
+    let posting = house.take_action(&asking, "allow_once").await;
+    let ended = completed(&house, &posting).await;
+    assert_eq!(said(&ended), "It is posted.", "{ended}");
+    let posted = house.tools.seen("/echo/post");
+    assert_eq!(posted.len(), 1);
+    assert_eq!(posted[0].body["text"], "hi");
+    // The model sees the call once, with its bound argument, and no carrier.
+    let shown = house.shown();
+    assert!(shown.contains("### Result for posted"), "{shown}");
+    assert!(!shown.contains("AgentProtocolOutput\\\":"), "{shown}");
+
+    // Client's view: the whole, patches, the whole. Every effect is on record with its run.
+    let forms = |results: Vec<Value>| -> Vec<String> {
+        let form = |result: &Value| result["data"]["form"].as_str().unwrap().to_owned();
+        results.iter().map(form).collect()
+    };
+    let first = forms(house.results(&asking, "x.graph.projection").await);
+    assert_eq!(first.first().map(String::as_str), Some("whole"));
+    let last = forms(house.results(&posting, "x.graph.projection").await);
+    assert_eq!(last.last().map(String::as_str), Some("whole"), "{last:?}");
+    let audit = house
+        .client
+        .get(&format!("/v1/runs/{posting}/audit?limit=100"))
+        .await;
+    let rows = audit.body["items"].as_array().unwrap().clone();
+    let calls = rows.iter().filter(|row| row["resource"] == "post");
+    assert_eq!(calls.count(), 1, "{rows:?}");
+}
+
+#[tokio::test]
+async fn refused_calls_are_never_made() {
+    let house = GraphHouse::open(Sqlite).await.unwrap();
+    house.declares(&json!([tool_call("posted", "post", &json!("hi"))]));
+    let asking = house.post("Post it").await;
+    completed(&house, &asking).await;
+    house.answers("Not posted.");
+    let refused = house.take_action(&asking, "refuse").await;
+    assert_eq!(said(&completed(&house, &refused).await), "Not posted.");
+    assert!(
+        house.shown().contains("approval_denied"),
+        "{}",
+        house.shown()
+    );
+    assert!(house.tools.seen("/echo/post").is_empty());
+}
+
+#[rstest]
+#[tokio::test]
+async fn child_runs_answer_within_the_grant_of_their_parent(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(house) = GraphHouse::open(engine).await else {
+        return;
+    };
+    house.declares(&json!([
+        {"id": "child", "type": "agent", "name": "helper", "args": {"prompt": "Look around."}}
+    ]));
+    house.answers("I have looked.");
+    house.answers("The helper has looked.");
+    let parent = house.post("Have it looked at").await;
+    assert_eq!(
+        said(&completed(&house, &parent).await),
+        "The helper has looked."
+    );
+    let path = format!("/v1/runs?parent_run_id={parent}");
+    let children = house.client.get(&path).await.body["items"].clone();
+    assert_eq!(children.as_array().unwrap().len(), 1, "{children}");
+    assert_eq!(children[0]["status"], "completed");
+    // It has no history of its parent, and asks nobody.
+    let asked = &house.model.asked()[1].body["messages"];
+    assert!(!asked.to_string().contains("Have it looked at"), "{asked}");
+}
+
+#[tokio::test]
+async fn cancels_reach_child_runs() {
+    let house = GraphHouse::open(Sqlite).await.unwrap();
+    house.declares(&json!([
+        {"id": "child", "type": "agent", "name": "helper", "args": {"prompt": "Look around."}}
+    ]));
+    // The helper's model stays silent.
+    house
+        .model
+        .reply(crate::support::upstream::Reply::Hold(Vec::new()));
+    let parent = house.post("Have it looked at").await;
+    let path = format!("/v1/runs?parent_run_id={parent}");
+    let mut child = Value::Null;
+    until("the child run to ask its model", async || {
+        child = house.client.get(&path).await.body["items"][0].clone();
+        child["status"] == "running" && house.model.asked().len() == 2
+    })
+    .await;
+    assert_eq!(house.client.cancel(&parent).await.status, 202);
+    let ended = house
+        .client
+        .finished(child["run_id"].as_str().unwrap())
+        .await;
+    assert_eq!(ended["status"], "cancelled", "{ended}");
+    assert_eq!(house.client.finished(&parent).await["status"], "cancelled");
+    house.model.left(1).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn graphs_go_on_after_the_service_was_killed(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(mut house) = GraphHouse::open(engine).await else {
+        return;
+    };
+    house.declares(&json!([
+        tool_call("first", "look", &json!("one")),
+        {"id": "second", "type": "tool", "name": "slow", "args": {}, "depends": ["first"]},
+        {"id": "last", "type": "tool", "name": "post", "args": {"text": "x"}, "depends": ["second"]}
+    ]));
+    let lost = house.post("Do it").await;
+    house
+        .tools
+        .saw("the slow call", |seen| seen.path.starts_with("/slow"))
+        .await;
+    house.restart_service().await;
+    house.client.finished(&lost).await;
+    house
+        .model
+        .reply(crate::support::upstream::Reply::Hold(Vec::new()));
+    house.post("And?").await;
+    // A read is made again; what was done is not.
+    until("the slow call again", async || {
+        house.tools.seen("/slow").len() == 2
+    })
+    .await;
+    let looked = house.tools.seen("/echo").into_iter();
+    assert_eq!(
+        looked
+            .filter(|seen| !seen.path.starts_with("/echo/post"))
+            .count(),
+        1
+    );
+}

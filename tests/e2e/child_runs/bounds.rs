@@ -1,0 +1,112 @@
+//! Bounds of child runs: how deep, how many, how long, and whose budgets.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::{Held, completed, hold_children, stage, stage_with};
+use crate::support::upstream::{Reply, Upstream};
+use crate::support::{Engine, Postgres, Sqlite, until};
+
+#[rstest]
+#[tokio::test]
+async fn fourth_level_starts_no_child(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let gate = hold_children(&stage, &completed());
+    let parent = Held::parent(&stage).await;
+    let first = parent.child(&stage, "k", &gate).await;
+    let second = first.child(&stage, "k", &gate).await;
+    let third = second.child(&stage, "k", &gate).await;
+    let refused = third.spawn("k", &json!({})).await;
+    assert_eq!(refused.status, 403, "{}", refused.body);
+    assert_eq!(third.asked["context"]["resources"].get("agents"), None);
+    let path = format!("/v1/runs/{}/authorization", third.run_id);
+    let explained = stage.client.get(&path).await.body;
+    let decisions = explained["decisions"].as_array().unwrap();
+    let decided = decisions.iter().find(|one| one["kind"] == "agent").unwrap();
+    assert_eq!(decided["layer"], "parent", "{decided}");
+    assert!(decided["rule"].as_str().unwrap().contains("depth 3"));
+    gate.cancel();
+    parent.end(&stage).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn seventeenth_child_is_refused(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let gate = hold_children(&stage, &completed());
+    gate.cancel();
+    let parent = Held::parent(&stage).await;
+    for n in 0..16 {
+        parent.spawn(&format!("k-{n}"), &json!({})).await.run_id();
+    }
+    let refused = parent.spawn("k-16", &json!({})).await;
+    assert_eq!(refused.status, 409, "{}", refused.body);
+    assert_eq!(refused.detail("reason"), "too_many_child_runs");
+    let again = parent.spawn("k-3", &json!({})).await;
+    assert_eq!(again.status, 202, "a key that was used is answered");
+    parent.end(&stage).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn child_ends_by_its_parents_deadline(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let gate = hold_children(&stage, &completed());
+    let parent = Held::parent(&stage).await;
+    let deadline = stage.client.run(&parent.run_id).await["deadline_at"].clone();
+    let long = parent
+        .spawn("long", &json!({"deadline_seconds": 9000}))
+        .await;
+    assert!(long.body["deadline_at"].as_i64() <= deadline.as_i64());
+    let short = parent.spawn("short", &json!({"deadline_seconds": 1})).await;
+    let ended = parent.follow(&short.run_id(), 30).await.body;
+    assert_eq!(ended["status"], "timeout", "{ended}");
+    assert_eq!(ended["error"]["code"], "deadline_exceeded");
+    gate.cancel();
+    parent.end(&stage).await;
+}
+
+#[rstest]
+#[case::run("scope = \"run\"")]
+#[case::agent("scope = \"agent\"\nwindow = \"month\"")]
+#[tokio::test]
+async fn budgets_of_the_parent_hold_its_children(
+    #[case] scope: &str,
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let upstream = Upstream::start().await;
+    let staged = stage_with(engine, |config| {
+        config.agents[0].resources = r#"agents = ["helper"], tools = "*""#;
+        config.agents[1].resources = r#"tools = "*""#;
+        config.rest = format!(
+            "[[tools]]\ntool_name = \"look\"\nurl = \"{}/look\"\n\
+             [[budgets]]\nname = \"few\"\n{scope}\ncalls = 2\n",
+            upstream.url
+        );
+    });
+    let Some(stage) = staged.await else { return };
+    let gate = hold_children(&stage, &completed());
+    let parent = Held::parent(&stage).await;
+    let child = parent.child(&stage, "k", &gate).await;
+    for caller in [&parent, &child] {
+        upstream.reply(Reply::Json(200, json!({"ok": true})));
+        let called = caller.host.create("/tools/look/call", &json!({})).await;
+        assert_eq!(called.status, 200, "{}", called.body);
+    }
+    let path = format!("/v1/runs/{}/usage", child.run_id);
+    until("the usage", async || {
+        stage.client.get(&path).await.body["total"]["calls"] == 1
+    })
+    .await;
+    let refused = child.host.create("/tools/look/call", &json!({})).await;
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    assert_eq!(refused.detail("budget"), "few");
+    gate.cancel();
+    parent.end(&stage).await;
+}

@@ -1,0 +1,90 @@
+//! What a child run is granted: never more than its parent was, nor than the request names.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{Held, completed, hold_children, stage_with};
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+const TOOLS: &str = "[[tools]]\ntool_name = \"look\"\nurl = \"http://127.0.0.1:9/look\"\n\
+    [[tools]]\ntool_name = \"write\"\nurl = \"http://127.0.0.1:9/write\"\n\
+    [[tools]]\ntool_name = \"launch\"\nurl = \"http://127.0.0.1:9/launch\"\n";
+
+async fn stage(engine: Engine) -> Option<Stage> {
+    let staged = stage_with(engine, |config| {
+        config.agents[0].resources = r#"agents = ["helper"], tools = ["look", "write"]"#;
+        config.agents[1].resources =
+            r#"agents = ["helper"], tools = "*", history = ["page"], storage = ["binding"]"#;
+        config.rest = TOOLS.to_owned();
+    });
+    staged.await
+}
+
+fn tools_of(held: &Held) -> Vec<&str> {
+    let tools = held.asked["context"]["resources"]["tools"].as_array();
+    let tools = tools.unwrap().iter();
+    tools
+        .map(|tool| tool["tool_name"].as_str().unwrap())
+        .collect()
+}
+
+async fn decision(stage: &Stage, run_id: &str, kind: &str, id: &str) -> Value {
+    let path = format!("/v1/runs/{run_id}/authorization");
+    let explained = stage.client.get(&path).await.body;
+    let decisions = explained["decisions"].as_array().unwrap();
+    let found = decisions
+        .iter()
+        .find(|one| one["kind"] == kind && one["id"] == id);
+    found.unwrap_or_else(|| panic!("{id}: {explained}")).clone()
+}
+
+#[rstest]
+#[tokio::test]
+async fn child_lacks_what_its_parent_lacks(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let gate = hold_children(&stage, &completed());
+    let parent = Held::parent(&stage).await;
+    let child = parent.child(&stage, "k", &gate).await;
+    assert_eq!(tools_of(&child), ["look", "write"]);
+    let called = child.host.create("/tools/launch/call", &json!({})).await;
+    assert_eq!(called.status, 403, "{}", called.body);
+    let decided = decision(&stage, &child.run_id, "tool", "launch").await;
+    assert_eq!(decided["layer"], "parent", "{decided}");
+    assert_eq!(decided["rule"], "the parent run was not granted it");
+    let storage = decision(&stage, &child.run_id, "storage", "binding").await;
+    assert_eq!(storage["granted"], false, "{storage}");
+    let history = child.host.get("/history").await;
+    let items = history.body["items"].as_array().map(Vec::len);
+    assert!(
+        history.status == 403 || items == Some(0),
+        "{}",
+        history.body
+    );
+    gate.cancel();
+    parent.end(&stage).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn grants_narrow_a_child_further(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine).await else {
+        return;
+    };
+    let gate = hold_children(&stage, &completed());
+    let parent = Held::parent(&stage).await;
+    let grants = json!({"grants": {"tools": ["look", "launch"], "agents": []}});
+    let id = parent.spawn("k", &grants).await.run_id();
+    let child = Held::of(&stage, &id, gate.clone()).await;
+    assert_eq!(tools_of(&child), ["look"]);
+    let decided = decision(&stage, &id, "tool", "write").await;
+    assert_eq!(decided["layer"], "parent");
+    assert_eq!(decided["rule"], "the request's grants.tools lacks it");
+    let refused = child.spawn("k", &json!({})).await;
+    assert_eq!(refused.status, 403, "{}", refused.body);
+    let unknown = parent.spawn("u", &json!({"agent_id": "other"})).await;
+    assert_eq!(unknown.status, 403, "{}", unknown.body);
+    gate.cancel();
+    parent.end(&stage).await;
+}

@@ -1,0 +1,137 @@
+//! The connectors against servers of the platforms themselves, installed from PyPI.
+
+use serde_json::{Value, json};
+
+use crate::support::connectors::ConnectedAgent;
+use crate::support::until;
+
+#[path = "connector_peers/servers.rs"]
+mod servers;
+
+use servers::{a2a_agent, ag_ui_agent, langflow, langgraph};
+
+/// The text that a run said.
+fn said(run: &Value) -> &str {
+    run["output"]["content"].as_str().unwrap_or_default()
+}
+
+async fn says(agent: &ConnectedAgent, text: &str, expected: &str) {
+    let ended = agent.ended(text).await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    assert_eq!(said(&ended), expected, "{ended}");
+}
+
+/// Posts a message whose run asks, answers with this text and the button at this place, and gives the run as it ended.
+async fn answered(agent: &ConnectedAgent, text: &str, answer: &str, button: usize) -> Value {
+    let run = agent.post(text).await;
+    let path = format!("/v1/interactions?run_id={run}&status=open");
+    let mut question = Value::Null;
+    until("the question", async || {
+        question = agent.client.get(&path).await.body["items"][0].clone();
+        !question.is_null()
+    })
+    .await;
+    let asked = &question["request"];
+    let mut values = json!({});
+    if let Some(field) = asked["fields"][0]["id"].as_str() {
+        values[field] = json!(answer);
+    }
+    let body = json!({
+        "interaction_id": asked["interaction_id"], "action_id": asked["actions"][button]["id"], "values": values,
+    });
+    let id = question["id"].as_str().unwrap();
+    let path = format!("/v1/interactions/{id}/submit");
+    let taken = agent.client.create(&path, &body).await;
+    assert!(taken.status < 300, "{asked}: {}", taken.body);
+    agent.client.finished(&run).await
+}
+
+async fn a2a_round(binding: &str) {
+    let Some(peer) = a2a_agent(binding).await else {
+        return;
+    };
+    let config = format!("base-url = \"{}\"", peer.url);
+    let agent = ConnectedAgent::open("a2a-agent", &config).await;
+    says(&agent, "hi", "1: hi").await;
+    // The context goes on.
+    says(&agent, "more", "2: more").await;
+    let ended = answered(&agent, "ask", "Oslo", 0).await;
+    assert_eq!(said(&ended), "To Oslo", "{ended}");
+
+    let run = agent.post("wait").await;
+    until("the task", async || {
+        !agent.results(&run, "state.updated").await.is_empty()
+    })
+    .await;
+    assert_eq!(agent.client.cancel(&run).await.status, 202);
+    let ended = agent.client.finished(&run).await;
+    assert_eq!(ended["status"], "cancelled", "{ended}");
+    until("the agent to cancel the task", async || {
+        said(&agent.ended("canceled").await) == "canceled: 1"
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a2a_agents_answer_over_json_rpc() {
+    a2a_round("JSONRPC").await;
+}
+
+#[tokio::test]
+async fn a2a_agents_answer_over_http_and_json() {
+    a2a_round("HTTP+JSON").await;
+}
+
+#[tokio::test]
+async fn ag_ui_agents_stream_ask_and_fail() {
+    let Some(peer) = ag_ui_agent().await else {
+        return;
+    };
+    let config = format!("url = \"{}/agent\"\nshow-thoughts = true", peer.url);
+    let agent = ConnectedAgent::open("ag-ui-agent", &config).await;
+    let first = agent.ended("hi").await;
+    assert_eq!(said(&first), "run 1, 1 messages", "{first}");
+    let run = first["run_id"].as_str().unwrap();
+    let thoughts = agent.results(run, "x.connectors.thought").await;
+    assert_eq!(thoughts[0]["data"]["text"], "I count.");
+    let calls = agent.results(run, "tool.call.completed").await;
+    assert_eq!(calls[0]["data"]["tool_name"], "count");
+    // The earlier messages and the state come along.
+    says(&agent, "more", "run 2, 3 messages").await;
+
+    let ended = answered(&agent, "ask", "yes", 0).await;
+    assert_eq!(said(&ended), "approval-1 resolved: \"yes\"", "{ended}");
+
+    let ended = agent.ended("fail").await;
+    assert_eq!(ended["error"]["code"], "ag_ui.api_error", "{ended}");
+    let message = ended["error"]["message"].as_str().unwrap();
+    assert!(message.contains("no_seats"), "{message}");
+}
+
+#[tokio::test]
+async fn langgraph_servers_stream_and_ask() {
+    let Some(peer) = langgraph().await else {
+        return;
+    };
+    let config = format!("base-url = \"{}\"\nassistant-id = \"agent\"", peer.url);
+    let agent = ConnectedAgent::open("langgraph-agent", &config).await;
+    says(&agent, "hi", "1 messages: hi").await;
+    // The thread goes on.
+    says(&agent, "more", "3 messages: more").await;
+    let ended = answered(&agent, "ask", "", 1).await;
+    assert_eq!(said(&ended), "chosen: right", "{ended}");
+}
+
+#[tokio::test]
+async fn langflow_flows_answer_in_sessions() {
+    let Some(peer) = langflow().await else {
+        return;
+    };
+    let config = format!(
+        "base-url = \"{}\"\napi-key = \"{}\"\nflow-id = \"{}\"",
+        peer.server.url, peer.key, peer.flow
+    );
+    let agent = ConnectedAgent::open("langflow-agent", &config).await;
+    says(&agent, "hi", "hi").await;
+    says(&agent, "more", "more").await;
+}
