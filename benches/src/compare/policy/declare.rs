@@ -116,7 +116,8 @@ fn expand(reference: &str) -> Output {
 fn fenced(view: &View<'_>, task: Task, chosen: &[&Step], open: usize) -> String {
     let actions: Vec<_> = chosen.iter().map(|step| action(view, task, step)).collect();
     let mut payload = json!({"type": "action_graph", "actions": actions});
-    if view.arm == Arm::Report && chosen.len() == open {
+    // A report of the log would be the log.
+    if view.arm == Arm::Report && chosen.len() == open && task != Task::Large {
         let answers = chosen.iter().filter(|step| step.answers);
         let sections = answers
             .map(|step| json!({"heading": step.id, "ref": format!("action:{}.output", step.id)}));
