@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::upstream::CHILD;
+
 /// Characters of a tool's result that the Local Agent shows in arm C: the cap of a summary, 600 tokens.
 const SUMMARY_CHARS: u64 = 2_400;
 
@@ -128,6 +130,9 @@ impl Arm {
         ]);
         if self.form() != Form::Native {
             all.insert("protocol-enabled".to_owned(), json!(true));
+            // A child run gets no model that its parent's agent does not name.
+            let models = json!({"primary": self.name(), "fallbacks": [CHILD]});
+            all.insert("model".to_owned(), models);
         }
         if let Some(own) = config.as_object_mut() {
             all.append(own);

@@ -82,7 +82,7 @@ impl Settings<'_> {
         let reads = TOOLS.iter().map(|tool| tool.0);
         let tools: Vec<_> = reads.chain(WRITES.iter().map(|tool| tool.0)).collect();
         let mut policy = json!({
-            "models": [arm.name()], "tools": tools, "history": ["page"], "artifacts": ["read"],
+            "models": [arm.name(), CHILD], "tools": tools, "history": ["page"], "artifacts": ["read"],
         });
         let is_native = arm.form() == Form::Native;
         if !is_native {
