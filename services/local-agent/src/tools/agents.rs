@@ -4,6 +4,7 @@ use protocol::JsonObject;
 use protocol::child_run::ChildRun;
 use protocol::message::Message;
 use protocol::model::LlmTool;
+use protocol::raw::RawJson;
 use protocol::resources::{AgentOperation, AgentResource};
 use protocol::run::RunStatus;
 use runner_kit::HostError;
@@ -87,7 +88,7 @@ fn said(child: &ChildRun) -> String {
 }
 
 fn failure(child: &ChildRun) -> String {
-    let error = child.error.as_ref().map(|error| error.value());
+    let error = child.error.as_ref().map(RawJson::value);
     let why = error.and_then(|error| error["message"].as_str().map(str::to_owned));
     let why = why.or_else(|| child.status_reason.clone());
     let status = child.status.as_str();
