@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::memory::{Memory, error};
+use super::outputs::chunks;
 use crate::host::AgentHost;
 use crate::keep::Answer;
 use crate::manifest::RUNNER_ID;
@@ -189,35 +190,6 @@ fn coded(code: &str) -> runner_kit::HostError {
     serde_json::from_value::<protocol::error::AgentApiError>(error)
         .unwrap()
         .into()
-}
-
-/// Chunks of a message: its text and arguments in pieces of four characters.
-fn chunks(message: Message) -> Vec<Value> {
-    let pieces = |text: &str| -> Vec<String> {
-        let letters: Vec<char> = text.chars().collect();
-        letters
-            .chunks(4)
-            .map(|piece| piece.iter().collect())
-            .collect()
-    };
-    let mut chunks = Vec::new();
-    for piece in pieces(&message.plain_text()) {
-        chunks.push(json!({"role": "assistant", "content": piece}));
-    }
-    for call in message.tool_calls.unwrap_or_default() {
-        let name = call.function.name;
-        let first =
-            json!({"id": call.id, "type": "function", "function": {"name": name, "arguments": ""}});
-        chunks.push(json!({"role": "assistant", "tool_calls": [first]}));
-        for piece in pieces(&call.function.arguments) {
-            let more =
-                json!({"id": "", "type": "function", "function": {"name": "", "arguments": piece}});
-            chunks.push(json!({"role": "assistant", "tool_calls": [more]}));
-        }
-    }
-    let fields = message.provider_specific_fields;
-    chunks.push(json!({"role": "assistant", "is_final": true, "provider_specific_fields": fields}));
-    chunks
 }
 
 impl AgentHost for TestHost {
