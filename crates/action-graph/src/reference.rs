@@ -64,6 +64,8 @@ pub enum Reference {
         /// The place in it.
         pointer: String,
     },
+    /// `runtime://runs/RUN/declaration`: the declaration of a graph as the model wrote it; for expansion alone.
+    Declaration(GraphId),
     /// `artifact:NAME`: an artifact of the same graph.
     Artifact(String),
     /// `item#pointer`: the current item inside `for_each`.
@@ -135,6 +137,9 @@ fn stored(path: &str, pointer: String) -> Option<Reference> {
                 part = Part::from_name(name)?;
             }
         }
+        Some("declaration") if pointer.is_empty() && tokens.next().is_none() => {
+            return Some(Reference::Declaration(GraphId(graph.to_owned())));
+        }
         Some(name) => part = Part::from_name(name)?,
         None => {}
     }
@@ -176,6 +181,7 @@ impl fmt::Display for Reference {
         match self {
             Self::Section(id) => write!(f, "md:{id}"),
             Self::Artifact(name) => write!(f, "artifact:{name}"),
+            Self::Declaration(graph) => write!(f, "runtime://runs/{graph}/declaration"),
             Self::Goal => f.write_str("input:user.goal"),
             Self::Event(pointer) => f.write_str("input:event").and_then(|()| hash(f, pointer)),
             Self::Item(pointer) => f.write_str("item").and_then(|()| hash(f, pointer)),
@@ -242,6 +248,10 @@ mod tests {
             ),
             ("runtime://runs/run_1", "runtime://runs/run_1/summary"),
             (
+                "runtime://run_1/declaration",
+                "runtime://runs/run_1/declaration",
+            ),
+            (
                 "artifact://run_1/a",
                 "runtime://runs/run_1/actions/a/output",
             ),
@@ -255,6 +265,8 @@ mod tests {
     #[test]
     fn refuses_texts_outside_the_grammar() {
         for text in [
+            "runtime://runs/run_1/declaration#/a",
+            "runtime://runs/run_1/actions/a/declaration",
             "",
             "md:",
             "md:a b",

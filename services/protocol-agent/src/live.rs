@@ -21,6 +21,8 @@ pub(crate) struct Live {
     pub(crate) graph: Graph,
     /// Why nothing of it moves; absent while something does, and for plans.
     pub(crate) why: Option<Why>,
+    /// The model's output that declared it in this run.
+    pub(crate) raw: Option<String>,
     /// Warnings of its declaration.
     pub(crate) diagnostics: Vec<Diagnostic>,
     /// Generation and transition of the last observation.
@@ -65,6 +67,7 @@ impl Live {
         Self {
             graph,
             why: None,
+            raw: None,
             diagnostics,
             seen: None,
             shown: None,

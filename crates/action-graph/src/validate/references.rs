@@ -181,6 +181,7 @@ impl Gate<'_> {
                         Reference::Runtime { .. } => {
                             self.reference(&item.reference, &at, Use::Text, &mut edges);
                         }
+                        Reference::Declaration(_) => {}
                         _ => self.found.add(
                             Code::BadReference,
                             at,
@@ -223,6 +224,10 @@ impl Gate<'_> {
                 self.part_of(event, pointer, reference, at);
             }
             Reference::Runtime { .. } => self.stored(reference, at),
+            Reference::Declaration(_) => {
+                let message = "a declaration can be expanded, and is no value";
+                self.found.add(Code::BadReference, at, message);
+            }
             Reference::Artifact(_) => {}
             Reference::Item(_) if place == Use::Input { has_items: true } => {}
             Reference::Item(_) => {

@@ -154,6 +154,18 @@ fn data_edges_join_dependencies() {
 }
 
 #[test]
+fn declarations_are_no_values() {
+    let world = world();
+    let reference = json!({"$ref": "runtime://runs/g_done/declaration"});
+    let output = act(json!([read_call(
+        "a",
+        json!({"args": {"path": reference}})
+    )]));
+    let codes = world.codes(&output);
+    assert_eq!(codes[0].0, Code::BadReference, "{codes:?}");
+}
+
+#[test]
 fn known_references_bind_at_acceptance() {
     let accepted = world().accepted(&act(json!([read_call(
         "a",

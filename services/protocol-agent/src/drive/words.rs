@@ -130,6 +130,7 @@ impl<H: AgentHost> Session<H> {
                 part,
                 pointer,
             } => (graph, id, *part, pointer),
+            Reference::Declaration(graph) => return self.declared_text(graph).await,
             _ => return Ok(None),
         };
         let live = self.lives.iter().find(|live| live.id() == graph);
@@ -152,6 +153,15 @@ impl<H: AgentHost> Session<H> {
             Part::Error => known.error.clone(),
             Part::Status => Some(known.status.clone()),
         })
+    }
+
+    /// The declaration of a graph, as the model wrote it.
+    async fn declared_text(&mut self, graph: &GraphId) -> Result<Option<String>, Halt> {
+        let live = self.lives.iter().find(|live| live.id() == graph);
+        match live.and_then(|live| live.raw.clone()) {
+            Some(raw) => Ok(Some(raw)),
+            None => Ok(self.keep.declaration(graph).await?),
+        }
     }
 
     async fn decide_word(&mut self, arguments: &Map<String, Value>) -> Result<Outcome, Halt> {

@@ -188,6 +188,25 @@ impl<H: KeepHost> Keep<H> {
         closed.map(|closed| closed.record.clone()).collect()
     }
 
+    /// The model's output that declared a graph of this conversation, at most 64 KiB; `None`: there is none any more.
+    pub async fn declaration(&mut self, graph: &GraphId) -> Result<Option<String>, KeepError> {
+        let mut source = self.held(graph).map(|held| held.head.source.clone());
+        if source.is_none() {
+            let mut closed = self.index.value.closed.iter();
+            let Some(entry) = closed.find(|one| one.id == *graph).cloned() else {
+                return Ok(None);
+            };
+            let closed = self.closed_graph(&entry).await?;
+            source = closed.map(|closed| closed.source);
+        }
+        let Some(source) = source else {
+            return Ok(None);
+        };
+        let body = self.bodies.read(graph, &source).await?;
+        let raw = body.and_then(|body| Some(body.get("raw")?.as_str()?.to_owned()));
+        Ok(raw)
+    }
+
     async fn value(&self, graph: &GraphId, body: &str) -> Result<Option<Value>, KeepError> {
         let body = self.bodies.read(graph, body).await?;
         let output = body.and_then(|body| serde_json::from_value::<Output>(body).ok());

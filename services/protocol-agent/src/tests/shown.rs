@@ -76,6 +76,73 @@ async fn projections_are_whole_then_patches_then_whole() {
     assert_eq!(json!(last.status), "completed");
 }
 
+/// The same output, with thoughts in it as hosts pass them on.
+fn thinking(mut output: protocol::message::Message, thought: &str) -> protocol::message::Message {
+    let fields =
+        json!({"reasoning_content": thought, "reasoning": thought, "finish_reason": "stop"});
+    output.provider_specific_fields = fields.as_object().cloned();
+    output
+}
+
+#[tokio::test]
+async fn reasoning_is_never_replayed() {
+    const THOUGHT: &str = "the user must be an otter";
+    let host = TestHost::new();
+    let look = call("a", "tool", "look", &json!({"x": 1}), &[]);
+    host.says([
+        thinking(act("I look.", &[look]), THOUGHT),
+        thinking(answer("Seen."), THOUGHT),
+        thinking(answer("Later."), THOUGHT),
+    ]);
+    let first = context("hi", &json!({}));
+    let mut results = run(&host, first.clone()).await;
+    let mut next = later(&first, &uuid::Uuid::new_v4().to_string(), "e-2");
+    next.input.text = Some("and now?".to_owned());
+    results.extend(run(&host, next).await);
+    assert_eq!(host.asked(), 3);
+    for request in &host.script().requests {
+        assert!(request.remove_think, "the host takes thoughts out of texts");
+        let request = serde_json::to_string(request).unwrap();
+        assert!(!request.contains(THOUGHT), "{request}");
+    }
+    let results = serde_json::to_string(&results).unwrap();
+    assert!(!results.contains(THOUGHT), "{results}");
+    let world = host.memory.world();
+    let records = json!([world.state, world.blobs.values().collect::<Vec<_>>()]).to_string();
+    assert!(!records.contains(THOUGHT));
+}
+
+#[tokio::test]
+async fn details_refs_lead_to_stored_declarations() {
+    let host = TestHost::new();
+    let note = call("n", "tool", "note", &json!({"x": "remember the milk"}), &[]);
+    host.says([act("I note it.", &[note]), answer("Noted.")]);
+    let first = context("note it", &json!({}));
+    let results = run(&host, first.clone()).await;
+    let shown = all(&results, "x.graph.projection");
+    let details = shown[0]["projection"]["details_ref"].as_str().unwrap();
+    let expand = json!({"refs": [{"ref": details}]});
+    host.says([
+        act(
+            "More.",
+            &[call("e", "tool", "runtime.expand", &expand, &[])],
+        ),
+        answer("As declared."),
+    ]);
+    let mut next = later(&first, &uuid::Uuid::new_v4().to_string(), "e-2");
+    next.input.text = Some("what did you declare?".to_owned());
+    assert_eq!(said(&run(&host, next).await), "As declared.");
+    let request = host.request(3);
+    let expanded = request.rfind("More of stored results").unwrap();
+    for part in [
+        "AgentProtocolOutput",
+        "\"kind\":\"act\"",
+        "remember the milk",
+    ] {
+        assert!(request[expanded..].contains(part), "{part} in {request}");
+    }
+}
+
 #[tokio::test]
 async fn calls_are_told_by_graph_action_and_attempt() {
     let host = TestHost::new();

@@ -88,7 +88,10 @@ impl<H: AgentHost> Session<H> {
             }
         }
         self.repeats.insert(hash, (id, 1));
-        self.lives.push(Live::new(graph, diagnostics));
+        let end = raw.floor_char_boundary(self.rules.limits.raw_bytes);
+        let mut live = Live::new(graph, diagnostics);
+        live.raw = Some(raw[..end].to_owned());
+        self.lives.push(live);
         let place = self.lives.len() - 1;
         if is_plan {
             self.show_all().await;
