@@ -10,6 +10,7 @@
 mod agent;
 mod cancel;
 mod client;
+mod compare;
 mod connectors;
 mod figures;
 mod fresh;
@@ -90,6 +91,8 @@ enum Command {
     },
     /// Time that the connectors service adds to the first piece of an agent, and its memory per open stream.
     Connectors,
+    /// The same tasks by a loop of tool calls and by declared graphs of actions: model calls, tokens, time, success.
+    Compare(compare::CompareArgs),
     /// Short runs on a PostgreSQL database that was never analysed, beside the same after ANALYZE. `--postgres` names a
     /// server with the right to create databases.
     Fresh,
@@ -124,6 +127,7 @@ fn main() -> anyhow::Result<()> {
         Command::Graph => graph::run(&options),
         Command::Host => one_thread(host::run(&options)),
         Command::Harness { sessions } => one_thread(harness::run(&options, sessions)),
+        Command::Compare(args) => many_threads(compare::run(&options, &args)),
         Command::Connectors => one_thread(connectors::run(&options)),
         Command::Agent { plays } => many_threads(agent::run(&options, plays)),
         Command::Held => one_thread(async {

@@ -60,7 +60,8 @@ async fn main() -> anyhow::Result<()> {
         let _stop = stop.drop_guard_ref();
         asked_to_stop().await
     };
-    tokio::try_join!(serving, stopping)?;
+    // The signal first: a process that answers can be stopped.
+    tokio::try_join!(stopping, serving)?;
     Ok(())
 }
 

@@ -57,3 +57,32 @@ pub(crate) fn fence(declaration: &Value) -> Message {
     let body = serde_json::to_string_pretty(declaration).unwrap();
     text(&format!("```json agent-protocol\n{body}\n```\n"))
 }
+
+/// Chunks of a message: its text and arguments in pieces of four characters.
+pub(super) fn chunks(message: Message) -> Vec<Value> {
+    let pieces = |text: &str| -> Vec<String> {
+        let letters: Vec<char> = text.chars().collect();
+        letters
+            .chunks(4)
+            .map(|piece| piece.iter().collect())
+            .collect()
+    };
+    let mut chunks = Vec::new();
+    for piece in pieces(&message.plain_text()) {
+        chunks.push(json!({"role": "assistant", "content": piece}));
+    }
+    for call in message.tool_calls.unwrap_or_default() {
+        let name = call.function.name;
+        let first =
+            json!({"id": call.id, "type": "function", "function": {"name": name, "arguments": ""}});
+        chunks.push(json!({"role": "assistant", "tool_calls": [first]}));
+        for piece in pieces(&call.function.arguments) {
+            let more =
+                json!({"id": "", "type": "function", "function": {"name": "", "arguments": piece}});
+            chunks.push(json!({"role": "assistant", "tool_calls": [more]}));
+        }
+    }
+    let fields = message.provider_specific_fields;
+    chunks.push(json!({"role": "assistant", "is_final": true, "provider_specific_fields": fields}));
+    chunks
+}

@@ -1,5 +1,7 @@
 //! A host whose models and tools answer from a script, on a gateway in memory.
 
+mod records;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -7,12 +9,12 @@ use futures_util::stream::{self, StreamExt as _};
 use protocol::JsonObject;
 use protocol::child_run::{ChildRun, ChildRunRequest};
 use protocol::history::TranscriptItem;
-use protocol::host_api::{StateKeys, StateValue, SteeringInputItem, StorageKeys};
+use protocol::host_api::SteeringInputItem;
 use protocol::id::RunId;
 use protocol::knowledge::{RetrievalQuery, RetrievalResultEntry};
 use protocol::message::Message;
 use protocol::model::{LlmInvokeResult, LlmRequest, LlmStreamEvent};
-use protocol::run::{AgentRun, Page, RunStatus};
+use protocol::run::{AgentRun, Page};
 use protocol::tool::{KeyScope, ToolDescription};
 use runner_kit::host::ModelStream;
 use runner_kit::testing::run_record;
@@ -21,8 +23,9 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::memory::{Memory, error};
+use super::outputs::chunks;
 use crate::host::AgentHost;
-use crate::keep::{Answer, KeepHost};
+use crate::keep::Answer;
 use crate::manifest::RUNNER_ID;
 
 /// One answer of a model.
@@ -187,35 +190,6 @@ fn coded(code: &str) -> runner_kit::HostError {
     serde_json::from_value::<protocol::error::AgentApiError>(error)
         .unwrap()
         .into()
-}
-
-/// Chunks of a message: its text and arguments in pieces of four characters.
-fn chunks(message: Message) -> Vec<Value> {
-    let pieces = |text: &str| -> Vec<String> {
-        let letters: Vec<char> = text.chars().collect();
-        letters
-            .chunks(4)
-            .map(|piece| piece.iter().collect())
-            .collect()
-    };
-    let mut chunks = Vec::new();
-    for piece in pieces(&message.plain_text()) {
-        chunks.push(json!({"role": "assistant", "content": piece}));
-    }
-    for call in message.tool_calls.unwrap_or_default() {
-        let name = call.function.name;
-        let first =
-            json!({"id": call.id, "type": "function", "function": {"name": name, "arguments": ""}});
-        chunks.push(json!({"role": "assistant", "tool_calls": [first]}));
-        for piece in pieces(&call.function.arguments) {
-            let more =
-                json!({"id": "", "type": "function", "function": {"name": "", "arguments": piece}});
-            chunks.push(json!({"role": "assistant", "tool_calls": [more]}));
-        }
-    }
-    let fields = message.provider_specific_fields;
-    chunks.push(json!({"role": "assistant", "is_final": true, "provider_specific_fields": fields}));
-    chunks
 }
 
 impl AgentHost for TestHost {
@@ -399,44 +373,6 @@ fn usage() -> Option<protocol::message::LlmTokenUsage> {
         json!({"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}),
     )
     .unwrap()
-}
-
-impl KeepHost for TestHost {
-    async fn state_get(&self, key: &str) -> Answer<Option<StateValue>> {
-        self.memory.state_get(key).await
-    }
-
-    async fn state_put(&self, key: &str, value: Value, version: Option<i64>) -> Answer<i64> {
-        self.memory.state_put(key, value, version).await
-    }
-
-    async fn state_delete(&self, key: &str) -> Answer<bool> {
-        self.memory.state_delete(key).await
-    }
-
-    async fn state_list(&self, prefix: &str, limit: u32) -> Answer<StateKeys> {
-        self.memory.state_list(prefix, limit).await
-    }
-
-    async fn blob_get(&self, key: &str) -> Answer<Option<Vec<u8>>> {
-        self.memory.blob_get(key).await
-    }
-
-    async fn blob_put(&self, key: &str, bytes: Vec<u8>) -> Answer<()> {
-        self.memory.blob_put(key, bytes).await
-    }
-
-    async fn blob_delete(&self, key: &str) -> Answer<bool> {
-        self.memory.blob_delete(key).await
-    }
-
-    async fn blob_list(&self, prefix: &str, after: Option<String>) -> Answer<StorageKeys> {
-        self.memory.blob_list(prefix, after).await
-    }
-
-    async fn run_status(&self, id: &str) -> Answer<Option<RunStatus>> {
-        self.memory.run_status(id).await
-    }
 }
 
 /// A request that was sent to the conversation meanwhile.

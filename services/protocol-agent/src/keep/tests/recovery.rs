@@ -327,6 +327,30 @@ async fn questions_that_were_not_sent_are_asked_again() {
 }
 
 #[tokio::test]
+async fn questions_are_asked_again_after_a_death() {
+    let first = Memory::new("r1");
+    let (mut keep, _) = load(&first).await;
+    let graph = begun(&mut keep, "g_1", &one("mail")).await;
+    keep.asked(&graph, ask(&graph, "a")).await.unwrap();
+    first.end(RunStatus::Completed);
+    let second = first.begin("r2");
+    let (_, loaded) = load(&second).await;
+    assert!(loaded.mine[0].unasked.is_empty());
+    second.end(RunStatus::Failed);
+    let (keep, loaded) = load(&first.begin("r3")).await;
+    assert_eq!(
+        loaded.mine[0].unasked.len(),
+        1,
+        "the dead run may have had the answer"
+    );
+    let earlier = ask(&graph, "a").interaction;
+    assert!(
+        keep.ask(&earlier).is_some(),
+        "an answer to the earlier one counts, too"
+    );
+}
+
+#[tokio::test]
 async fn answered_questions_are_forgotten() {
     let host = Memory::new("r1");
     let (mut keep, _) = load(&host).await;

@@ -1,0 +1,127 @@
+//! The same tasks by a plain loop of tool calls and by declared graphs of actions: model calls, tokens, time, success.
+//!
+//! Reading order: [`tasks`] are the tasks, [`world`] their tools, [`arms`] the agents that are compared, [`policy`] the
+//! scripted model that plays each task ideally in the form of an arm, [`upstream`] serves models and tools and counts,
+//! [`play`] has the processes and the user, [`table`] prints.
+
+mod arms;
+mod play;
+mod policy;
+mod real;
+mod seen;
+mod table;
+mod tasks;
+mod upstream;
+mod world;
+
+use anyhow::{Context as _, ensure};
+use clap::Args;
+use serde_json::json;
+use url::Url;
+
+use crate::Options;
+use crate::figures::write;
+use crate::process::machine;
+use crate::stage::Stage;
+use arms::Arm;
+use play::{House, rehearse};
+use real::RealModel;
+use table::{Plays, tables, to_json, verdict};
+use tasks::Task;
+use upstream::{MODEL, TOOL, Upstream};
+
+/// Tasks for a small real model: the short ones.
+const SMALL: [Task; 4] = [Task::OneRead, Task::FiveReads, Task::FindRead, Task::Chain];
+
+/// Settings of the comparison.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CompareArgs {
+    /// Plays of each task by each arm; medians are printed.
+    #[arg(long, default_value_t = 3)]
+    plays: usize,
+    /// Base URL of an OpenAI-compatible model that plays in place of the script, as `http://127.0.0.1:18090/v1`.
+    #[arg(long, requires = "model")]
+    model_url: Option<Url>,
+    /// The name of that model.
+    #[arg(long, requires = "model_url")]
+    model: Option<String>,
+    /// Tasks by name: one-read, five-reads, find-read, list, chain, judgement, alternative, large, approval, children,
+    /// long, restart. All when absent.
+    #[arg(long, value_delimiter = ',')]
+    tasks: Vec<String>,
+    /// Leaves out child runs, for a gateway without them.
+    #[arg(long)]
+    without_children: bool,
+}
+
+pub(crate) async fn run(options: &Options, args: &CompareArgs) -> anyhow::Result<()> {
+    ensure!(args.plays > 0, "--plays counts from 1");
+    let real = match (&args.model_url, &args.model) {
+        (Some(url), Some(model)) => Some(RealModel::new(url, model)?),
+        _ => None,
+    };
+    let tasks = chosen(args, real.is_some())?;
+    let stage = Stage::new(options).await?;
+    let is_real = real.is_some();
+    let upstream = Upstream::start(real).await?;
+    let house = House::open(&stage, upstream, !args.without_children).await?;
+    println!("{}", machine());
+    if !is_real {
+        let (model, tool) = (MODEL.as_millis(), TOOL.as_millis());
+        println!(
+            "a scripted model of {model} ms a call, tools of {tool} ms, {} plays",
+            args.plays
+        );
+        rehearse(&house).await?;
+    }
+    let mut plays = Plays::new();
+    for _ in 0..args.plays {
+        for task in &tasks {
+            for arm in Arm::ALL
+                .into_iter()
+                .filter(|arm| task.is_for_loops() || arm.form() != arms::Form::Native)
+            {
+                let play = house.play(arm, *task).await;
+                let play =
+                    play.with_context(|| format!("arm {}, task {}", arm.letter(), task.name()))?;
+                if !play.is_right {
+                    println!("arm {}, {}: {}", arm.letter(), task.title(), play.said);
+                }
+                plays.entry((*task, arm)).or_default().push(play);
+            }
+        }
+    }
+    println!("\n{}", tables(&plays));
+    for (rule, outcome) in verdict(&plays) {
+        let outcome = outcome.map_or(
+            "not played",
+            |is_kept| if is_kept { "kept" } else { "BROKEN" },
+        );
+        println!("{rule}: {outcome}");
+    }
+    write(
+        options,
+        &json!({"compare": to_json(&plays), "machine": machine()}),
+    )
+}
+
+fn chosen(args: &CompareArgs, is_real: bool) -> anyhow::Result<Vec<Task>> {
+    let known = |name: &String| {
+        let task = Task::ALL.into_iter().find(|task| task.name() == name);
+        task.with_context(|| format!("there is no task {name}"))
+    };
+    let mut tasks = args
+        .tasks
+        .iter()
+        .map(known)
+        .collect::<Result<Vec<_>, _>>()?;
+    if tasks.is_empty() {
+        tasks = if is_real {
+            SMALL.to_vec()
+        } else {
+            Task::ALL.to_vec()
+        };
+    }
+    tasks.retain(|task| *task != Task::Children || !args.without_children);
+    Ok(tasks)
+}

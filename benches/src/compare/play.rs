@@ -1,0 +1,170 @@
+//! One gateway, two runners, and a client that plays a task with an arm.
+
+mod client;
+mod settings;
+
+use std::time::Instant;
+
+use anyhow::{Context as _, ensure};
+use serde_json::json;
+use tokio::sync::Mutex;
+use uuid::Uuid;
+
+use super::arms::{Arm, Form};
+use super::tasks::Task;
+use super::upstream::{Tally, Upstream};
+use super::world::WRITES;
+use crate::stage::{Gateway, RunnerBinary, Served, Stage};
+use client::Client;
+use settings::Settings;
+
+/// Letters of a salt.
+const SALT: usize = 8;
+
+/// One play of a task by an arm.
+#[derive(Clone, Debug)]
+pub(super) struct Play {
+    pub(super) tally: Tally,
+    /// From the first event to the end of the last run, in seconds.
+    pub(super) seconds: f64,
+    /// Whether the last answer holds what was asked for, and no booking was made twice.
+    pub(super) is_right: bool,
+    /// The last answer, or how the run ended.
+    pub(super) said: String,
+}
+
+/// The processes of the comparison. Killed on drop.
+pub(super) struct House {
+    pub(super) upstream: Upstream,
+    gateway: Gateway,
+    local: Mutex<Process>,
+    declaring: Mutex<Process>,
+}
+
+/// A runner that can be restarted at its address.
+struct Process {
+    binary: RunnerBinary,
+    served: Option<Served>,
+}
+
+impl House {
+    pub(super) async fn open(
+        stage: &Stage,
+        upstream: Upstream,
+        has_children: bool,
+    ) -> anyhow::Result<Self> {
+        let local = Process::start(stage, "local-agent", "LOCAL_AGENT_SECRET").await?;
+        let declaring =
+            Process::start(stage, "runnel-protocol-agent", "PROTOCOL_AGENT_SECRET").await?;
+        let settings = Settings {
+            upstream: &upstream.address,
+            local: &local.binary.listen,
+            declaring: &declaring.binary.listen,
+            secret: stage.secret()?,
+            has_children,
+        };
+        let databases = stage.databases();
+        let sqlite = databases.first().context("SQLite")?;
+        let (gateway, _) = stage.serve("compare", sqlite, &settings.to_toml()?).await?;
+        Ok(Self {
+            upstream,
+            gateway,
+            local: Mutex::new(local),
+            declaring: Mutex::new(declaring),
+        })
+    }
+
+    /// Plays a task once, in a conversation of its own.
+    pub(super) async fn play(&self, arm: Arm, task: Task) -> anyhow::Result<Play> {
+        let salt: String = Uuid::new_v4()
+            .simple()
+            .to_string()
+            .chars()
+            .take(SALT)
+            .collect();
+        self.upstream.begin(&salt);
+        let client = Client {
+            address: &self.gateway.served.address,
+            key: &self.gateway.key,
+            arm,
+            conversation: format!("{}-{}-{salt}", arm.name(), task.name()),
+        };
+        let begin = Instant::now();
+        let mut said = String::new();
+        for turn in 1..=task.turns() {
+            let prompt = task.prompt(turn);
+            said = match task {
+                Task::Restart => self.say_through_restart(&client, task).await?,
+                Task::Approval => client.say_and_approve(&prompt).await?,
+                _ => client.say(&prompt).await?.text(),
+            };
+        }
+        let seconds = begin.elapsed().as_secs_f64();
+        let tally = self.upstream.tally();
+        let is_once = WRITES
+            .iter()
+            .all(|(tool, ..)| tally.tools.get(*tool).is_none_or(|calls| *calls <= 1));
+        let is_right = is_once
+            && task
+                .expected(&salt)
+                .iter()
+                .all(|token| said.contains(token));
+        Ok(Play {
+            tally,
+            seconds,
+            is_right,
+            said,
+        })
+    }
+
+    /// The runner dies while a tool works, and starts again. The user then says: go on.
+    async fn say_through_restart(&self, client: &Client<'_>, task: Task) -> anyhow::Result<String> {
+        let runner = match client.arm.form() {
+            Form::Native => &self.local,
+            Form::Carrier | Form::Fenced => &self.declaring,
+        };
+        let restart = async {
+            self.upstream.is_in_slow_tool().await;
+            runner.lock().await.restart().await
+        };
+        let prompt = task.prompt(1);
+        let (first, restarted) = tokio::join!(client.say(&prompt), restart);
+        restarted?;
+        let first = first?;
+        if first.is_completed {
+            return Ok(first.text());
+        }
+        client.say_and_answer(&task.prompt(2)).await
+    }
+}
+
+impl Process {
+    async fn start(stage: &Stage, name: &str, secret: &'static str) -> anyhow::Result<Self> {
+        let binary = stage.runner(name, secret)?;
+        let served = Some(binary.start().await?);
+        Ok(Self { binary, served })
+    }
+
+    async fn restart(&mut self) -> anyhow::Result<()> {
+        if let Some(served) = self.served.take() {
+            served.kill().await?;
+        }
+        self.served = Some(self.binary.start().await?);
+        Ok(())
+    }
+}
+
+/// Fails early, with the cause, where an arm cannot be played at all.
+pub(super) async fn rehearse(house: &House) -> anyhow::Result<()> {
+    for arm in [Arm::Serial, Arm::Flat, Arm::Full] {
+        let play = house.play(arm, Task::OneRead).await?;
+        ensure!(
+            play.is_right,
+            "the rehearsal of arm {} failed: {} {}",
+            arm.letter(),
+            play.said,
+            json!(play.tally.tools)
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! The scripted model: the ideal next output for a task in the form of an arm, by nothing but the request.
+
+mod declare;
+
+use serde_json::{Map, Value, json};
+
+use super::arms::{Arm, Form};
+use super::seen::Seen;
+use super::tasks::{Arg, ITEMS, Kind, Step, Task, steps};
+
+/// One output of the model.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Output {
+    /// Native calls: names and arguments.
+    Calls(Vec<(String, Value)>),
+    /// Arguments of the carrier.
+    Carrier(Value),
+    /// Text.
+    Text(String),
+}
+
+/// The next output; `None` for a request that is not of a task.
+pub(super) fn next(arm: Arm, seen: &Seen) -> Option<Output> {
+    let (task, turn) = Task::of(&seen.text)?;
+    let view = View {
+        arm,
+        seen,
+        steps: steps(task, turn),
+    };
+    let open: Vec<_> = view
+        .steps
+        .iter()
+        .filter(|step| !view.is_done(step))
+        .collect();
+    let acts = match (open.is_empty(), arm.form()) {
+        (true, _) => None,
+        (false, Form::Native) => view.calls(&open).map(Output::Calls),
+        (false, Form::Carrier | Form::Fenced) => declare::act(&view, task, &open),
+    };
+    Some(acts.unwrap_or_else(|| answer(arm, view.answer(task, open.is_empty()))))
+}
+
+fn answer(arm: Arm, text: String) -> Output {
+    match arm.form() {
+        Form::Carrier => Output::Carrier(json!({"kind": "answer", "message": text})),
+        Form::Native | Form::Fenced => Output::Text(text),
+    }
+}
+
+/// What a request tells about the steps of its task.
+struct View<'a> {
+    arm: Arm,
+    seen: &'a Seen,
+    steps: Vec<Step>,
+}
+
+impl View<'_> {
+    fn step(&self, id: &str) -> Option<&Step> {
+        self.steps.iter().find(|step| step.id == id)
+    }
+
+    /// Whether its result is known, or it is not needed.
+    fn is_done(&self, step: &Step) -> bool {
+        let all = step.tokens();
+        if all.iter().all(|token| self.seen.token(token).is_some()) {
+            return true;
+        }
+        match step.kind {
+            Kind::Instead(of) => self.step(of).is_some_and(|of| self.is_known(of)),
+            _ => self.has_failed(step) && self.stands_in(step).is_some(),
+        }
+    }
+
+    fn is_known(&self, step: &Step) -> bool {
+        step.tokens()
+            .iter()
+            .all(|token| self.seen.token(token).is_some())
+    }
+
+    /// The step that is carried out when this one fails.
+    fn stands_in(&self, step: &Step) -> Option<&Step> {
+        let is = |other: &&Step| matches!(other.kind, Kind::Instead(of) if of == step.id);
+        self.steps.iter().find(is)
+    }
+
+    /// Whether a call of this step has failed. Only one step of a task ever does.
+    fn has_failed(&self, step: &Step) -> bool {
+        let native = self
+            .seen
+            .results
+            .iter()
+            .any(|result| result.starts_with("Error"));
+        let declared = self
+            .seen
+            .text
+            .split(&format!("### Result for {}\n", step.id))
+            .nth(1);
+        let declared = declared.and_then(|rest| rest.split("### ").next());
+        native || declared.is_some_and(|rest| rest.contains("Status: failed"))
+    }
+
+    /// Whether its call was made and its result does not hold what was looked for.
+    fn was_in_vain(&self, step: &Step) -> bool {
+        let declared = self
+            .seen
+            .text
+            .contains(&format!("### Result for {}\n", step.id));
+        let is_only = self.steps.len() == 1;
+        is_only && !self.is_known(step) && (declared || !self.seen.results.is_empty())
+    }
+
+    /// Whether it may be carried out once the steps are known that it needs.
+    fn is_wanted(&self, step: &Step) -> bool {
+        match step.kind {
+            Kind::Instead(of) => self.step(of).is_some_and(|of| self.has_failed(of)),
+            _ => true,
+        }
+    }
+
+    /// The value of an argument; `None` while it is not known.
+    fn value(&self, arg: &Arg) -> Option<Value> {
+        let token_of = |id: &str| self.seen.token(&self.step(id)?.token);
+        match arg {
+            Arg::Text(text) => Some(json!(text)),
+            Arg::Field(of, _) => token_of(of).map(|token| json!(token)),
+            Arg::Judged(of) => token_of(of).map(|token| json!(token.replace("clue-", "room-"))),
+            Arg::Item => None,
+        }
+    }
+
+    fn arguments(&self, step: &Step) -> Option<Map<String, Value>> {
+        let pair = |(name, arg): &(&str, Arg)| Some(((*name).to_owned(), self.value(arg)?));
+        step.args.iter().map(pair).collect()
+    }
+
+    /// Arguments of all calls of a step that can be made now.
+    fn ready(&self, step: &Step) -> Vec<Map<String, Value>> {
+        if !self.is_wanted(step) {
+            return Vec::new();
+        }
+        let Kind::Each(_) = step.kind else {
+            return self.arguments(step).into_iter().collect();
+        };
+        let open = (1..=ITEMS).filter(|item| {
+            let token = format!("{}{item:02}-", step.token);
+            self.seen.token(&token).is_none()
+        });
+        let items = open.filter_map(|item| self.seen.token(&format!("item-{item:02}-")));
+        items
+            .map(|item| Map::from_iter([("item".to_owned(), json!(item))]))
+            .collect()
+    }
+
+    /// Native calls of the next turn.
+    fn calls(&self, open: &[&Step]) -> Option<Vec<(String, Value)>> {
+        let is_over = open.iter().any(|step| self.was_in_vain(step));
+        let calls = open.iter().flat_map(|step| {
+            let calls = self.ready(step).into_iter();
+            calls.map(|args| (step.target.to_owned(), Value::Object(args)))
+        });
+        let most = if self.arm == Arm::Serial {
+            1
+        } else {
+            usize::MAX
+        };
+        let calls: Vec<_> = calls.take(most).collect();
+        (!is_over && !calls.is_empty()).then_some(calls)
+    }
+
+    /// The answer: all tokens that were asked for, as far as they are known.
+    fn answer(&self, task: Task, is_whole: bool) -> String {
+        if !is_whole {
+            return "What I can see of the results does not hold it.".to_owned();
+        }
+        if self.steps.is_empty() {
+            let first = self.seen.token("code-p1-");
+            return first.map_or("I do not know.".to_owned(), |code| format!("It is {code}."));
+        }
+        let answers = self.steps.iter().filter(|step| step.answers);
+        let tokens = answers.flat_map(Step::tokens);
+        let mut tokens: Vec<_> = tokens.filter_map(|token| self.seen.token(&token)).collect();
+        if task == Task::Children {
+            tokens.extend(self.seen.token("finding-2-"));
+        }
+        format!("The answer: {}.", tokens.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! A real model in place of the script. Small models choose badly, so the choice of a tool is pinned.
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+use url::Url;
+
+use super::arms::{Arm, Form};
+use super::seen::Seen;
+use crate::client::Connection;
+
+/// Tokens of one output.
+const MOST: u32 = 400;
+
+/// An OpenAI-compatible model.
+#[derive(Clone, Debug)]
+pub(super) struct RealModel {
+    address: String,
+    path: String,
+    model: String,
+}
+
+impl RealModel {
+    /// The model of that name at a base URL such as `http://127.0.0.1:18090/v1`.
+    pub(super) fn new(base: &Url, model: &str) -> anyhow::Result<Self> {
+        ensure!(
+            base.scheme() == "http",
+            "--model-url is a plain http URL of this machine"
+        );
+        let host = base.host_str().context("--model-url has a host")?;
+        let port = base
+            .port_or_known_default()
+            .context("--model-url has a port")?;
+        Ok(Self {
+            address: format!("{host}:{port}"),
+            path: format!("{}/chat/completions", base.path().trim_end_matches('/')),
+            model: model.to_owned(),
+        })
+    }
+
+    /// The message that answers a request.
+    pub(super) async fn answer(
+        &self,
+        arm: Arm,
+        seen: &Seen,
+        body: &Value,
+    ) -> anyhow::Result<Value> {
+        let mut asked = json!({
+            "model": self.model, "messages": body["messages"], "stream": false,
+            "max_tokens": MOST, "temperature": 0, "seed": 1,
+        });
+        if let Some(choice) = choice(arm, seen) {
+            asked["tools"] = body["tools"].clone();
+            asked["tool_choice"] = choice;
+        }
+        let body = asked.to_string();
+        let request = format!(
+            "POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            self.path,
+            self.address,
+            body.len()
+        );
+        let mut connection = Connection::open(&self.address).await?;
+        connection.send(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        let status = connection
+            .answer(|part| answer.extend_from_slice(part))
+            .await?;
+        let text = String::from_utf8_lossy(&answer);
+        ensure!(status == 200, "the model answered {status}: {text}");
+        let mut answer: Value = serde_json::from_slice(&answer)?;
+        Ok(answer["choices"][0]["message"].take())
+    }
+}
+
+/// Loops call a tool once and then answer; the carrier is the only tool of its arms; fences need none.
+fn choice(arm: Arm, seen: &Seen) -> Option<Value> {
+    match arm.form() {
+        Form::Native if seen.results.is_empty() => Some(json!("required")),
+        Form::Native | Form::Fenced => None,
+        Form::Carrier => {
+            Some(json!({"type": "function", "function": {"name": "AgentProtocolOutput"}}))
+        }
+    }
+}

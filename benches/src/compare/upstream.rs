@@ -1,0 +1,283 @@
+//! The server of models and tools: fixed latencies, and counters of what is asked of it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use super::arms::Arm;
+use super::policy::{self, Output};
+use super::real::RealModel;
+use super::seen::Seen;
+use super::world;
+use crate::stub::{read_request, whole};
+
+/// Time of a model call.
+pub(super) const MODEL: Duration = Duration::from_millis(300);
+/// Time of a tool call.
+pub(super) const TOOL: Duration = Duration::from_millis(100);
+/// Time of the call in which a runner is restarted.
+const SLOW: Duration = Duration::from_secs(2);
+const SLOW_TOOL: &str = "check_calendar";
+/// The model of child agents.
+pub(super) const CHILD: &str = "child";
+/// Characters of one token in the estimate of all arms.
+pub(super) const TOKEN_CHARS: usize = 4;
+
+/// Counts of one play.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) model_calls: usize,
+    /// Model calls of child runs.
+    pub(super) child_calls: usize,
+    pub(super) chars_in: usize,
+    pub(super) chars_out: usize,
+    pub(super) chars_shown: usize,
+    pub(super) repairs: usize,
+    /// Calls by tool.
+    pub(super) tools: BTreeMap<String, usize>,
+}
+
+#[derive(Default)]
+struct State {
+    salt: String,
+    tally: Tally,
+    /// Whether the slow tool was called in this play.
+    was_slow: bool,
+}
+
+/// What the connections share.
+struct Shared {
+    state: Mutex<State>,
+    slow: Notify,
+    real: Option<RealModel>,
+}
+
+/// The server. Gone on drop.
+pub(super) struct Upstream {
+    pub(super) address: String,
+    shared: Arc<Shared>,
+    _serving: JoinSet<()>,
+}
+
+impl Upstream {
+    /// Serves the scripted model, or passes its requests on to a real one.
+    pub(super) async fn start(real: Option<RealModel>) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?.to_string();
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            slow: Notify::new(),
+            real,
+        });
+        let mut serving = JoinSet::new();
+        serving.spawn(serve(listener, Arc::clone(&shared)));
+        Ok(Self {
+            address,
+            shared,
+            _serving: serving,
+        })
+    }
+
+    /// Begins a play: counters at zero, tokens with this salt.
+    pub(super) fn begin(&self, salt: &str) {
+        *self.shared.state() = State {
+            salt: salt.to_owned(),
+            ..State::default()
+        };
+    }
+
+    /// The counts since the play began.
+    pub(super) fn tally(&self) -> Tally {
+        self.shared.state().tally.clone()
+    }
+
+    /// Returns once the slow tool has been called.
+    pub(super) async fn is_in_slow_tool(&self) {
+        self.shared.slow.notified().await;
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => if let Ok((socket, _)) = accepted {
+                connections.spawn(converse(socket, Arc::clone(&shared)));
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn converse(mut socket: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    let mut buffer = Vec::new();
+    while let Some(request) = read_request(&mut socket, &mut buffer).await? {
+        let body = serde_json::from_slice(&request.body).unwrap_or(Value::Null);
+        match request.path.strip_prefix("/tools/") {
+            Some(tool) => act(&mut socket, &shared, tool, &body).await?,
+            None => speak(&mut socket, &shared, &body).await?,
+        }
+    }
+    Ok(())
+}
+
+async fn act(socket: &mut TcpStream, shared: &Shared, tool: &str, args: &Value) -> io::Result<()> {
+    let (salt, is_slow) = {
+        let mut state = shared.state();
+        *state.tally.tools.entry(tool.to_owned()).or_default() += 1;
+        let is_slow = tool == SLOW_TOOL && !state.was_slow;
+        state.was_slow |= is_slow;
+        (state.salt.clone(), is_slow)
+    };
+    if is_slow {
+        shared.slow.notify_one();
+    }
+    tokio::time::sleep(if is_slow { SLOW } else { TOOL }).await;
+    match world::answer(tool, args, &salt) {
+        world::Answer::Json(answer) => whole(socket, "200 OK", &answer).await,
+        world::Answer::Fails(why) => whole(socket, "409 Conflict", &json!({"error": why})).await,
+        world::Answer::Text(text) => {
+            let length = text.len();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n"
+            );
+            socket.write_all(head.as_bytes()).await?;
+            socket.write_all(text.as_bytes()).await
+        }
+    }
+}
+
+async fn speak(socket: &mut TcpStream, shared: &Shared, body: &Value) -> io::Result<()> {
+    let model = body["model"].as_str().unwrap_or_default();
+    let arm = Arm::of(model);
+    let seen = Seen::of(arm, body);
+    let salt = {
+        let mut state = shared.state();
+        let tally = &mut state.tally;
+        if model == CHILD {
+            tally.child_calls += 1;
+        } else {
+            tally.model_calls += 1;
+            tally.chars_in += seen.chars;
+            tally.chars_shown += seen.shown;
+            tally.repairs += usize::from(seen.is_repair);
+        }
+        state.salt.clone()
+    };
+    let message = match (&shared.real, arm) {
+        (Some(real), Some(arm)) => real.answer(arm, &seen, body).await.ok(),
+        (_, Some(arm)) => {
+            tokio::time::sleep(MODEL).await;
+            policy::next(arm, &seen).map(|output| message(&output))
+        }
+        (_, None) => {
+            tokio::time::sleep(MODEL).await;
+            let topic = if seen.text.contains("topic 2") { 2 } else { 1 };
+            Some(json!({"content": format!("finding-{topic}-{salt}")}))
+        }
+    };
+    let Some(message) = message else {
+        return whole(
+            socket,
+            "500 Off Script",
+            &json!({"error": {"message": "off script"}}),
+        )
+        .await;
+    };
+    if model != CHILD {
+        let mut out = message["content"]
+            .as_str()
+            .map_or(0, |text| text.chars().count());
+        let calls = message["tool_calls"].as_array().into_iter().flatten();
+        out += calls
+            .map(|call| call["function"].to_string().chars().count())
+            .sum::<usize>();
+        shared.state().tally.chars_out += out;
+    }
+    let tokens = |chars: usize| chars / TOKEN_CHARS;
+    let usage = json!({
+        "prompt_tokens": tokens(seen.chars), "completion_tokens": 1, "total_tokens": tokens(seen.chars) + 1,
+    });
+    if body["stream"] == true {
+        return stream(socket, &message, &usage).await;
+    }
+    let choice = json!({"index": 0, "message": message, "finish_reason": reason(&message)});
+    let answer =
+        json!({"id": "bench", "object": "chat.completion", "choices": [choice], "usage": usage});
+    whole(socket, "200 OK", &answer).await
+}
+
+/// An output as an assistant's message.
+fn message(output: &Output) -> Value {
+    let call = |number: usize, name: &str, args: &Value| {
+        json!({
+            "id": format!("call_{number}"), "type": "function",
+            "function": {"name": name, "arguments": args.to_string()},
+        })
+    };
+    let calls = match output {
+        Output::Text(text) => return json!({"role": "assistant", "content": text}),
+        Output::Carrier(args) => vec![call(1, "AgentProtocolOutput", args)],
+        Output::Calls(calls) => {
+            let calls = (1..).zip(calls);
+            calls
+                .map(|(number, (name, args))| call(number, name, args))
+                .collect()
+        }
+    };
+    json!({"role": "assistant", "content": null, "tool_calls": calls})
+}
+
+fn reason(message: &Value) -> &'static str {
+    let calls = message["tool_calls"].as_array();
+    if calls.is_some_and(|calls| !calls.is_empty()) {
+        "tool_calls"
+    } else {
+        "stop"
+    }
+}
+
+/// One chunk with all of it, one with the end, one with the usage.
+async fn stream(socket: &mut TcpStream, message: &Value, usage: &Value) -> io::Result<()> {
+    let mut delta = message.clone();
+    for (index, call) in (0..).zip(delta["tool_calls"].as_array_mut().into_iter().flatten()) {
+        call["index"] = json!(index);
+    }
+    let chunk = |choices: Value, usage: &Value| {
+        let told = json!({"id": "bench", "object": "chat.completion.chunk", "choices": choices, "usage": usage});
+        format!("data: {told}\n\n")
+    };
+    let none = Value::Null;
+    let body = [
+        chunk(
+            json!([{"index": 0, "delta": delta, "finish_reason": null}]),
+            &none,
+        ),
+        chunk(
+            json!([{"index": 0, "delta": {}, "finish_reason": reason(message)}]),
+            &none,
+        ),
+        chunk(json!([]), usage),
+        "data: [DONE]\n\n".to_owned(),
+    ]
+    .concat();
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {length}\r\n\r\n"
+    );
+    socket.write_all(format!("{head}{body}").as_bytes()).await
+}
