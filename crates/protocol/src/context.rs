@@ -1,5 +1,7 @@
 //! `AgentRunContext`: all that a run is told at its start (protocol §1). No history is ever inlined.
 
+mod inline;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -7,6 +9,8 @@ use crate::interaction::{InteractionDeliveryCapabilities, InteractionSubmission}
 use crate::message::ContentElement;
 use crate::resources::AgentResources;
 use crate::{JsonObject, PROTOCOL_VERSION};
+
+pub use inline::{InlineContextPolicy, InlineMode};
 
 /// The one authoritative context of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -275,32 +279,6 @@ pub struct ContextAccess {
     pub has_history_before: bool,
     pub inline_policy: InlineContextPolicy,
     pub available_apis: AvailableApis,
-}
-
-/// What of the context stands in the context itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
-pub struct InlineContextPolicy {
-    pub mode: InlineMode,
-    pub delivered_count: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub source_total_count: Option<i64>,
-    pub messages_complete: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-/// The two tail modes stay in the schema and are never emitted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum InlineMode {
-    None,
-    #[default]
-    CurrentEvent,
-    RecentTail,
-    SummaryTail,
 }
 
 /// Which host calls are open to this run. `run_append_result`: once its POST was answered with 202, see `GET /context`.

@@ -11,8 +11,7 @@ use utoipa::openapi::schema::{ArrayItems, KnownFormat, Object, Schema, SchemaFor
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{Modify, OpenApi, PartialSchema, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
+use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::api::json::most_bytes;
 use crate::api::{ApiState, admin, client, health, host};
@@ -168,10 +167,7 @@ fn host_routes() -> OpenApiRouter<ApiState> {
         ))
         .routes(routes!(host::steering::pull_steering))
         .routes(routes!(host::interactions::await_interaction))
-        .routes(routes!(host::child_runs::start_child_run))
-        .routes(routes!(host::child_runs::get_child_run))
-        .routes(routes!(host::child_runs::page_child_run_events))
-        .routes(routes!(host::child_runs::cancel_child_run))
+        .merge(host::child_runs::routes())
         .routes(routes!(host::tools::list_granted_tools))
         .routes(routes!(host::tools::get_tool))
         .routes(routes!(host::tools::call_tool))

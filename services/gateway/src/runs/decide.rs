@@ -1,6 +1,7 @@
 //! The decision about an event, as the store asks for it under the conversation's lock: pure code.
 
 mod aside;
+mod callable;
 mod foresight;
 mod message;
 mod take_up;
@@ -9,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use domain::admission::{Admission, admit};
 use domain::artifact::has_artifacts;
-use domain::authorization::{AuthorizationSnapshot, Granted, Subject, peers};
+use domain::authorization::{AuthorizationSnapshot, Granted, Subject};
 use domain::binding::{Resolution, resolve};
 use domain::canonical::canonical_json;
 use domain::event::conversation_of;
@@ -19,11 +20,10 @@ use domain::trace::TraceParent;
 use protocol::admin::AgentSpec;
 use protocol::event::{EventAccepted, EventEnvelope, MESSAGE_RECEIVED};
 use protocol::id::{AgentId, EndpointId, RunId, WorkspaceId};
-use protocol::resources::AgentResource;
 use protocol::run::RunStatus;
 use store::{
-    Candidate, Capacities, Decide, EndpointAddress, Facts, FirstAttempt, NewRun, Plan,
-    RunnerRecord, SharedParts, UserMessage, occupancy, sha256_hex,
+    Candidate, Decide, EndpointAddress, Facts, FirstAttempt, NewRun, Plan, SharedParts,
+    UserMessage, occupancy, sha256_hex,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -34,6 +34,7 @@ use crate::runs::live::Entered;
 use crate::runs::prepare::{Beginning, Fresh};
 use crate::runs::start::StartError;
 use crate::runs::{Inner, Runs};
+use callable::{callable, check_capacity, peers_among, unavailable};
 use foresight::Foreseen;
 use message::user_message;
 
@@ -391,47 +392,5 @@ impl Deciding<'_> {
             last_sequence: None,
             reason: Some("no_agent".to_owned()),
         })
-    }
-}
-
-/// The agents that runs of an agent may start child runs of, as far as its policy goes.
-pub(super) fn peers_among(own: &Candidate, candidates: &[Candidate]) -> Vec<AgentResource> {
-    let enabled = candidates.iter().filter(|one| one.agent.spec.enabled);
-    let agents = enabled.map(|one| (one.agent.id, &one.agent.spec));
-    peers((own.agent.id, &own.agent.spec), agents)
-}
-
-/// Whether one more run may live. What was accepted before is not asked.
-fn check_capacity(capacities: &Capacities, endpoint: EndpointId) -> Result<(), StartError> {
-    if let Some(most) = capacities.workspace.reached() {
-        return Err(StartError::WorkspaceFull { most });
-    }
-    match capacities.of(endpoint).reached() {
-        Some(most) => Err(StartError::EndpointFull { most }),
-        None => Ok(()),
-    }
-}
-
-/// The runner of an agent, when it can be called.
-fn callable(winner: &Candidate) -> Result<&RunnerRecord, StartError> {
-    match &winner.runner {
-        Some(runner) if runner.is_bindable() => Ok(runner),
-        Some(runner) => Err(unavailable(
-            winner,
-            runner.reason.as_deref().unwrap_or_default(),
-        )),
-        None => Err(unavailable(
-            winner,
-            "no endpoint serves it at the moment; register or refresh its endpoint",
-        )),
-    }
-}
-
-fn unavailable(winner: &Candidate, why: &str) -> StartError {
-    let status = winner.runner.as_ref().map(|runner| runner.status.as_str());
-    StartError::RunnerUnavailable {
-        runner: winner.agent.spec.runner_id.clone(),
-        status: status.unwrap_or("unknown"),
-        why: why.to_owned(),
     }
 }

@@ -86,7 +86,20 @@ pub const DECIDED: &[(&str, &[&str])] = &[
          peers ignore what they do not know",
         &[
             "ToolResource.effect is ours alone",
+            "ToolResource.effect_source is ours alone",
+            "ToolResource.idempotent is ours alone",
             "ToolResource.source is ours alone",
+        ],
+    ),
+    (
+        "a run may start runs of other agents; left out where there is none, and peers ignore what they do \
+         not know",
+        &[
+            "AgentResources.agents is ours alone",
+            "AgentRun.parent_run_id is ours alone",
+            "ContextAPICapabilities.child_runs is ours alone",
+            "RunCompletedPayload.outcome is ours alone",
+            "RunnerPermissions.agents is ours alone",
         ],
     ),
     (

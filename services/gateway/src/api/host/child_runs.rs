@@ -14,6 +14,8 @@ use protocol::id::{AgentId, RunId};
 use protocol::run::{AgentRunEvent, Page};
 use serde::Deserialize;
 use store::CancelOutcome;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
@@ -23,6 +25,15 @@ use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf};
 use crate::api::run_pages::{RawPage, page_run_events};
 use crate::api::view::child_run;
+
+/// The routes of child runs.
+pub(in crate::api) fn routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(start_child_run))
+        .routes(routes!(get_child_run))
+        .routes(routes!(page_child_run_events))
+        .routes(routes!(cancel_child_run))
+}
 
 /// How long to wait.
 #[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::IntoParams)]

@@ -97,7 +97,7 @@ pub(super) async fn read_detail(
 #[utoipa::path(post, path = "/host/v1/tools/{name}/call", tag = "host", security(("run_token" = [])),
     params(("name" = String, Path, description = "Percent-encoded"),
         ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible characters, one for each intended call of this run"),
-        ("Idempotency-Key-Scope" = Option<KeyScope>, Header, description = "`run`, the default; or `conversation`: every later run of this agent in this conversation that calls the tool under the key is answered with the kept result, for 7 days")),
+        ("Idempotency-Key-Scope" = Option<String>, Header, description = "`run`, the default; or `conversation`: every later run of this agent in this conversation that calls the tool under the key is answered with the kept result, for 7 days")),
     request_body = CallTool, responses(
     (status = 200, description = "What the tool answered; an error that it reports itself is a result, too", body = ToolCallResult),
     (status = 400, description = "A parameter does not fit the schema, the tool refused it, or the run has no conversation for the scope of the key", body = ErrorBody),

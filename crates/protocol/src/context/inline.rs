@@ -1,0 +1,29 @@
+//! What of a context stands in the context itself.
+
+use serde::{Deserialize, Serialize};
+
+/// What of the context stands in the context itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct InlineContextPolicy {
+    pub mode: InlineMode,
+    pub delivered_count: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_total_count: Option<i64>,
+    pub messages_complete: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The two tail modes stay in the schema and are never emitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum InlineMode {
+    None,
+    #[default]
+    CurrentEvent,
+    RecentTail,
+    SummaryTail,
+}
