@@ -24,6 +24,7 @@ mod model;
 mod passthrough;
 mod process;
 mod rounds;
+mod runner_binary;
 mod stage;
 mod stub;
 

@@ -40,7 +40,7 @@ impl Served {
         Self::start(command, fs::File::create(stderr)?.into()).await
     }
 
-    async fn start(command: &mut Command, stderr: Stdio) -> anyhow::Result<Self> {
+    pub(crate) async fn start(command: &mut Command, stderr: Stdio) -> anyhow::Result<Self> {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -66,28 +66,6 @@ impl Served {
     /// Kills it, and returns once it is gone.
     pub(crate) async fn kill(mut self) -> std::io::Result<()> {
         self.child.kill().await
-    }
-}
-
-/// A runner's program, its signing secret's variable and the address that it keeps when it starts again.
-pub(crate) struct RunnerBinary {
-    binary: PathBuf,
-    secret: &'static str,
-    pub(crate) listen: String,
-    log: PathBuf,
-}
-
-impl RunnerBinary {
-    pub(crate) async fn start(&self) -> anyhow::Result<Served> {
-        let mut command = Command::new(&self.binary);
-        command.args(["--listen", &self.listen, "--log", "warn"]);
-        command.env(self.secret, SECRET);
-        let log = fs::File::options()
-            .create(true)
-            .append(true)
-            .open(&self.log)?;
-        let served = Served::start(&mut command, log.into()).await;
-        served.with_context(|| format!("{} does not start", self.binary.display()))
     }
 }
 
@@ -210,23 +188,6 @@ impl Stage {
         command.args(["serve", "--settings"]).arg(file);
         let served = Served::spawn(&mut command, &self.directory.join("harness.log")).await;
         served.context("the harness service does not start")
-    }
-
-    /// A runner's program from the directory of this one, at a free address.
-    pub(crate) fn runner(&self, name: &str, secret: &'static str) -> anyhow::Result<RunnerBinary> {
-        let binary = std::env::current_exe()?.with_file_name(name);
-        ensure!(
-            binary.exists(),
-            "{} is not there: cargo build --release -p local-agent -p protocol-agent",
-            binary.display()
-        );
-        let free = std::net::TcpListener::bind("127.0.0.1:0")?;
-        Ok(RunnerBinary {
-            binary,
-            secret,
-            listen: free.local_addr()?.to_string(),
-            log: self.directory.join(format!("{name}.log")),
-        })
     }
 
     /// A place for files of this measurement.

@@ -14,7 +14,8 @@ use super::arms::{Arm, Form};
 use super::tasks::Task;
 use super::upstream::{Tally, Upstream};
 use super::world::WRITES;
-use crate::stage::{Gateway, RunnerBinary, Served, Stage};
+use crate::runner_binary::RunnerBinary;
+use crate::stage::{Gateway, Served, Stage};
 use client::Client;
 use settings::Settings;
 
@@ -140,7 +141,7 @@ impl House {
 
 impl Process {
     async fn start(stage: &Stage, name: &str, secret: &'static str) -> anyhow::Result<Self> {
-        let binary = stage.runner(name, secret)?;
+        let binary = RunnerBinary::find(stage, name, secret)?;
         let served = Some(binary.start().await?);
         Ok(Self { binary, served })
     }

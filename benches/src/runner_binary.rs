@@ -1,0 +1,48 @@
+//! Runners that are programs of their own, which may die and start again at their address.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use tokio::process::Command;
+
+use crate::stage::{SECRET, Served, Stage};
+
+/// A runner's program, its signing secret's variable and the address that it keeps when it starts again.
+pub(crate) struct RunnerBinary {
+    binary: PathBuf,
+    secret: &'static str,
+    pub(crate) listen: String,
+    log: PathBuf,
+}
+
+impl RunnerBinary {
+    /// The program from the directory of this one, at a free address.
+    pub(crate) fn find(stage: &Stage, name: &str, secret: &'static str) -> anyhow::Result<Self> {
+        let binary = std::env::current_exe()?.with_file_name(name);
+        ensure!(
+            binary.exists(),
+            "{} is not there: cargo build --release -p local-agent -p protocol-agent",
+            binary.display()
+        );
+        let free = std::net::TcpListener::bind("127.0.0.1:0")?;
+        Ok(Self {
+            binary,
+            secret,
+            listen: free.local_addr()?.to_string(),
+            log: stage.directory().join(format!("{name}.log")),
+        })
+    }
+
+    pub(crate) async fn start(&self) -> anyhow::Result<Served> {
+        let mut command = Command::new(&self.binary);
+        command.args(["--listen", &self.listen, "--log", "warn"]);
+        command.env(self.secret, SECRET);
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)?;
+        let served = Served::start(&mut command, log.into()).await;
+        served.with_context(|| format!("{} does not start", self.binary.display()))
+    }
+}
