@@ -8,9 +8,9 @@ use url::form_urlencoded;
 use crate::cli::gateway::Gateway;
 use crate::cli::output;
 
-/// The interactions that a terminal can show, as an event's `delivery` says it.
+/// What a terminal can show, as the `delivery` of an event.
 pub(super) fn delivery() -> Value {
-    json!({"interactions": {
+    json!({"surface": "terminal", "supports_streaming": true, "interactions": {
         "field_types": ["text", "textarea", "select", "multiselect", "number", "boolean"],
         "action_styles": ["default", "primary", "danger"],
     }})
