@@ -50,7 +50,7 @@ async fn a2a_round(binding: &str) {
     let Some(peer) = a2a_agent(binding).await else {
         return;
     };
-    let config = format!("base-url = \"{}\"", peer.url);
+    let config = format!("base-url = \"{}\"\nshow-thoughts = true", peer.url);
     let agent = ConnectedAgent::open("a2a-agent", &config).await;
     says(&agent, "hi", "1: hi").await;
     // The context goes on.
@@ -60,7 +60,7 @@ async fn a2a_round(binding: &str) {
 
     let run = agent.post("wait").await;
     until("the task", async || {
-        !agent.results(&run, "state.updated").await.is_empty()
+        !agent.results(&run, "x.connectors.thought").await.is_empty()
     })
     .await;
     assert_eq!(agent.client.cancel(&run).await.status, 202);
@@ -104,8 +104,13 @@ async fn ag_ui_agents_stream_ask_and_fail() {
 
     let ended = agent.ended("fail").await;
     assert_eq!(ended["error"]["code"], "ag_ui.api_error", "{ended}");
-    let message = ended["error"]["message"].as_str().unwrap();
-    assert!(message.contains("no_seats"), "{message}");
+    let failed = agent
+        .results(ended["run_id"].as_str().unwrap(), "run.failed")
+        .await;
+    assert_eq!(
+        failed[0]["data"]["details"]["code"], "no_seats",
+        "{failed:?}"
+    );
 }
 
 #[tokio::test]

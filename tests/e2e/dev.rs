@@ -89,7 +89,7 @@ async fn connectors_of_files_serve_their_conversations() {
     ]));
     let file = directory.file("helpdesk.toml");
     let agent = format!(
-        "runner_id = \"dify\"\n[config]\nbase-url = \"{}/v1\"\napi-key = \"env:CONNECTOR_KEY\"\n",
+        "runner_id = \"dify-agent\"\n[config]\nbase-url = \"{}/v1\"\napi-key = \"env:CONNECTOR_KEY\"\n",
         platform.url
     );
     std::fs::write(&file, agent).unwrap();

@@ -31,7 +31,7 @@ class Executor(AgentExecutor):
         if not resumed:
             await queue.enqueue_event(task)
         updater = TaskUpdater(queue, task.id, task.context_id)
-        await updater.start_work()
+        await updater.start_work(new_text_message("I work."))
         if text == "wait":
             await asyncio.Event().wait()
         elif text == "ask":
