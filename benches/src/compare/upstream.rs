@@ -179,7 +179,11 @@ async fn speak(socket: &mut TcpStream, shared: &Shared, body: &Value) -> io::Res
         state.salt.clone()
     };
     let message = match (&shared.real, arm) {
-        (Some(real), Some(arm)) => real.answer(arm, &seen, body).await.ok(),
+        (Some(real), Some(arm)) => real
+            .answer(arm, &seen, body)
+            .await
+            .inspect_err(|error| println!("the real model failed: {error:#}"))
+            .ok(),
         (_, Some(arm)) => {
             tokio::time::sleep(MODEL).await;
             policy::next(arm, &seen).map(|output| message(&output))
