@@ -38,7 +38,7 @@ impl RealModel {
         })
     }
 
-    /// The message that answers a request.
+    /// The choice that answers a request: a message and how it ended.
     pub(super) async fn answer(
         &self,
         arm: Arm,
@@ -69,7 +69,7 @@ impl RealModel {
         let text = String::from_utf8_lossy(&answer);
         ensure!(status == 200, "the model answered {status}: {text}");
         let mut answer: Value = serde_json::from_slice(&answer)?;
-        Ok(answer["choices"][0]["message"].take())
+        Ok(answer["choices"][0].take())
     }
 }
 
