@@ -1,4 +1,4 @@
-//! The connectors against servers of the platforms themselves, installed from PyPI.
+//! The connectors against servers of the platforms themselves, installed from `PyPI`.
 
 use serde_json::{Value, json};
 

@@ -51,7 +51,8 @@ impl ConnectedAgent {
         let event = json!({
             "event_type": "message.received", "input": {"text": text},
             "conversation": {"conversation_id": "c"}, "actor": {"actor_type": "user", "actor_id": "u-1"},
-            "delivery": {"interactions": true},
+            "delivery": {"surface": "test", "supports_streaming": true, "interactions":
+                {"field_types": ["text", "textarea", "select"], "action_styles": ["default", "primary"]}},
         });
         self.client.post(&event).await.run_id()
     }

@@ -66,7 +66,8 @@ impl GraphHouse {
         let event = json!({
             "event_type": "message.received", "input": {"text": text},
             "conversation": {"conversation_id": "c"}, "actor": {"actor_type": "user", "actor_id": "u-1"},
-            "delivery": {"interactions": {"field_types": ["text", "select"], "action_styles": ["default"]}},
+            "delivery": {"surface": "test", "supports_streaming": true, "interactions":
+                {"field_types": ["text", "select"], "action_styles": ["default", "primary", "danger"]}},
         });
         self.client.post(&event).await.run_id()
     }

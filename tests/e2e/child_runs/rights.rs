@@ -15,7 +15,7 @@ async fn stage(engine: Engine) -> Option<Stage> {
         config.agents[0].resources = r#"agents = ["helper"], tools = ["look", "write"]"#;
         config.agents[1].resources =
             r#"agents = ["helper"], tools = "*", history = ["page"], storage = ["binding"]"#;
-        config.rest = TOOLS.to_owned();
+        TOOLS.clone_into(&mut config.rest);
     });
     staged.await
 }

@@ -1,4 +1,4 @@
-//! Servers of the platforms, as scripts of `tests/peer` on packages of PyPI.
+//! Servers of the platforms, as scripts of `tests/peer` on packages of `PyPI`.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

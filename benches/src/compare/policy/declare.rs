@@ -36,7 +36,7 @@ fn chosen<'a>(view: &View<'_>, open: &[&'a Step]) -> Vec<&'a Step> {
         let is_ready = !view.ready(step).is_empty();
         let can_wait = match step.kind {
             Kind::Each(_) | Kind::Instead(_) => is_full,
-            Kind::Tool | Kind::Agent | Kind::Merge => view.arm.binds(),
+            Kind::Merge | Kind::Tool | Kind::Agent => view.arm.binds(),
         };
         let is_bound = step
             .args

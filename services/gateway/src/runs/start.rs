@@ -249,11 +249,8 @@ impl Runs {
         let at = self.0.clock.now_ms();
         let conversation = conversation_of(&event);
         let envelope = canonical_json(&event);
-        let (event_type, source, bot_id) = (
-            event.event_type.clone(),
-            event.source.clone(),
-            event.bot_id.clone(),
-        );
+        let [event_type, source] = [&event.event_type, &event.source].map(Clone::clone);
+        let bot_id = event.bot_id.clone();
         let parent = child.as_ref().map(|child| child.parent);
         let deciding = (Arc::new(event), only, child, trace_parent, at);
         let decider = self.decider(workspace, event_id.clone(), deciding, aside.clone());

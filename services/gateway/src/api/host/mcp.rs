@@ -315,11 +315,7 @@ fn described(tool: &ToolResource) -> Tool {
         }
     });
     let hints = match tool.idempotent {
-        Some(idempotent) => Some(
-            hints
-                .unwrap_or_else(ToolAnnotations::new)
-                .idempotent(idempotent),
-        ),
+        Some(idempotent) => Some(hints.unwrap_or_default().idempotent(idempotent)),
         None => hints,
     };
     let description = tool.description.clone().map(Into::into);

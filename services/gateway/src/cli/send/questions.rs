@@ -8,9 +8,9 @@ use url::form_urlencoded;
 use crate::cli::gateway::Gateway;
 use crate::cli::output;
 
-/// The interactions that a terminal can show, as an event's `delivery` says it.
+/// What a terminal can show, as the `delivery` of an event.
 pub(super) fn delivery() -> Value {
-    json!({"interactions": {
+    json!({"surface": "terminal", "supports_streaming": true, "interactions": {
         "field_types": ["text", "textarea", "select", "multiselect", "number", "boolean"],
         "action_styles": ["default", "primary", "danger"],
     }})
@@ -78,10 +78,10 @@ pub(super) fn ask(
         [only] if !values.is_empty() => only["id"].as_str(),
         _ => {
             let prompt = format!("{} > ", choices(actions, "id"));
-            let Some(chosen) = choose(&prompt, actions, "id", &mut line)? else {
+            let Some(chosen) = choose(&prompt, actions, &mut line)? else {
                 return Ok(None);
             };
-            chosen
+            Some(chosen)
         }
     };
     Ok(Some(Answer {
@@ -137,18 +137,18 @@ fn value_of(kind: &str, options: &[Value], typed: &str) -> Option<Value> {
     }
 }
 
+/// The id of the action that is typed. `None`: the input has ended.
 fn choose<'a>(
     prompt: &str,
-    items: &'a [Value],
-    key: &str,
+    actions: &'a [Value],
     line: &mut impl FnMut(&str) -> anyhow::Result<Option<String>>,
-) -> anyhow::Result<Option<Option<&'a str>>> {
+) -> anyhow::Result<Option<&'a str>> {
     loop {
         let Some(typed) = line(prompt)? else {
             return Ok(None);
         };
-        if let Some(found) = chosen(items, key, typed.trim()) {
-            return Ok(Some(Some(found)));
+        if let Some(found) = chosen(actions, "id", typed.trim()) {
+            return Ok(Some(found));
         }
         output::remark("type the number or the name of a choice; Ctrl-D leaves the question open");
     }

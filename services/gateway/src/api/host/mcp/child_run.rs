@@ -129,7 +129,7 @@ fn said(child: &ChildRun) -> String {
     if child.status == RunStatus::Completed {
         return text.unwrap_or_default();
     }
-    let error = child.error.as_ref().map(|error| error.value());
+    let error = child.error.as_ref().map(protocol::raw::RawJson::value);
     let why = error.and_then(|error| error["message"].as_str().map(str::to_owned));
     let status = child.status.as_str();
     let why = why.or_else(|| child.status_reason.clone());

@@ -257,7 +257,7 @@ mod tests {
             let pairs = headers
                 .iter()
                 .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
-            condition_of(&HeaderMap::from_iter(pairs))
+            condition_of(&pairs.collect::<HeaderMap>())
         };
         assert_eq!(check(&[]).unwrap(), None);
         let absent = check(&[("if-none-match", "*")]).unwrap();
