@@ -6,10 +6,11 @@ use url::Url;
 
 use super::arms::{Arm, Form};
 use super::seen::Seen;
+use super::tasks::{Task, steps};
 use crate::client::Connection;
 
 /// Tokens of one output.
-const MOST: u32 = 400;
+const MOST: u32 = 256;
 
 /// An OpenAI-compatible model.
 #[derive(Clone, Debug)]
@@ -37,7 +38,7 @@ impl RealModel {
         })
     }
 
-    /// The message that answers a request.
+    /// The choice that answers a request: a message and how it ended.
     pub(super) async fn answer(
         &self,
         arm: Arm,
@@ -68,17 +69,23 @@ impl RealModel {
         let text = String::from_utf8_lossy(&answer);
         ensure!(status == 200, "the model answered {status}: {text}");
         let mut answer: Value = serde_json::from_slice(&answer)?;
-        Ok(answer["choices"][0]["message"].take())
+        Ok(answer["choices"][0].take())
     }
 }
 
-/// Loops call a tool once and then answer; the carrier is the only tool of its arms; fences need none.
+/// Loops call the tools of the task one after the other and then answer; the carrier is the only tool of its arms; fences
+/// need none.
 fn choice(arm: Arm, seen: &Seen) -> Option<Value> {
+    let function = |name: &str| json!({"type": "function", "function": {"name": name}});
     match arm.form() {
-        Form::Native if seen.results.is_empty() => Some(json!("required")),
-        Form::Native | Form::Fenced => None,
-        Form::Carrier => {
-            Some(json!({"type": "function", "function": {"name": "AgentProtocolOutput"}}))
+        Form::Native => {
+            let (task, turn) = Task::of(&seen.text)?;
+            let steps = steps(task, turn);
+            steps
+                .get(seen.results.len())
+                .map(|step| function(step.target))
         }
+        Form::Carrier => Some(function("AgentProtocolOutput")),
+        Form::Fenced => None,
     }
 }

@@ -178,19 +178,24 @@ async fn speak(socket: &mut TcpStream, shared: &Shared, body: &Value) -> io::Res
         }
         state.salt.clone()
     };
-    let message = match (&shared.real, arm) {
-        (Some(real), Some(arm)) => real.answer(arm, &seen, body).await.ok(),
+    let choice = match (&shared.real, arm) {
+        (Some(real), Some(arm)) => real
+            .answer(arm, &seen, body)
+            .await
+            .inspect_err(|error| println!("the real model failed: {error:#}"))
+            .ok(),
         (_, Some(arm)) => {
             tokio::time::sleep(MODEL).await;
-            policy::next(arm, &seen).map(|output| message(&output))
+            policy::next(arm, &seen).map(|output| choice(&output))
         }
         (_, None) => {
             tokio::time::sleep(MODEL).await;
             let topic = if seen.text.contains("topic 2") { 2 } else { 1 };
-            Some(json!({"content": format!("finding-{topic}-{salt}")}))
+            let message = json!({"content": format!("finding-{topic}-{salt}")});
+            Some(json!({"message": message, "finish_reason": "stop"}))
         }
     };
-    let Some(message) = message else {
+    let Some(choice) = choice else {
         return whole(
             socket,
             "500 Off Script",
@@ -198,6 +203,7 @@ async fn speak(socket: &mut TcpStream, shared: &Shared, body: &Value) -> io::Res
         )
         .await;
     };
+    let message = &choice["message"];
     if model != CHILD {
         let mut out = message["content"]
             .as_str()
@@ -213,16 +219,15 @@ async fn speak(socket: &mut TcpStream, shared: &Shared, body: &Value) -> io::Res
         "prompt_tokens": tokens(seen.chars), "completion_tokens": 1, "total_tokens": tokens(seen.chars) + 1,
     });
     if body["stream"] == true {
-        return stream(socket, &message, &usage).await;
+        return stream(socket, &choice, &usage).await;
     }
-    let choice = json!({"index": 0, "message": message, "finish_reason": reason(&message)});
     let answer =
         json!({"id": "bench", "object": "chat.completion", "choices": [choice], "usage": usage});
     whole(socket, "200 OK", &answer).await
 }
 
-/// An output as an assistant's message.
-fn message(output: &Output) -> Value {
+/// An output as a choice.
+fn choice(output: &Output) -> Value {
     let call = |number: usize, name: &str, args: &Value| {
         json!({
             "id": format!("call_{number}"), "type": "function",
@@ -230,7 +235,10 @@ fn message(output: &Output) -> Value {
         })
     };
     let calls = match output {
-        Output::Text(text) => return json!({"role": "assistant", "content": text}),
+        Output::Text(text) => {
+            let message = json!({"role": "assistant", "content": text});
+            return json!({"index": 0, "message": message, "finish_reason": "stop"});
+        }
         Output::Carrier(args) => vec![call(1, "AgentProtocolOutput", args)],
         Output::Calls(calls) => {
             let calls = (1..).zip(calls);
@@ -239,21 +247,13 @@ fn message(output: &Output) -> Value {
                 .collect()
         }
     };
-    json!({"role": "assistant", "content": null, "tool_calls": calls})
-}
-
-fn reason(message: &Value) -> &'static str {
-    let calls = message["tool_calls"].as_array();
-    if calls.is_some_and(|calls| !calls.is_empty()) {
-        "tool_calls"
-    } else {
-        "stop"
-    }
+    let message = json!({"role": "assistant", "content": null, "tool_calls": calls});
+    json!({"index": 0, "message": message, "finish_reason": "tool_calls"})
 }
 
 /// One chunk with all of it, one with the end, one with the usage.
-async fn stream(socket: &mut TcpStream, message: &Value, usage: &Value) -> io::Result<()> {
-    let mut delta = message.clone();
+async fn stream(socket: &mut TcpStream, choice: &Value, usage: &Value) -> io::Result<()> {
+    let mut delta = choice["message"].clone();
     for (index, call) in (0..).zip(delta["tool_calls"].as_array_mut().into_iter().flatten()) {
         call["index"] = json!(index);
     }
@@ -268,7 +268,7 @@ async fn stream(socket: &mut TcpStream, message: &Value, usage: &Value) -> io::R
             &none,
         ),
         chunk(
-            json!([{"index": 0, "delta": {}, "finish_reason": reason(message)}]),
+            json!([{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]),
             &none,
         ),
         chunk(json!([]), usage),
