@@ -36,7 +36,7 @@ async fn start_echoing() -> (Playground, Directory) {
     (playground, directory)
 }
 
-fn sending(here: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn sending(here: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(runnel());
     command
         .arg("send")
@@ -176,16 +176,18 @@ async fn it_says_what_it_serves() {
     let (playground, directory) = start().await;
     let data = directory.file("runnel-data");
     let data = data.display();
-    let lines: Vec<_> = playground.greeting.lines().take(9).collect();
+    let lines: Vec<_> = playground.greeting.lines().take(10).collect();
     let expected = [
         format!("runnel {}  {}", env!("CARGO_PKG_VERSION"), playground.url),
         format!("data     {data}"),
         format!("settings {data}/dev.toml"),
         "agent    hello → plugin:runnel/local-agent/default".to_owned(),
+        "planner  runnel send --conversation planner \"Put a note about Runnel on the board\""
+            .to_owned(),
         format!(
             "model    none: a script answers, {data}/script.toml; OPENAI_API_KEY or OPENAI_BASE_URL brings a real one"
         ),
-        "tool     current_time, by MCP".to_owned(),
+        "tool     current_time, post_note, by MCP".to_owned(),
         "knows    runnel, a knowledge base of 8 passages".to_owned(),
         format!("key      {}", playground.key),
         "send     runnel send \"What is Runnel?\"".to_owned(),
@@ -202,7 +204,8 @@ async fn it_says_what_it_serves() {
         ids,
         [
             "plugin:runnel/echo/default",
-            "plugin:runnel/local-agent/default"
+            "plugin:runnel/local-agent/default",
+            "plugin:runnel/protocol-agent/default"
         ]
     );
 }

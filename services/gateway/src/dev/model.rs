@@ -100,12 +100,12 @@ impl ChosenModel {
         }
     }
 
-    /// The models of the planner and of its child runs, as values of TOML.
-    pub(super) fn planner_models(&self) -> String {
+    /// The models of the planner and of its child runs, as values of TOML; the planner's own first.
+    pub(super) fn planner_models(&self) -> Vec<String> {
         let mut models = vec![self.planner(), &self.model_id];
         models.dedup();
         let models = models.iter().map(|model| toml_text::value(&json!(model)));
-        models.collect::<Vec<_>>().join(", ")
+        models.collect()
     }
 
     /// As it stands in a configuration.

@@ -75,7 +75,11 @@ fn text(
         ("{echo_url}", format!("http://{echo}")),
         ("{clock_url}", format!("http://{clock}")),
         ("{planner_url}", format!("http://{planner}")),
-        ("{planner_models}", model.planner_models()),
+        ("{planner_models}", model.planner_models().join(", ")),
+        (
+            "{planner_fallbacks}",
+            model.planner_models()[1..].join(", "),
+        ),
         ("{planner_model}", within(model.planner())),
         ("{database}", within(&sqlite_url(data_dir))),
         ("{model_id}", within(&model.model_id)),

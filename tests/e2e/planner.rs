@@ -1,0 +1,51 @@
+//! Graphs of actions in the playground: listed, approved and answered at a terminal.
+
+use crate::dev::sending;
+use crate::support::playground::Playground;
+use crate::support::terminal::Terminal;
+use crate::support::{Directory, run};
+
+const ASK: [&str; 3] = ["--conversation", "planner", "Put a note on the board"];
+
+#[tokio::test]
+async fn graphs_are_listed_and_approved_at_a_terminal() {
+    let directory = Directory::new();
+    let playground = Playground::start(&directory.file("runnel-data")).await;
+    let here = directory.file("");
+    let mut terminal = Terminal::start(&mut sending(&here, &ASK), 80);
+    terminal.say("", "3 Refuse > ", 1).await;
+    let screen = terminal.screen();
+    for line in ["✓ Look at the clock", "✓ Ask the assistant", "? Post the note"] {
+        assert!(screen.contains(line), "{line}: {screen}");
+    }
+    terminal.say("2\n", "completed in", 2).await;
+    let screen = terminal.screen();
+    assert!(screen.contains("The note is on the board."), "{screen}");
+    assert!(screen.contains("Note 1:"), "{screen}");
+    assert!(screen.contains("Runnel is a gateway for agent runs"), "{screen}");
+    assert!(terminal.end().await.success());
+
+    // Allowed for the conversation: asked no more, also without a terminal. The other agent answered in child runs.
+    let printed = run(&mut sending(&here, &ASK)).await;
+    assert!(printed.stdout.contains("Note 2:"), "{printed:?}");
+    assert!(printed.stderr.contains("[completed] Post the note"), "{printed:?}");
+    let runs = playground.client().get("/v1/runs").await.body;
+    let runs = runs["items"].as_array().unwrap().iter();
+    assert_eq!(runs.filter(|run| run["parent_run_id"].is_string()).count(), 2);
+    playground.stop().await;
+}
+
+#[tokio::test]
+async fn refusals_and_missing_terminals_post_nothing() {
+    let directory = Directory::new();
+    let playground = Playground::start(&directory.file("runnel-data")).await;
+    let here = directory.file("");
+    let mut terminal = Terminal::start(&mut sending(&here, &ASK), 80);
+    terminal.say("", "3 Refuse > ", 1).await;
+    terminal.say("refuse\n", "The note is not on the board.", 1).await;
+    assert!(terminal.end().await.success());
+    let printed = run(&mut sending(&here, &ASK)).await;
+    assert!(printed.stdout.contains("The note is not on the board."), "{printed:?}");
+    assert!(printed.stderr.contains("[failed] Post the note"), "{printed:?}");
+    playground.stop().await;
+}
