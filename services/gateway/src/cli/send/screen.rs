@@ -193,6 +193,8 @@ impl Screen {
     /// Draws the list of actions anew where it stands; a program gets a line for each change.
     fn show_graph(&mut self, data: &Value) {
         let changed = self.graph.take(data);
+        let graph = &self.graph;
+        self.calls.retain(|call| !graph.holds(&call.id));
         if !self.err_is_terminal {
             for place in changed {
                 output::remark(&self.graph.line(place));
