@@ -66,6 +66,30 @@ async fn approved_calls_are_made_once_by_later_runs(#[values(Sqlite, Postgres)] 
     assert_eq!(calls.count(), 1, "{rows:?}");
 }
 
+#[rstest]
+#[tokio::test]
+async fn messages_of_others_leave_questions_open(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(house) = GraphHouse::open(engine).await else {
+        return;
+    };
+    house.declares(&json!([tool_call("posted", "post", &json!("hi"))]));
+    let asking = house.post("Post it").await;
+    completed(&house, &asking).await;
+    house.answers("It waits for an approval.");
+    let other = house.post_as("u-2", "Is it posted?").await;
+    assert_eq!(
+        said(&completed(&house, &other).await),
+        "It waits for an approval."
+    );
+    assert!(house.shown().contains("Waiting: "), "{}", house.shown());
+    assert!(house.tools.seen("/echo/post").is_empty());
+
+    house.answers("Posted.");
+    let posting = house.take_action(&asking, "allow_once").await;
+    assert_eq!(said(&completed(&house, &posting).await), "Posted.");
+    assert_eq!(house.tools.seen("/echo/post").len(), 1);
+}
+
 #[tokio::test]
 async fn refused_calls_are_never_made() {
     let house = GraphHouse::open(Sqlite).await.unwrap();

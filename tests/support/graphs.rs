@@ -63,9 +63,14 @@ impl GraphHouse {
 
     /// Posts a message of the conversation `c`, whose client can show interactions. Its run.
     pub async fn post(&self, text: &str) -> String {
+        self.post_as("u-1", text).await
+    }
+
+    /// The same as this user.
+    pub async fn post_as(&self, user: &str, text: &str) -> String {
         let event = json!({
             "event_type": "message.received", "input": {"text": text},
-            "conversation": {"conversation_id": "c"}, "actor": {"actor_type": "user", "actor_id": "u-1"},
+            "conversation": {"conversation_id": "c"}, "actor": {"actor_type": "user", "actor_id": user},
             "delivery": {"surface": "test", "supports_streaming": true, "interactions":
                 {"field_types": ["text", "select"], "action_styles": ["default", "primary", "danger"]}},
         });

@@ -270,6 +270,10 @@ impl<H: AgentHost> Session<H> {
     /// Takes over earlier work, then the event: an answer of a person, or a request. Gives an end where the event
     /// asks for nothing more.
     async fn begin(&mut self, loaded: crate::keep::Loaded) -> Result<Option<Ended>, Halt> {
+        // Open graphs stay as they are stored.
+        if let Some(ended) = self.command().await? {
+            return Ok(Some(ended));
+        }
         self.resume(loaded).await?;
         let context = Arc::clone(&self.hands.context);
         if let Some(answer) = &context.input.interaction {

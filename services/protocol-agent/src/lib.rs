@@ -11,6 +11,7 @@ pub mod host;
 pub mod keep;
 pub mod manifest;
 
+mod approvals;
 mod catalog;
 mod clock;
 mod drive;

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::keep::Submission;
 use crate::speaker::known;
 
-pub(crate) use approval::{Consent, consent_of, request as approvals};
+pub(crate) use approval::{Consent, calls_of, consent_of, request as approvals};
 pub(crate) use form::{outcome, request as question};
 
 /// Characters of a title.

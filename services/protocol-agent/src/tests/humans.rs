@@ -102,6 +102,35 @@ async fn approval_for_the_conversation_asks_no_more() {
 }
 
 #[tokio::test]
+async fn approvals_are_listed_and_revoked_by_command() {
+    let host = TestHost::new();
+    let command = async |text: &str| said(&run(&host, context(text, &json!({}))).await).to_owned();
+    let send = |text: &str| call("mail", "tool", "send", &json!({"x": text}), &[]);
+    assert!(
+        command("/approvals")
+            .await
+            .starts_with("No call is approved")
+    );
+    let asked = asks(&host, &[send("two\nlines")]).await;
+    host.says([answer("Sent.")]);
+    answers(&host, &asked, "allow_conversation", &json!({})).await;
+
+    let listed = command("/approvals").await;
+    assert!(listed.contains("every `send`, whatever x says"), "{listed}");
+    let name = listed.split('`').nth(1).unwrap();
+    let unknown = command("/approvals revoke s_0").await;
+    assert!(unknown.starts_with("There is no approval"), "{unknown}");
+    let revoked = command(&format!("/approvals revoke {name}")).await;
+    assert!(revoked.contains("is revoked"), "{revoked}");
+    assert_eq!(host.calls().len(), 1);
+    host.says([act("I send it.", &[send("other\nlines")])]);
+    let mut later = context("send it", &json!({}));
+    later.run_id = uuid::Uuid::new_v4().to_string();
+    let results = run(&host, later).await;
+    assert_eq!(ending(&results), ("run.completed", "waiting_user"));
+}
+
+#[tokio::test]
 async fn refusal_reaches_the_model() {
     let host = TestHost::new();
     let asked = asks(

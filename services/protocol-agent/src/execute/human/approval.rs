@@ -117,19 +117,19 @@ fn text(request: &ApprovalRequest) -> String {
         request.title,
         request.target,
         arguments(Some(&request.input)),
-        covers(&covered),
+        format_args!("For this conversation means: {}.", calls_of(&covered)),
     )
 }
 
-/// The pattern of an approval for the conversation, in words.
-fn covers(pattern: &StandingApproval) -> String {
+/// The calls that an approval for the conversation covers, in words.
+pub(crate) fn calls_of(pattern: &StandingApproval) -> String {
     let name = |pointer: &str| pointer.trim_start_matches('/').to_owned();
     let fixed = pattern.arguments.iter();
     let fixed: Vec<_> = fixed
         .map(|(pointer, value)| format!("{} = {value}", name(pointer)))
         .collect();
     let free: Vec<_> = pattern.free.iter().map(|pointer| name(pointer)).collect();
-    let mut text = format!("For this conversation means: every `{}`", pattern.target);
+    let mut text = format!("every `{}`", pattern.target);
     if !fixed.is_empty() {
         text.push_str(" with ");
         text.push_str(&fixed.join(", "));
@@ -139,7 +139,6 @@ fn covers(pattern: &StandingApproval) -> String {
         text.push_str(&free.join(", "));
         text.push_str(" says");
     }
-    text.push('.');
     text
 }
 

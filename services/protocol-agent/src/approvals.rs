@@ -1,0 +1,52 @@
+//! Commands about approvals for the conversation: `/approvals` lists them, `/approvals revoke NAME` takes one back. The
+//! model is not asked.
+
+use action_graph::rules::StandingApproval;
+use protocol::result::RunOutcome;
+
+use crate::ending::Ended;
+use crate::execute::human::calls_of;
+use crate::failure::Halt;
+use crate::history;
+use crate::host::AgentHost;
+use crate::session::Session;
+
+const COMMAND: &str = "/approvals";
+const REVOKE: &str = "revoke";
+
+impl<H: AgentHost> Session<H> {
+    /// Carries a command of the user out. `None`: the message is for the model.
+    pub(crate) async fn command(&mut self) -> Result<Option<Ended>, Halt> {
+        let input = self.hands.context.input.clone();
+        let text = input.text.as_deref().unwrap_or_default();
+        let mut words = text.split_whitespace();
+        if self.rules.delegated || input.interaction.is_some() || words.next() != Some(COMMAND) {
+            return Ok(None);
+        }
+        let told = match (words.next(), words.next(), words.next()) {
+            (None, ..) => listed(&self.keep.standing()),
+            (Some(REVOKE), Some(name), None) => {
+                if self.keep.revoke(name).await? {
+                    format!("`{name}` is revoked: such calls are asked about again.")
+                } else {
+                    format!("There is no approval `{name}`. `{COMMAND}` lists them.")
+                }
+            }
+            _ => format!("Say `{COMMAND}`, or `{COMMAND} {REVOKE} NAME`."),
+        };
+        self.turns.extend(history::of_input(&input));
+        Ok(Some(self.answer(&told, RunOutcome::Ok).await))
+    }
+}
+
+fn listed(standing: &[StandingApproval]) -> String {
+    if standing.is_empty() {
+        return "No call is approved for this conversation.".to_owned();
+    }
+    let line = |one: &StandingApproval| format!("* `{}`: {}", one.id, calls_of(one));
+    let lines: Vec<_> = standing.iter().map(line).collect();
+    format!(
+        "Approved for this conversation:\n\n{}\n\n`{COMMAND} {REVOKE} NAME` takes one back.",
+        lines.join("\n")
+    )
+}
