@@ -1,8 +1,8 @@
 # syntax=docker/dockerfile:1
-# Four images from one build stage: the gateway (the default target), the Local Agent (`--target local-agent`), the
-# connectors to other platforms (`--target connectors`) and the harness service with a coding agent (`--target harness`).
-# A fifth has the bridge for LangBot's plugins (`--target langbot-bridge`). Each runs as a user without rights on a
-# read-only root.
+# Images from one build stage: the gateway (the default target), the Local Agent (`--target local-agent`), the protocol
+# agent (`--target protocol-agent`), the connectors to other platforms (`--target connectors`) and the harness service
+# with a coding agent (`--target harness`). One more has the bridge for LangBot's plugins (`--target langbot-bridge`).
+# Each runs as a user without rights on a read-only root.
 
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
@@ -14,8 +14,10 @@ RUN --mount=type=cache,id=runnel-registry,target=/usr/local/cargo/registry,shari
     find . -path ./target -prune -o -type f -exec touch {} + \
     && cargo build --release --locked --package gateway --bin runnel --package local-agent --bin local-agent \
         --package harness --bin runnel-harness --package connectors --bin runnel-connectors \
+        --package protocol-agent --bin runnel-protocol-agent \
     && install -D -m 0755 target/release/runnel /out/runnel \
     && install -D -m 0755 target/release/local-agent /out/local-agent \
+    && install -D -m 0755 target/release/runnel-protocol-agent /out/runnel-protocol-agent \
     && install -D -m 0755 target/release/runnel-harness /out/runnel-harness \
     && install -D -m 0755 target/release/runnel-connectors /out/runnel-connectors \
     && install -d -m 0750 /out/lib/runnel
@@ -31,6 +33,18 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
     CMD ["/usr/local/bin/local-agent", "--health"]
 ENTRYPOINT ["/usr/local/bin/local-agent"]
+
+FROM debian:bookworm-slim AS protocol-agent
+# The certificate authorities for gateways with public certificates.
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build /out/runnel-protocol-agent /usr/local/bin/runnel-protocol-agent
+USER 65532:65532
+ENV PROTOCOL_AGENT_LISTEN=0.0.0.0:9105
+EXPOSE 9105
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
+    CMD ["/usr/local/bin/runnel-protocol-agent", "--health"]
+ENTRYPOINT ["/usr/local/bin/runnel-protocol-agent"]
 
 FROM debian:bookworm-slim AS connectors
 # The certificate authorities for platforms with public certificates.
