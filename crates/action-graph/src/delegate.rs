@@ -93,8 +93,8 @@ pub struct Evidence {
     pub refs: Vec<String>,
 }
 
-/// The request that an agent gets: expanded context, task and input. `None` for an unknown action or a reference
-/// without a value; unresolved references never reach an executor.
+/// The request that an agent gets: expanded context, handoffs of the agents that it depends on, task and input. `None`
+/// for an unknown action or a reference without a value; unresolved references never reach an executor.
 pub fn node_request(graph: &Graph, id: &ActionId) -> Option<String> {
     let node = graph.node(id)?;
     let mut contexts = Vec::new();
@@ -120,12 +120,31 @@ pub fn node_request(graph: &Graph, id: &ActionId) -> Option<String> {
             escape(&contexts.join("\n\n"))
         );
     }
+    for handed in handoffs(graph, node) {
+        let handed = serde_json::to_value(&handed).ok()?;
+        let _ = write!(
+            text,
+            "<handoff>\n{}\n</handoff>\n",
+            escape(&pretty(&handed))
+        );
+    }
     let _ = write!(text, "<task>\n{}\n</task>\n", escape(&task));
     if let Some(input) = node.input.as_ref().filter(|input| has_values(input)) {
         let _ = write!(text, "<input>\n{}\n</input>\n", escape(&pretty(input)));
     }
     text.push_str("</node-request>\n");
     Some(text)
+}
+
+/// Handoffs of the assignments that an action depends on, but for those whose results no model may read.
+fn handoffs(graph: &Graph, node: &Node) -> Vec<Handoff> {
+    let is_open = |from: &&ActionId| {
+        let source = graph.node(from);
+        source.is_some_and(|source| source.visibility() == Visibility::Model)
+    };
+    let from = node.action.depends_on.iter().filter(is_open);
+    from.filter_map(|from| handoff(graph, from, &node.action.id))
+        .collect()
 }
 
 fn has_values(input: &Value) -> bool {

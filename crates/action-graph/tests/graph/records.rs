@@ -375,6 +375,26 @@ fn assignment_and_handoff_have_every_field() {
 }
 
 #[test]
+fn node_requests_carry_handoffs_of_agents() {
+    let agent = |id: &str, depends: Value| json!({"id": id, "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}, "depends": depends});
+    let mut graph = graph_of(
+        &world(),
+        &act(json!([agent("a", json!([])), agent("b", json!("a"))])),
+    );
+    play(&mut graph, &|id| {
+        (id == "a").then(|| Outcome::Ok {
+            output: Output::text("two <faults>"),
+            satisfying: true,
+        })
+    });
+    let first = node_request(&graph, &"a".into()).expect("a request");
+    assert!(!first.contains("<handoff>"), "{first}");
+    let second = node_request(&graph, &"b".into()).expect("a request");
+    assert!(second.contains("<handoff>"), "{second}");
+    assert!(second.contains("two &lt;faults&gt;"), "{second}");
+}
+
+#[test]
 fn handoffs_open_no_edges() {
     let mut graph = graph_of(
         &world(),
