@@ -155,7 +155,7 @@ async fn langbot_reads_every_context() {
 
 /// Fields that later sources of the protocol added; this SDK ignores them.
 fn assert_only_newer_fields(answer: &Value) {
-    const NEWER: [&str; 12] = [
+    const NEWER: [&str; 14] = [
         "/context/available_apis/artifact_metadata",
         "/context/available_apis/artifact_read",
         "/context/available_apis/interactions",
@@ -163,6 +163,8 @@ fn assert_only_newer_fields(answer: &Value) {
         "/resources/files",
         "/resources/storage/binding_storage",
         "/resources/tools/-/effect",
+        "/resources/tools/-/effect_source",
+        "/resources/tools/-/idempotent",
         "/resources/tools/-/source",
         "/state/binding",
         "/runtime/host",

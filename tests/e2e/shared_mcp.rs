@@ -12,11 +12,12 @@ use crate::support::tool_server::ToolServer;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, until};
 use crate::tools::stage_of;
 
-const TOOLS: [&str; 6] = [
+const TOOLS: [&str; 7] = [
     "list_assets",
     "get_current_event",
     "history_page",
     "retrieve_knowledge",
+    "child_run",
     "get_tool_detail",
     "call_tool",
 ];
@@ -77,7 +78,7 @@ async fn stage(engine: Engine, server: &ToolServer) -> Option<OwnStage> {
 
 #[rstest]
 #[tokio::test]
-async fn six_tools_answer_for_the_run_of_the_token(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn tools_answer_for_the_run_of_the_token(#[values(Sqlite, Postgres)] engine: Engine) {
     let server = ToolServer::start().await;
     let Some(stage) = stage(engine, &server).await else {
         return;
