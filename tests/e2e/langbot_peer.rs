@@ -134,7 +134,8 @@ async fn langbot_reads_every_context() {
             let mut known = sent["resources"][kind].clone();
             for resource in known.as_array_mut().unwrap() {
                 let resource = resource.as_object_mut().unwrap();
-                resource.retain(|name, _| !["source", "effect"].contains(&name.as_str()));
+                let newer = ["source", "effect", "effect_source", "idempotent"];
+                resource.retain(|name, _| !newer.contains(&name.as_str()));
             }
             assert_covers(&read["resources"][kind], &known);
             assert_ne!(read["resources"][kind], json!([]), "{kind}");

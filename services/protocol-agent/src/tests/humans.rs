@@ -104,7 +104,7 @@ async fn approval_for_the_conversation_asks_no_more() {
 #[tokio::test]
 async fn approvals_are_listed_and_revoked_by_command() {
     let host = TestHost::new();
-    let command = async |text: &str| said(&run(&host, context(text, &json!({}))).await).to_owned();
+    let command = async |text: &str| said(&run(&host, context(text, &json!({}))).await);
     let send = |text: &str| call("mail", "tool", "send", &json!({"x": text}), &[]);
     assert!(
         command("/approvals")
