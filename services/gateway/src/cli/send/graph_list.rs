@@ -64,7 +64,8 @@ impl GraphList {
         let reader = Reader::Terminal { columns };
         let skipped = self.actions.len().saturating_sub(MOST_LINES - 1);
         let skipped = if skipped > 1 { skipped } else { 0 };
-        let above = (skipped > 0).then(|| format!("  … {skipped} earlier actions"));
+        let above = format!("  … {skipped} earlier actions");
+        let above = (skipped > 0).then(|| cut(&above, columns, "…"));
         let shown = self.actions[skipped..]
             .iter()
             .map(|line| line.shown(reader));
@@ -169,9 +170,11 @@ mod tests {
             .collect();
         let whole = json!({"graph_id": "g_1", "actions": actions});
         list.take(&json!({"form": "whole", "projection": whole}));
-        let lines = list.lines(4);
+        let lines = list.lines(80);
         assert_eq!(lines.len(), MOST_LINES);
-        assert_eq!((lines[0].as_str(), lines[15].as_str()), ("  …", "✓ A…"));
+        assert_eq!(lines[0], "  … 25 earlier actions");
+        assert_eq!(lines[15], "✓ A39");
+        assert_eq!(list.lines(4)[15], "✓ A…");
     }
 
     #[test]
