@@ -46,6 +46,7 @@ fn check_reference(text: &str) {
         Reference::Runtime { graph, pointer, .. } => {
             assert!(is_graph_id(&graph.0) && is_pointer(pointer));
         }
+        Reference::Declaration(graph) => assert!(is_graph_id(&graph.0)),
         Reference::Event(pointer) | Reference::Item(pointer) | Reference::Own(pointer) => {
             assert!(is_pointer(pointer));
         }
