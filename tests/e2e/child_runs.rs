@@ -45,7 +45,7 @@ pub async fn stage_with(engine: Engine, configure: impl FnOnce(&mut Config)) -> 
 /// A run that waits until it is released, and then ends with a word.
 pub struct Held {
     pub run_id: String,
-    /// What the runner was asked.
+    /// The request that the runner got.
     pub asked: Value,
     pub host: Client,
     gate: Gate,

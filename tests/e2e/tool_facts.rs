@@ -1,4 +1,4 @@
-//! What a tool does to the world, and keys that the runs of a conversation share.
+//! Effects of tools, and keys that the runs of a conversation share.
 
 use reqwest::Method;
 use rstest::rstest;

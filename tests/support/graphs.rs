@@ -115,7 +115,7 @@ impl GraphHouse {
         self.client.create(&path, &body).await.run_id()
     }
 
-    /// The last user message of the newest request to the model but one: what the model was shown last.
+    /// The user messages of the newest request to the model, as JSON texts.
     pub fn shown(&self) -> String {
         let asked = self.model.asked();
         let messages = asked.last().unwrap().body["messages"].as_array().unwrap();

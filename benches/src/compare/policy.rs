@@ -47,7 +47,7 @@ fn answer(arm: Arm, text: String) -> Output {
     }
 }
 
-/// What a request tells about the steps of its task.
+/// Steps of the task, as far as the request shows them.
 struct View<'a> {
     arm: Arm,
     seen: &'a Seen,

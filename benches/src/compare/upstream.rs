@@ -52,7 +52,7 @@ struct State {
     was_slow: bool,
 }
 
-/// What the connections share.
+/// State that the connections share.
 struct Shared {
     state: Mutex<State>,
     slow: Notify,

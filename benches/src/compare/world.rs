@@ -86,13 +86,13 @@ pub(super) const TOOLS: [(&str, Option<&str>, &str, &str); 15] = [
         "Finds a free slot for a booking.",
     ),
 ];
-/// Tools that change something and ask nobody.
+/// Tools with effects and without an approval.
 pub(super) const WRITES: [(&str, &str, &str); 2] = [
     ("book_room", "room", "Books a room."),
     ("book_car", "slot", "Books a car for a slot."),
 ];
 
-/// What a tool answers.
+/// The answer of a tool.
 pub(super) enum Answer {
     Json(Value),
     Text(String),

@@ -24,7 +24,7 @@ pub use fault::{FAULT_CHARS, Fault, MOST_FAULTS};
 pub struct AgentSpec {
     /// Unique in its workspace; 1–128 bytes.
     pub name: String,
-    /// What the agent is good for, for agents that may start child runs of it; at most 1,000 characters.
+    /// Purpose of the agent, shown to agents that may start child runs of it; at most 1,000 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     #[serde(default = "yes")]

@@ -32,7 +32,7 @@ pub const KEY_CHARS: usize = 200;
 pub struct ChildRunRequest {
     /// The id or the name of an agent in `ctx.resources.agents`.
     pub agent_id: String,
-    /// What the child is asked. It takes no `interaction`.
+    /// Input of the child run. It takes no `interaction`.
     pub input: AgentInput,
     /// Facts for the child, in its `event.data.context`. At most 64 KiB of JSON.
     #[serde(default, skip_serializing_if = "JsonObject::is_empty")]
@@ -51,7 +51,7 @@ pub struct ChildRunRequest {
     pub idempotency_key: String,
 }
 
-/// What a child run may use at most. An absent list narrows nothing, an empty one grants nothing.
+/// Upper bound of a child run's grant. An absent list narrows nothing, an empty one grants nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]

@@ -68,7 +68,7 @@ operations!(
     InteractionOperation { Request = "request" }
 );
 operations!(
-    /// What may be done with another agent: `call` starts child runs of it.
+    /// Operations on another agent: `call` starts child runs of it.
     AgentOperation { Call = "call" }
 );
 operations!(

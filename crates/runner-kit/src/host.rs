@@ -34,7 +34,7 @@ pub use storage::{Blob, PutCondition, StorageQuery};
 
 use token::{CallTime, Credentials, GatewayClock, Times};
 
-/// What a call may take beyond the time that the gateway waits.
+/// Time of a call beyond the wait of the gateway.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// The gateway, as one run sees it. Clones share the token.

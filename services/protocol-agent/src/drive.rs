@@ -133,7 +133,7 @@ impl<H: AgentHost> Session<H> {
         Ok(is_refused)
     }
 
-    /// Stores a graph. One that another run drives now takes no part any more.
+    /// Stores a graph. This run stops driving a graph that another run has taken over.
     pub(crate) async fn save(&mut self, place: usize) -> Result<(), Halt> {
         let Err(error) = self.keep.save(&self.lives[place].graph).await else {
             return Ok(());
@@ -141,7 +141,7 @@ impl<H: AgentHost> Session<H> {
         self.kept(place, error)
     }
 
-    /// What follows a record that was not kept.
+    /// Handles a record that was not stored.
     pub(crate) fn kept(&mut self, place: usize, error: KeepError) -> Result<(), Halt> {
         let live = &mut self.lives[place];
         let graph = live.graph.id.clone();

@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::usage::UsageLog;
 
-/// What every executor of a run works with. Clones share it.
+/// Shared parts of all executors of a run. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Hands<H> {
     pub(crate) host: H,

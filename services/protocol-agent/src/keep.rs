@@ -128,7 +128,7 @@ struct Held {
     written: BTreeSet<String>,
 }
 
-/// What a run finds at its start.
+/// Stored state at the start of a run.
 #[derive(Debug, Default)]
 pub struct Loaded {
     /// Open graphs that this run drives from now on, oldest first.
@@ -152,7 +152,7 @@ pub struct Resumed {
     pub diagnostics: Vec<Diagnostic>,
     /// Observations of runs that left no turns.
     pub observations: Vec<Turn>,
-    /// What the stored facts say about its open attempts.
+    /// Stored facts about its open attempts.
     pub events: Vec<Event>,
     /// Child runs to look at: action, attempt, run. Give `Recovered` for each.
     pub children: Vec<(ActionId, u32, String)>,

@@ -150,7 +150,7 @@ impl Live {
             .filter(move |node| node.state == state)
     }
 
-    /// What later declarations may know of it. One that waits for a decision is open, so that it may be revised.
+    /// Facts of it for later declarations. A graph that waits for a decision is open, so that it may be revised.
     pub(crate) fn known(&self) -> KnownGraph {
         let known = KnownGraph::from(&self.graph);
         let is_open = known.open || self.why == Some(Why::Decide);

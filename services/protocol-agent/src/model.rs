@@ -21,7 +21,7 @@ use crate::speaker::Speaker;
 use collect::Collected;
 use scan::AnswerScan;
 
-/// The models of a run. The first one that answers is asked for the rest of it.
+/// The models of a run. The first one that answers serves the rest of the run.
 #[derive(Debug)]
 pub(crate) struct Models {
     choices: Vec<ModelChoice>,
@@ -157,7 +157,7 @@ async fn ask_one(
     })
 }
 
-/// Reads a stream to its end. One that breaks off after its first piece is a cut-off output: nothing of it runs.
+/// Reads a stream to its end. A stream that breaks off after its first piece is a cut-off output: nothing of it runs.
 async fn listen(
     mut events: ModelStream,
     stream: Stream,

@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Least tokens of the transcript, also where the system message takes more than its share.
 const LEAST: usize = 1_000;
 
-/// What a request is made of.
+/// Parts of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prompt<'a> {
     /// Role messages of the entry, or of the configuration.

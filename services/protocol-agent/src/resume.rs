@@ -25,7 +25,7 @@ const LOOKS: u32 = 20;
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What became of an answer.
+/// The effect of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     /// It woke its graph.

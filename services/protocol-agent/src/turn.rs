@@ -29,7 +29,7 @@ pub(crate) use plain::converse as converse_plainly;
 /// Requests with less of the transcript after the model's window was too small.
 const SHRINKS: u32 = 3;
 
-/// What follows an output of the model.
+/// The next step after an output of the model.
 pub(crate) enum Next {
     /// The run ends.
     End(Ended),

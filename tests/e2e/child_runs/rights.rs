@@ -1,4 +1,4 @@
-//! What a child run is granted: never more than its parent was, nor than the request names.
+//! Grants of child runs: never more than that of the parent, nor than the request names.
 
 use rstest::rstest;
 use serde_json::{Value, json};

@@ -28,7 +28,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// What it said, or how it ended.
+    /// The answer of the run, or its error.
     pub(super) fn text(&self) -> String {
         if self.is_completed {
             self.messages.join("\n\n")

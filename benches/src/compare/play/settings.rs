@@ -15,7 +15,7 @@ const DECLARING: &str = "plugin:runnel/protocol-agent/default";
 /// Agents that a graph may delegate to.
 const RESEARCHERS: [&str; 2] = ["researcher-1", "researcher-2"];
 
-/// What the configuration is made of.
+/// Parts of the configuration.
 pub(super) struct Settings<'a> {
     pub(super) upstream: &'a str,
     pub(super) local: &'a str,

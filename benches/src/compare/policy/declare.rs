@@ -8,7 +8,7 @@ use crate::compare::tasks::{Arg, ITEMS, Kind, Step, Task};
 
 /// The action that expands a result.
 const MORE: &str = "more";
-/// What the alert in the log is marked with.
+/// The mark of the alert in the log.
 const ALERT: &str = "ALERT";
 
 /// The next declaration; `None` where nothing is left to try.

@@ -53,7 +53,7 @@ pub struct StoredGraph {
     pub inputs: BTreeMap<ActionId, String>,
 }
 
-/// A stored node: its id, and the members in which it differs from one that has not started.
+/// A stored node: its id, and its members that differ from those of a new node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredNode {
     /// The action.
@@ -221,7 +221,7 @@ fn attempt_of_output(node: &Node) -> u32 {
     made.map_or(0, |one| one.n)
 }
 
-/// A node as it differs from one that has not started, without the values of bodies.
+/// The differences of a node from a new one, without the values of bodies.
 fn slim(node: &Node) -> StoredNode {
     let mut members = members(&node.without_values());
     let new = members_of_new(&node.action.id);

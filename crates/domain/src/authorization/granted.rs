@@ -68,7 +68,7 @@ impl EventScope {
 #[derive(Clone, Copy, Debug)]
 pub struct Considered<'a> {
     pub catalog: &'a Catalog,
-    /// What runs of the same agent have registered.
+    /// Skills that runs of the same agent have registered.
     pub registered_skills: &'a [SkillResource],
     /// The agents that the policy of the agent names.
     pub peers: &'a [AgentResource],

@@ -1,4 +1,4 @@
-//! What a child run may have of its parent: nothing that the parent was not granted.
+//! The layer `parent`: a child run is granted nothing that its parent was not granted.
 
 use protocol::child_run::{ChildGrants, MOST_DEPTH};
 use protocol::id::{AgentId, EndpointId, RunId};

@@ -1,8 +1,8 @@
-//! What of a context stands in the context itself.
+//! Parts of a context that are inlined.
 
 use serde::{Deserialize, Serialize};
 
-/// What of the context stands in the context itself.
+/// Parts of the context that are inlined.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]

@@ -15,7 +15,7 @@ pub struct Blob {
     pub bytes: Vec<u8>,
 }
 
-/// What must hold of the stored blob, so that a write happens.
+/// Condition of a write on the stored blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutCondition {
     /// There is none under the key (`If-None-Match: *`).

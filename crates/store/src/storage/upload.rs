@@ -35,7 +35,7 @@ pub enum Uploaded {
     Unmet,
 }
 
-/// What must hold of the blob under a name, so that another one takes its place.
+/// Condition of a write on the blob under its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutIf {
     /// There is none.

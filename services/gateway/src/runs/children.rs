@@ -39,7 +39,7 @@ pub(super) struct ChildOf {
 }
 
 impl ChildOf {
-    /// What the child run may have of its parent.
+    /// The part of the parent's grant that the child run may have.
     pub(super) fn grant(&self) -> ParentGrant<'_> {
         ParentGrant {
             snapshot: &self.snapshot,

@@ -59,7 +59,7 @@ impl KnownAgent {
             let shared = self.shared(&granted);
             (Arc::new(granted), shared)
         };
-        // What a parent leaves its child run is no other's.
+        // Grants of child runs depend on their parent: they are not shared.
         if subject.parent.is_some() {
             return make();
         }

@@ -216,7 +216,7 @@ impl<H: AgentHost> Session<H> {
         self.hands.clock.now().saturating_add(seconds * 1_000)
     }
 
-    /// Ends an attempt. One that is never sent again keeps its grace, so that its outcome may still be known.
+    /// Ends an attempt. An attempt that may not be repeated keeps its grace, so that its outcome may still be known.
     async fn abort(&mut self, place: usize, key: &Key) {
         let Some(node) = self.lives[place].graph.node(&key.id) else {
             return;

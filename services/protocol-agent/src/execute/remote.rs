@@ -41,7 +41,7 @@ pub(crate) fn job(remote: &Remote, execute: &Execute, scope: KeyScope, time: Dur
     }
 }
 
-/// What the remote's status tool says about a call of unknown outcome: whether it happened, and its output. `None`:
+/// Asks the remote's status tool about a call of unknown outcome: whether it happened, and its output. `None`:
 /// it does not know, or there is no such tool. The tool takes `{"key": …}` and answers `{"done": bool, "output"?: …}`.
 pub(crate) async fn status(
     hands: &Hands<impl AgentHost>,

@@ -134,7 +134,7 @@ fn is_lost(error: &HostError) -> bool {
     error.retryable && error.code.starts_with("callback.")
 }
 
-/// What a failed call of the host means: its code, and whether the tool may have acted.
+/// The failure of a host call: its code, and whether the tool may have acted.
 pub(crate) fn failure_of(error: &HostError) -> Failure {
     let reason = error.details.get("reason").and_then(Value::as_str);
     let is_unknown = reason.is_some_and(|reason| UNKNOWN.contains(&reason));

@@ -109,7 +109,7 @@ impl<H: KeepHost> Bodies<H> {
         Ok(content.len() as u64)
     }
 
-    /// Reads a body. One that is damaged or belongs to another conversation or graph is absent.
+    /// Reads a body. A damaged body, or one of another conversation or graph, counts as absent.
     pub(super) async fn read(
         &self,
         graph: &GraphId,

@@ -61,7 +61,7 @@ impl<H: KeepHost> Keep<H> {
         if self.held(id).is_none() {
             return Ok(());
         }
-        // The last state: who takes the graph over until it is closed closes the same one.
+        // Store the last state first: a run that takes the graph over before it is closed closes the same state.
         self.save(graph).await?;
         let Some(held) = self.held(id) else {
             return Ok(());
@@ -159,7 +159,7 @@ impl<H: KeepHost> Keep<H> {
     }
 
     /// The output of an action of a closed graph of this conversation; `None`: there is none any more. The caller
-    /// judges who may see it: `private` of [`KnownAction`] says so.
+    /// judges its visibility by `private` of [`KnownAction`].
     pub async fn output(
         &mut self,
         graph: &GraphId,

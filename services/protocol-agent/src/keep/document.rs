@@ -20,7 +20,7 @@ pub(super) struct Named<T> {
     pub(super) content: T,
 }
 
-/// What stands under a key.
+/// The document of a key.
 pub(super) enum Read<T> {
     Absent,
     Here(T),
@@ -113,7 +113,7 @@ impl<T: Serialize + DeserializeOwned + Clone + Default> Document<T> {
         mut change: impl FnMut(&mut T) -> Result<bool, KeepError>,
     ) -> Result<(), KeepError> {
         if self.version.is_none() {
-            // What stands nowhere is written whatever stands: another run may have been first since.
+            // A write of a new document has no condition: read again, another run may have written it meanwhile.
             self.reload(host).await?;
         }
         let mut rounds = ROUNDS;

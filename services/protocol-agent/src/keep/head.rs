@@ -27,7 +27,7 @@ const RUNS: usize = 32;
 pub struct Ask {
     /// The `interaction_id`.
     pub interaction: String,
-    /// What it is about.
+    /// Actions that it asks about.
     pub about: Vec<Asked>,
     /// When no answer is taken any more.
     pub expires_at: Millis,
@@ -85,7 +85,7 @@ pub(super) struct Head {
     pub(super) inline: BTreeMap<String, Value>,
 }
 
-/// What a change of a graph writes.
+/// Writes of one change of a graph.
 pub(super) struct Change {
     pub(super) head: Head,
     pub(super) bodies: Vec<Blob>,

@@ -9,7 +9,7 @@ use protocol::run::RunStatus;
 use runner_kit::host::{Blob, Host, HostError, StorageQuery};
 use serde_json::Value;
 
-/// What comes of a call.
+/// The result of a host call.
 pub type Answer<T> = Result<T, HostError>;
 
 /// Area of the bodies: shared by all conversations of the agent.

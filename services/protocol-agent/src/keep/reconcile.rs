@@ -1,4 +1,4 @@
-//! What a take-over does with attempts whose end is not stored (rule 16): decided from stored facts alone.
+//! Take-over of attempts whose end is not stored (rule 16): decided from stored facts alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ pub(super) struct Facts<'a> {
     pub(super) now: Millis,
 }
 
-/// What follows for the graph.
+/// Consequences for the graph.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Findings {
     /// Events for the scheduler, in this order.

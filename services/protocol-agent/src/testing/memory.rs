@@ -22,7 +22,7 @@ const BLOB_BYTES: usize = 10 << 20;
 /// Keys of one page.
 const PAGE: usize = 100;
 
-/// What the gateway has.
+/// State of the gateway.
 #[derive(Debug, Default)]
 pub(crate) struct World {
     pub(crate) state: BTreeMap<String, (Value, i64)>,
@@ -151,7 +151,7 @@ impl Memory {
         calls.filter(|(_, name, _)| *name == operation).count()
     }
 
-    /// Calls a tool. One that is keyed acts once under a key, and gives the same answer again.
+    /// Calls a tool. A keyed tool acts once under a key, and gives the same answer again.
     pub(crate) async fn call_tool(&self, name: &str, key: &str, answer: Value) -> Answer<Value> {
         self.pass("host.before").await;
         let answer = self.act(name, key, answer);

@@ -1,4 +1,4 @@
-//! What the user sees: streamed answers, projections, calls.
+//! The user's view: streamed answers, projections, calls.
 
 use action_graph::project::{Patch, Projection, apply};
 use serde_json::{Value, json};

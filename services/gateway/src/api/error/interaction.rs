@@ -1,4 +1,4 @@
-//! What can go wrong with an answer to a question, and with a wait for a child run.
+//! Errors of answers to questions, and of waits for child runs.
 
 use http::StatusCode;
 use serde_json::json;

@@ -8,7 +8,7 @@ use url::form_urlencoded;
 use crate::cli::gateway::Gateway;
 use crate::cli::output;
 
-/// What a terminal can show, as the `delivery` of an event.
+/// Capabilities of a terminal, as the `delivery` of an event.
 pub(super) fn delivery() -> Value {
     json!({"surface": "terminal", "supports_streaming": true, "interactions": {
         "field_types": ["text", "textarea", "select", "multiselect", "number", "boolean"],

@@ -58,7 +58,7 @@ pub struct McpServerSpec {
     /// Names as the server has them; `None`: all.
     pub tools: Option<BTreeSet<String>>,
     pub prefix: String,
-    /// What the operator says of tools, by the name that the server has. It stands above what the server says.
+    /// The operator's facts of tools, by their names at the server. They replace those of the server.
     pub facts: BTreeMap<String, ToolFacts>,
     pub timeout: Duration,
 }
@@ -94,7 +94,7 @@ impl McpTransport {
     }
 }
 
-/// What a call of a tool does, and the source of that. One source speaks for a tool: hints of a server fill in nothing
+/// Effects of a tool's calls, and the source of these facts. A tool has one source: hints of a server fill in nothing
 /// where the operator has said something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ToolFacts {

@@ -23,18 +23,18 @@ use crate::testing::{
 /// Runs of one conversation that a test allows.
 const RUNS: usize = 8;
 
-/// What the model declares, and how often its tools fail first.
+/// Declarations of the model, and failures of its tools before they succeed.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     declaration: Value,
     pub(super) fails: usize,
     /// A tool that always fails.
     pub(super) breaks: Option<&'static str>,
-    /// Actions instead of those that wait for one that failed.
+    /// Replacements of the actions that wait for a failed one.
     pub(super) revised: Option<Vec<Value>>,
 }
 
-/// What stands when all is over.
+/// State at the end.
 pub(super) struct End {
     pub(super) host: TestHost,
     /// The record of the graph without times, runs and ids.
@@ -72,7 +72,7 @@ impl Case {
         }
     }
 
-    /// What the model says to this request: work, other work where some failed, and an answer once it sees results.
+    /// The model's output for this request: work, other work where some failed, and an answer once it sees results.
     fn think(&self, request: &str) -> Message {
         let Some((_, graph)) = request.rsplit_once("run_id: `") else {
             return self.declared();

@@ -225,7 +225,7 @@ fn condition_of(headers: &HeaderMap) -> ApiResult<Option<PutIf>> {
     }
 }
 
-/// What a strong entity tag of ours says.
+/// The digest in a strong entity tag of this API.
 fn sha256_of(tag: &str) -> Option<&str> {
     let hex = tag.strip_prefix('"')?.strip_suffix('"')?;
     let is_hex = hex

@@ -298,7 +298,7 @@ fn resource(
     Ok((resource, schema))
 }
 
-/// What a server says of its tool. Hints that it leaves out say nothing.
+/// Facts of a tool from the hints of its server. Absent hints are no facts.
 fn facts_of(tool: &Tool) -> ToolFacts {
     let Some(hints) = &tool.annotations else {
         return ToolFacts::default();
