@@ -6,6 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "tidy/words.rs"]
+mod words;
+
 /// A file of the repository: its path from the root, with `/`, and its text.
 struct File {
     path: String,

@@ -1,9 +1,9 @@
-//! What a run has done to the world.
+//! Records whether a run has caused side effects.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether a run has called a tool that may change something. Whoever posts its event again may do that twice, so a
-/// run that has acted never fails as one to be tried again.
+/// Set once a run has called a tool that may write. A second run of the same event could repeat the write, so a
+/// run with side effects never fails as retryable.
 #[derive(Debug, Default)]
 pub(crate) struct Acts(AtomicBool);
 

@@ -1,4 +1,4 @@
-//! One run from its start to its one terminal.
+//! One run, from its start to its terminal result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,35 +26,35 @@ use crate::usage::UsageLog;
 const NO_MODEL: &str = "runner.no_model";
 /// Neither the event nor the configuration says anything to a model.
 const NO_INPUT: &str = "runner.no_input";
-/// The configured time, or the gateway's, is over.
+/// The configured timeout, or the gateway's deadline, has passed.
 const TIMEOUT: &str = "runner.timeout";
-/// No model has answered, or one has broken off.
+/// No model answered, or a model's stream broke off.
 pub(crate) const LLM_ERROR: &str = "runner.llm_error";
-/// Whatever else went wrong.
+/// Any other failure.
 pub(crate) const ERROR: &str = "runner.error";
 
-/// The agent. It keeps nothing between runs; any number of them go on at once.
+/// The agent. It has no state between runs; runs are concurrent without a limit of its own.
 #[derive(Debug)]
 pub struct LocalAgent {
     id: RunnerId,
 }
 
-/// Why a run fails, as its user is told.
+/// Cause of a failed run, as its user sees it.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: &'static str,
     pub(crate) message: String,
-    /// True when the same event may well succeed a second time. What has acted is not told so.
+    /// True when the same event may succeed in a second run. Never true after side effects.
     pub(crate) retryable: bool,
 }
 
 impl LocalAgent {
-    /// The agent under that id.
+    /// Creates the agent with this id.
     pub fn new(id: RunnerId) -> Self {
         Self { id }
     }
 
-    /// The same, ready to be served.
+    /// Creates the agent as a runner for a server.
     pub fn runner(id: RunnerId) -> Arc<dyn Runner> {
         Arc::new(Self::new(id))
     }
@@ -70,7 +70,7 @@ impl Runner for LocalAgent {
     }
 }
 
-/// Runs on that host. The last result is the terminal, whatever happens.
+/// Executes a run on `host`. The last result is terminal in every case.
 pub(crate) fn run_on(
     context: AgentRunContext,
     host: impl AgentHost,
@@ -80,7 +80,7 @@ pub(crate) fn run_on(
         let (usage, acts) = (UsageLog::default(), Acts::default());
         let work = work(&context, &host, &out, (&usage, &acts));
         let ended = cancel.run_until_cancelled(work).await;
-        // A cancel that came before the end was told is obeyed.
+        // A cancel that arrives before the terminal result is sent wins.
         let ended = match ended {
             Some(ended) if !cancel.is_cancelled() => ended,
             _ => Err(Failure::cancelled()),
@@ -139,7 +139,7 @@ fn terminal(ended: Result<Ending, Failure>, usage: &UsageLog, acts: &Acts) -> Ag
 }
 
 impl Failure {
-    /// There is nothing to ask a model with.
+    /// No input for a model.
     pub(crate) fn no_input() -> Self {
         Self {
             code: NO_INPUT,

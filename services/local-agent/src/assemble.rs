@@ -1,4 +1,4 @@
-//! The first request of a run: its prompt, what is remembered, what was looked up, and what was asked.
+//! First model request of a run: prompt, memory, retrieved passages and input.
 
 mod history;
 mod retrieval;
@@ -16,20 +16,20 @@ use crate::host::AgentHost;
 
 pub(crate) use history::Remembered;
 
-/// Everything that the first request is made of, in its order.
+/// Parts of the first request, in order.
 #[derive(Debug)]
 pub(crate) struct Assembled {
-    /// The prompt, and the index of skills.
+    /// Prompt and index of skills.
     pub(crate) prompt: Vec<Message>,
-    /// What an earlier run has summarised.
+    /// Summary that an earlier run stored.
     pub(crate) checkpoint: Option<Checkpoint>,
     pub(crate) history: Vec<Remembered>,
-    /// What the knowledge bases know about it.
+    /// Passages from the knowledge bases.
     pub(crate) retrieved: Option<Message>,
     pub(crate) current: Message,
 }
 
-/// Collects it from the gateway.
+/// Fetches all parts from the gateway.
 pub(crate) async fn assemble(
     host: &impl AgentHost,
     context: &AgentRunContext,
@@ -57,7 +57,7 @@ pub(crate) async fn assemble(
     })
 }
 
-/// What the user asks, in words.
+/// Text of the user's input.
 fn words(input: &AgentInput) -> String {
     if let Some(text) = input.text.as_ref().filter(|text| !text.trim().is_empty()) {
         return text.clone();
@@ -69,7 +69,7 @@ fn words(input: &AgentInput) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// The entry's prompt where it brings one, else the configured; and the skills that may be activated.
+/// Prompt of the entry, else of the configuration, followed by the skills that the run may activate.
 async fn prompt(
     host: &impl AgentHost,
     context: &AgentRunContext,
@@ -117,7 +117,7 @@ async fn checkpoint(
     }
 }
 
-/// A failure that the run can live with; those that end it are passed on.
+/// Returns a failure that the run survives; passes on failures that end the run.
 fn over(failed: HostError) -> Result<HostError, HostError> {
     if failed.is_cancelled() || failed.is_deadline_exceeded() {
         Err(failed)

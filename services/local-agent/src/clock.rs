@@ -1,4 +1,4 @@
-//! The time of day, and dates as a model reads them.
+//! Time of day, and dates in the form that models read.
 
 const SECONDS_OF_DAY: i64 = 24 * 60 * 60;
 const WEEKDAYS: [&str; 7] = [
@@ -23,7 +23,7 @@ pub(crate) fn now() -> i64 {
     })
 }
 
-/// The day of these epoch seconds in UTC: `Thursday, 1970-01-01`.
+/// UTC day of an epoch second: `Thursday, 1970-01-01`.
 pub(crate) fn day(seconds: i64) -> String {
     let days = seconds.div_euclid(SECONDS_OF_DAY);
     let weekday = usize::try_from(days.rem_euclid(7)).unwrap_or_default();
@@ -31,7 +31,7 @@ pub(crate) fn day(seconds: i64) -> String {
     format!("{}, {year:04}-{month:02}-{day:02}", WEEKDAYS[weekday])
 }
 
-/// Year, month and day of the days since 1970-01-01: "days from civil" by Howard Hinnant, the other way.
+/// Year, month and day from days since 1970-01-01: the inverse of Howard Hinnant's "days from civil".
 fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);

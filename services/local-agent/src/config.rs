@@ -1,4 +1,4 @@
-//! What an operator configures, as one run reads it. A value that is wrong counts as absent.
+//! Configuration of an agent for one run. Invalid values count as absent.
 
 use std::time::Duration;
 
@@ -9,36 +9,36 @@ use serde_json::Value;
 
 use crate::context::budget::Configured;
 
-/// What selectors say for "none".
+/// Value of form selectors for "none".
 const NONE: &str = "__none__";
 
-/// The configuration of one run, with only what the run was granted in it.
+/// Configuration of one run, restricted to granted resources.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// In the order in which they are tried; empty: the run cannot begin.
+    /// Models in fallback order. Empty: the run fails with `runner.no_model`.
     pub models: Vec<ModelChoice>,
-    /// `None`: the gateway's deadline alone holds.
+    /// `None`: only the gateway's deadline applies.
     pub timeout: Option<Duration>,
-    /// For entries that bring no prompt of their own.
+    /// Used when the entry brings no prompt.
     pub prompt: Vec<Message>,
     pub remove_think: bool,
-    /// The model is told the day.
+    /// Adds the current date to the prompt.
     pub date_grounding: bool,
     pub knowledge_bases: Vec<String>,
-    /// Passages asked of each knowledge base.
+    /// Passages requested from each knowledge base.
     pub retrieval_top_k: u64,
     pub rerank: Option<Rerank>,
-    /// Batches of tool calls in one run.
+    /// Limit of tool call batches per run.
     pub max_tool_iterations: u64,
     pub tool_execution: ToolExecution,
-    /// Characters of a tool's result that the model sees.
+    /// Limit of characters of a tool result in a model request.
     pub max_tool_result_chars: usize,
-    /// Items in a page of the history.
+    /// Items per history page.
     pub history_fetch_limit: u32,
     pub context: Configured,
 }
 
-/// A model of the run, and how it may be asked.
+/// Model with its call settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelChoice {
     pub id: String,
@@ -46,14 +46,14 @@ pub struct ModelChoice {
     pub invokes: bool,
 }
 
-/// The model that ranks what was retrieved.
+/// Model that reranks retrieved passages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rerank {
     pub model: String,
     pub top_k: usize,
 }
 
-/// What happens with several tool calls of one turn.
+/// Execution order of several tool calls in one turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolExecution {
     Parallel,
@@ -61,7 +61,7 @@ pub enum ToolExecution {
 }
 
 impl Config {
-    /// Reads the configuration of an agent that was granted these resources.
+    /// Reads an agent's configuration and drops references to resources that were not granted.
     pub fn read(config: &JsonObject, resources: &AgentResources) -> Self {
         Self {
             models: models(config.get("model"), resources),
@@ -95,7 +95,7 @@ impl Config {
     }
 }
 
-/// The integer of that key, or the default when there is none that is large enough.
+/// Integer under `key`; the default when it is absent or below `least`.
 fn integer(config: &JsonObject, key: &str, least: u64, default: u64) -> u64 {
     let value = config.get(key).and_then(Value::as_u64);
     value.filter(|value| *value >= least).unwrap_or(default)
@@ -105,7 +105,7 @@ fn size(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// The first model and those behind it, without those that the run may not ask.
+/// Primary model and fallbacks, without models that the run may not call.
 fn models(selected: Option<&Value>, resources: &AgentResources) -> Vec<ModelChoice> {
     let ids: Vec<&str> = match selected {
         Some(Value::String(id)) => vec![id],
@@ -148,7 +148,7 @@ fn timeout(value: Option<&Value>) -> Option<Duration> {
     }
 }
 
-/// The messages of the prompt that have a text.
+/// Prompt messages with a text.
 fn prompt(value: Option<&Value>) -> Vec<Message> {
     let messages = value.and_then(Value::as_array).into_iter().flatten();
     let messages = messages.filter_map(|message| {

@@ -1,19 +1,19 @@
-//! What a model is asked with, and how it is kept within the model's window. Decisions alone: what asks the host
-//! comes in behind two traits of [`compact`].
+//! Model requests and their fit into the model's context window. Decisions only: host calls enter through two
+//! traits of [`compact`].
 
 pub mod budget;
 pub mod checkpoint;
-pub mod compact; // the pass that uses them all: start here
-pub mod conversation; // the parts of a request
+pub mod compact; // pass over all parts: start here
+pub mod conversation; // parts of a request
 pub mod estimate;
 pub mod fit;
 pub mod legal;
 pub mod overflow;
-pub mod pictures; // those that the gateway keeps
-pub mod reference_data; // how input, knowledge, files and skills are put to a model
+pub mod pictures; // pictures that the gateway stores
+pub mod reference_data; // form of input, knowledge, files and skills in requests
 pub mod references;
 pub mod summary;
-pub mod wire; // the order in which a model gets them
+pub mod wire; // order of parts on the wire
 
 #[cfg(test)]
 mod testing;

@@ -1,4 +1,4 @@
-//! The gateway as the agent needs it: a trait, so that the agent runs without a network.
+//! Host API as a trait, so that the agent runs without a network in tests.
 
 use protocol::JsonObject;
 use protocol::child_run::{ChildRun, ChildRunRequest};
@@ -14,21 +14,21 @@ use protocol::tool::ToolDescription;
 use runner_kit::host::{HistoryQuery, Host, HostError, ModelStream};
 use serde_json::Value;
 
-/// What comes of a call.
+/// Result of a host call.
 pub type Answer<T> = Result<T, HostError>;
 
-/// The calls of the host API that the agent makes. Each fails as [`Host`]'s of the same name do.
+/// Host API calls of the agent. Errors are those of the [`Host`] method of the same name.
 pub trait AgentHost: Send + Sync + 'static {
-    /// The prompt that the entry has put together, if it has.
+    /// Prompt that the entry has built, if any.
     fn prompt(&self) -> impl Future<Output = Answer<Option<Vec<Message>>>> + Send;
 
-    /// A page of the conversation's transcript.
+    /// Page of the conversation's transcript.
     fn history(
         &self,
         query: &HistoryQuery,
     ) -> impl Future<Output = Answer<Page<TranscriptItem>>> + Send;
 
-    /// A value of the conversation's state.
+    /// Value of the conversation's state.
     fn state_get(&self, key: &str) -> impl Future<Output = Answer<Option<Value>>> + Send;
 
     /// Writes a value of the conversation's state.
@@ -66,7 +66,7 @@ pub trait AgentHost: Send + Sync + 'static {
 
     fn tool(&self, name: &str) -> impl Future<Output = Answer<ToolDescription>> + Send;
 
-    /// Calls a tool; once, however often this is asked under one key.
+    /// Calls a tool at most once per idempotency key.
     fn call_tool(
         &self,
         name: &str,
@@ -74,7 +74,7 @@ pub trait AgentHost: Send + Sync + 'static {
         key: &str,
     ) -> impl Future<Output = Answer<Value>> + Send;
 
-    /// Has another agent do a task in a child run, and waits for its end; once, however often this is asked under one key.
+    /// Starts a child run of another agent and waits for its end; at most once per idempotency key.
     fn ask_agent(
         &self,
         agent: &str,
@@ -82,7 +82,7 @@ pub trait AgentHost: Send + Sync + 'static {
         key: &str,
     ) -> impl Future<Output = Answer<ChildRun>> + Send;
 
-    /// Takes all that was sent to the conversation while the run works.
+    /// Takes all events that steer this run.
     fn pull_steering(&self) -> impl Future<Output = Answer<Vec<SteeringInputItem>>> + Send;
 }
 

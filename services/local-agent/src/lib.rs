@@ -1,8 +1,8 @@
-//! The Local Agent: a whole agent loop as a runner, on nothing but the public host API.
+//! Local Agent: an agent loop as a runner, on the public host API only.
 //!
-//! Reading order: [`agent`] is one run from its start to its terminal; [`assemble`] puts the first request
-//! together; [`turns`] asks the model, runs its tools and asks again; [`context`] keeps all of it within
-//! the model's window. The gateway is behind [`host::AgentHost`], so that everything runs without a network.
+//! Reading order: [`agent`] is one run from start to terminal result; [`assemble`] builds the first request;
+//! [`turns`] calls the model, executes its tool calls and repeats; [`context`] keeps requests within the model's
+//! window. [`host::AgentHost`] abstracts the gateway, so that everything runs without a network.
 
 pub mod agent; // start here
 pub mod config;

@@ -1,20 +1,20 @@
-//! How long a result may be. The gateway ends a run that sends a longer one.
+//! Size limit of results. The gateway fails a run that sends a longer line.
 
 use protocol::context::AgentRunContext;
 use serde::Serialize;
 use serde_json::Value;
 
-/// A line of a gateway that does not tell its bounds.
+/// Assumed limit when the gateway sends none.
 const LINE_BYTES: u64 = 256 * 1024;
-/// The part of a line that is left to what stands around the data of a result.
+/// Divisor for the part of a line that is reserved for the envelope around the data.
 const AROUND: usize = 8;
 
-/// What the data of one result may weigh, in bytes of JSON.
+/// Limit of the data of one result, in bytes of JSON.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room(usize);
 
 impl Room {
-    /// As the limits of the run tell it.
+    /// Limit from the context's run limits.
     pub(crate) fn of(context: &AgentRunContext) -> Self {
         let limits = context.runtime.metadata.get("limits");
         let told = |name| limits?.get(name)?.as_u64().filter(|bytes| *bytes > 0);
@@ -23,18 +23,18 @@ impl Room {
         Self(line - line / AROUND)
     }
 
-    /// The room of one part of two.
+    /// Half of the limit, for data with two parts.
     #[must_use]
     pub(crate) fn half(self) -> Self {
         Self(self.0 / 2)
     }
 
-    /// Whether all of it finds room.
+    /// True when the serialised value fits.
     pub(crate) fn holds(self, value: &impl Serialize) -> bool {
         serde_json::to_vec(value).is_ok_and(|json| json.len() <= self.0)
     }
 
-    /// The beginning of a text that finds room; one character at least.
+    /// Longest prefix of a text that fits; at least one character.
     pub(crate) fn beginning(self, text: &str) -> &str {
         let mut bytes = 0;
         let mut chars = text.char_indices();
@@ -45,7 +45,7 @@ impl Room {
         &text[..over.map_or(text.len(), |(at, _)| at)]
     }
 
-    /// The beginning of a value that finds no room, as users are shown it.
+    /// Prefix of a value that does not fit, for display to users.
     pub(crate) fn preview(self, kind: &str, value: &impl Serialize) -> Value {
         let whole = serde_json::to_string(value).unwrap_or_default();
         serde_json::json!({
@@ -55,7 +55,7 @@ impl Room {
     }
 }
 
-/// A character as it stands in a text of JSON.
+/// Bytes of a character inside a JSON string.
 fn bytes_of(char: char) -> usize {
     match char {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,

@@ -1,4 +1,4 @@
-//! Who the Local Agent is, what it asks for, and its configuration form.
+//! Manifest of the Local Agent: identity, permissions and configuration form.
 
 use protocol::id::RunnerId;
 use protocol::manifest::{
@@ -9,10 +9,10 @@ use protocol::resources::{
     ToolOperation,
 };
 
-/// The id under which the agent is offered unless its operator names another.
+/// Default runner id.
 pub const RUNNER_ID: &str = "plugin:runnel/local-agent/default";
 
-/// The manifest of the agent under that id.
+/// Manifest of the agent with this id.
 pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
     let label = in_english("Local Agent");
     let description =
@@ -36,7 +36,7 @@ pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
             knowledge_bases: KnowledgeOperation::ALL.to_vec(),
             history: vec![HistoryOperation::Page],
             agents: AgentOperation::ALL.to_vec(),
-            // Read by the gateway, for models that look at pictures.
+            // The gateway reads artifacts for vision models.
             artifacts: vec![ArtifactOperation::Read],
             ..Permissions::default()
         },
@@ -50,7 +50,7 @@ pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
     }
 }
 
-/// The form that operators fill in.
+/// Configuration form for operators.
 fn form() -> Vec<FormItem> {
     serde_json::from_str(include_str!("config_schema.json"))
         .expect("the embedded form is a list of fields")

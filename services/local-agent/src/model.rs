@@ -1,4 +1,4 @@
-//! Asking a model: the configured ones in their order until one has begun to answer.
+//! Model calls: the configured models in fallback order until one starts to answer.
 
 mod answer;
 mod ending;
@@ -24,16 +24,16 @@ pub(crate) use thinking::without_thinking;
 
 use answer::Collected;
 
-/// What waits to be said is said when the model is silent for this long.
+/// Buffered text is flushed after the model is silent for this long.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// The models of a run. The first that answers is asked for the rest of it.
+/// Models of a run. The first that answers serves the rest of the run.
 #[derive(Debug)]
 pub(crate) struct Models {
     choices: Vec<ModelChoice>,
 }
 
-/// One answer of a model.
+/// One model answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) message: Message,
@@ -41,28 +41,28 @@ pub(crate) struct Answer {
     pub(crate) ending: Ending,
 }
 
-/// Why no model has answered.
+/// Cause of a failed model call.
 #[derive(Debug)]
 pub(crate) enum ModelFailure {
-    /// The request is larger than the model's window, and nothing was said yet.
+    /// Request exceeds the model's window; no text was sent yet.
     Overflow(HostError),
-    /// A call that the run itself ended: cancelled, or past its deadline.
+    /// Call ended with its run: cancelled or past its deadline.
     Over(HostError),
-    /// It broke off after it had begun to speak.
+    /// Stream broke off after text was sent.
     Broken(HostError),
-    /// Nobody has answered.
+    /// No model answered.
     Silent(Silence),
 }
 
-/// What was said instead of an answer.
+/// Summary of models that did not answer.
 #[derive(Debug)]
 pub(crate) struct Silence {
-    /// By the last that was asked.
+    /// Error text of the last model called.
     pub(crate) last: String,
     pub(crate) models: usize,
-    /// Those of them that will not have this request, now or later.
+    /// Models that reject this request permanently.
     pub(crate) refused: usize,
-    /// One of them may answer later.
+    /// True when one of them may answer later.
     pub(crate) is_passing: bool,
 }
 
@@ -76,7 +76,7 @@ impl Silence {
         }
     }
 
-    /// This one, after others were silent.
+    /// Adds this failure to those of earlier models.
     fn after(self, others: Option<&Self>) -> Self {
         let Some(others) = others else { return self };
         Self {
@@ -87,7 +87,7 @@ impl Silence {
         }
     }
 
-    /// Whether it was the request that all of them would not have.
+    /// True when every model rejected the request itself.
     pub(crate) fn is_refusal(&self) -> bool {
         self.refused == self.models
     }
@@ -96,7 +96,7 @@ impl Silence {
 impl From<&HostError> for Silence {
     fn from(failed: &HostError) -> Self {
         let reason = failed.details.get("reason").and_then(Value::as_str);
-        // An answer that broke off, or was no answer, may be one the next time.
+        // A truncated or malformed answer may succeed at the next attempt.
         let is_passing = failed.retryable || reason == Some("upstream_malformed");
         Self {
             refused: usize::from(failed.code == "invalid_argument"),
@@ -119,12 +119,12 @@ impl Models {
         Self { choices }
     }
 
-    /// The model that is asked first: its tokens are counted.
+    /// Primary model; its tokenizer counts.
     pub(crate) fn first(&self) -> &str {
         self.choices.first().map_or("", |choice| choice.id.as_str())
     }
 
-    /// Asks, and says what is streamed.
+    /// Calls the models and forwards streamed text.
     pub(crate) async fn ask(
         &mut self,
         host: &impl AgentHost,
@@ -182,7 +182,7 @@ async fn ask_one(
     })
 }
 
-/// Listens to a stream to its end and says it on.
+/// Reads a stream to its end and forwards its text.
 async fn listen(mut stream: ModelStream, speaker: &mut Speaker) -> Result<Answer, ModelFailure> {
     let mut collected = Collected::default();
     loop {
@@ -214,7 +214,7 @@ async fn listen(mut stream: ModelStream, speaker: &mut Speaker) -> Result<Answer
     Ok(collected.finish())
 }
 
-/// A failure before anything was said.
+/// Maps a failure before the first text.
 fn before_first(failed: HostError) -> ModelFailure {
     if is_over(&failed) {
         ModelFailure::Over(failed)
@@ -238,7 +238,7 @@ fn is_over(failed: &HostError) -> bool {
     failed.is_cancelled() || failed.is_deadline_exceeded()
 }
 
-/// The gateway says it by a reason; an upstream that it does not know by its words alone.
+/// The gateway reports overflow by a reason; messages of unknown upstreams are matched by their words.
 fn is_overflow(failed: &HostError) -> bool {
     let reason = failed.details.get("reason");
     reason.and_then(|reason| reason.as_str()) == Some("context_length_exceeded")

@@ -1,4 +1,5 @@
-//! What the user hears: deltas while a model speaks, where the surface shows them, and one whole message at the end.
+//! Output to the user: deltas while a model streams, where the surface shows them, and one complete message at
+//! the end.
 
 use protocol::context::AgentRunContext;
 use protocol::message::{Message, MessageChunk, MessageContent, ToolCall};
@@ -9,33 +10,32 @@ use serde_json::Value;
 
 use crate::line::Room;
 
-/// A delta waits until it adds this part of the text, and carries the whole text so far when that much is new to
-/// it, or when its turn ends: all deltas of a turn together are at most about this many times the size of the text, at
-/// whatever pace it comes.
+/// Bounds the deltas of a turn to about this many times the size of its text, at any pace. A delta waits until
+/// it adds this part of the text; it carries the complete text when that much is new, or when its turn ends.
 const REPEATS: usize = 64;
 
-/// Says what a run has to say. The texts of its turns are one message.
+/// Sends the output of a run. The texts of its turns form one message.
 #[derive(Debug)]
 pub(crate) struct Speaker {
     out: Results,
-    /// Whether the client hears a model while it speaks.
+    /// True when the client shows deltas.
     streaming: bool,
     room: Room,
-    /// All that was said in this run.
+    /// Text of this run so far.
     said: String,
-    /// Of it, what the client has.
+    /// Length of the prefix that was sent.
     sent: usize,
-    /// Of it, what the last delta with the whole text had.
+    /// Length of the text in the last delta with complete text.
     told_whole: usize,
-    /// Where the present turn begins.
+    /// Start offset of the current turn.
     turn: usize,
     sequence: i64,
-    /// The client has text that was taken back: the next delta carries the whole text.
+    /// The client shows text that was retracted: the next delta carries the complete text.
     has_taken_back: bool,
 }
 
 impl Speaker {
-    /// The speaker of a run of this context.
+    /// Creates the speaker for a run.
     pub(crate) fn new(out: Results, context: &AgentRunContext) -> Self {
         Self {
             out,
@@ -50,28 +50,28 @@ impl Speaker {
         }
     }
 
-    /// Whether the client hears a model while it speaks.
+    /// True when the client shows deltas.
     pub(crate) fn is_streaming(&self) -> bool {
         self.streaming
     }
 
-    /// What the data of a result may weigh.
+    /// Limit of the data of a result.
     pub(crate) fn room(&self) -> Room {
         self.room
     }
 
-    /// Sends a result of another kind.
+    /// Sends a result of another type.
     pub(crate) async fn send(&self, result: AgentRunResult) {
         self.out.send(result).await;
     }
 
-    /// The next turn begins: its text goes on where those before ended.
+    /// Starts the next turn; its text is appended.
     pub(crate) fn begin_turn(&mut self) {
         self.turn = self.said.len();
         self.sequence = 0;
     }
 
-    /// The model has said a little more.
+    /// Appends text of the model.
     pub(crate) async fn say(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -88,7 +88,7 @@ impl Speaker {
         }
     }
 
-    /// The text of this turn so far was thoughts.
+    /// Retracts the text of this turn: it was reasoning.
     pub(crate) fn start_turn_over(&mut self) {
         self.said.truncate(self.turn);
         self.has_taken_back |= self.sent > self.turn;
@@ -96,14 +96,14 @@ impl Speaker {
         self.told_whole = self.told_whole.min(self.turn);
     }
 
-    /// Sends what waits: without the whole text where little of it is new.
+    /// Sends buffered text, without the complete text where little of it is new.
     pub(crate) async fn flush(&mut self) {
         if self.sent < self.said.len() {
             self.delta(false, None).await;
         }
     }
 
-    /// The turn is over. Its tool calls go along with its last delta.
+    /// Ends the turn. Its tool calls go with its last delta.
     pub(crate) async fn end_turn(&mut self, calls: &[ToolCall]) {
         let has_spoken = self.said.len() > self.turn;
         if has_spoken || self.has_taken_back || !calls.is_empty() {
@@ -112,9 +112,9 @@ impl Speaker {
         }
     }
 
-    /// The whole message, once: the texts of all turns, or `last` where nothing was heard of it and it says as much.
-    /// Calls that make it too long are left out, for they were told by their own results. A text that is too long for a
-    /// result is sent as deltas alone: the host makes a message of them.
+    /// Sends the complete message once: the texts of all turns, or `last` when no text was streamed. Tool calls
+    /// that exceed the limit are left out, because results of their own report them. A text that exceeds the
+    /// limit is sent as deltas only; the host builds the message.
     pub(crate) async fn complete(&mut self, last: &Message) {
         let is_all = !self.streaming && last.plain_text() == self.said;
         let mut message = if self.said.is_empty() || is_all {
@@ -144,8 +144,8 @@ impl Speaker {
         }
     }
 
-    /// Sends what was not sent, in as many deltas as it takes. Calls that are too long for one are told by their
-    /// own results alone.
+    /// Sends unsent text in as many deltas as needed. Tool calls that exceed the limit appear only in results of
+    /// their own.
     async fn tell(&mut self, is_final: bool, tool_calls: Option<Vec<ToolCall>>) {
         let half = self.room.half();
         let tool_calls = tool_calls.filter(|calls| half.half().holds(calls));
@@ -185,7 +185,7 @@ impl Speaker {
     }
 }
 
-/// Calls as users see them: without what providers want back.
+/// Tool calls for display, without provider fields.
 fn shown(calls: &[ToolCall]) -> Vec<ToolCall> {
     let shown = calls.iter().map(|call| ToolCall {
         provider_specific_fields: None,
@@ -200,7 +200,7 @@ fn is_streaming(context: &AgentRunContext) -> bool {
     host && context.delivery.supports_streaming
 }
 
-/// A result of a type of the protocol.
+/// Result of a protocol type.
 pub(crate) fn known(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
     let data = serde_json::to_value(payload).ok();
     let data = data.and_then(|data| data.as_object().cloned());

@@ -1,4 +1,4 @@
-//! A host that answers from a script and keeps what it was asked.
+//! Scripted host that records its calls.
 
 mod answers;
 
@@ -22,59 +22,59 @@ use serde_json::{Value, json};
 use crate::agent::run_on;
 use crate::manifest::RUNNER_ID;
 
-/// One thing that a model does in its answer.
+/// One step of a model's scripted answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// A chunk of the protocol.
+    /// Chunk of the protocol.
     Chunk(Value),
     Usage(Value),
     Fail(Failing),
-    /// Nothing comes for so long.
+    /// Silence of this length.
     Pause(Duration),
-    /// Nothing more comes, and it does not end.
+    /// Endless silence.
     Hang,
 }
 
-/// An error, by code and message; `code/reason` gives it a reason, too.
+/// Error code and message; `code/reason` sets a reason, too.
 pub(crate) type Failing = (&'static str, String);
 
-/// An answer of a tool.
+/// Scripted answer of a tool.
 #[derive(Clone, Debug)]
 pub(crate) enum Tool {
     Says(Value),
     Fails(Failing),
-    /// Answers once this many other calls have begun.
+    /// Answers after this many other calls have begun.
     After(usize, Value),
     Hangs,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Script {
-    /// What each model does, call after call.
+    /// Answers of each model, one entry per call.
     pub(crate) models: HashMap<String, VecDeque<Vec<Step>>>,
     pub(crate) tools: HashMap<String, Tool>,
-    /// The child run that each agent is asked by.
+    /// Child run result of each agent.
     pub(crate) agents: HashMap<String, Result<Value, Failing>>,
-    /// `Err`: the count fails.
+    /// `Err`: counting fails.
     pub(crate) count: Option<Result<u64, Failing>>,
     pub(crate) passages: HashMap<String, Result<Vec<Value>, Failing>>,
     pub(crate) ranking: Option<Result<Vec<usize>, Failing>>,
     pub(crate) history: Vec<TranscriptItem>,
     pub(crate) history_fails: bool,
-    /// A page with more bytes of text is no answer.
+    /// A page with more bytes of text fails.
     pub(crate) most_history_bytes: Option<usize>,
     pub(crate) prompt: Option<Result<Vec<Message>, Failing>>,
     pub(crate) state: HashMap<String, Value>,
-    /// Each pull takes one.
+    /// Each pull takes one entry.
     pub(crate) steering: VecDeque<Vec<SteeringInputItem>>,
     pub(crate) steering_fails: bool,
-    /// Every call, in order: its name and what it asked about.
+    /// Recorded calls in order: name and argument.
     pub(crate) calls: Vec<String>,
     pub(crate) requests: Vec<LlmRequest>,
     pub(crate) tool_calls: usize,
 }
 
-/// The scripted host. Clones are the same host.
+/// Scripted host. Clones share the script.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TestHost(Arc<Mutex<Script>>, Arc<tokio::sync::Notify>);
 
@@ -83,7 +83,7 @@ impl TestHost {
         self.0.lock().unwrap()
     }
 
-    /// The next answer of a model.
+    /// Adds an answer of a model.
     pub(crate) fn model(&self, id: &str, steps: Vec<Step>) -> &Self {
         let mut script = self.script();
         script
@@ -102,12 +102,12 @@ impl TestHost {
         self
     }
 
-    /// Who still works with it, the test itself included.
+    /// Number of live clones, the test's own included.
     pub(crate) fn holders(&self) -> usize {
         Arc::strong_count(&self.0)
     }
 
-    /// All calls of that name.
+    /// Recorded calls with this name.
     pub(crate) fn calls(&self, name: &str) -> Vec<String> {
         let script = self.script();
         let calls = script
@@ -117,7 +117,7 @@ impl TestHost {
         calls.cloned().collect()
     }
 
-    /// The messages of the request that a model got, by its place among all requests.
+    /// Messages of the model request at this index among all requests.
     pub(crate) fn request(&self, place: usize) -> Vec<Message> {
         self.script().requests[place].messages.clone()
     }
@@ -144,10 +144,10 @@ impl TestHost {
     }
 }
 
-/// Stands for whichever model is asked for a summary.
+/// Stands for any model that summarises.
 pub(crate) const SUMMARISER: &str = "summariser";
 
-/// Whether a request asks for a summary.
+/// True when a request asks for a summary.
 pub(crate) fn is_summary(request: &LlmRequest) -> bool {
     request
         .messages
@@ -155,23 +155,23 @@ pub(crate) fn is_summary(request: &LlmRequest) -> bool {
         .is_some_and(|first| first.plain_text().starts_with("You condense"))
 }
 
-/// A piece of text.
+/// Text chunk.
 pub(crate) fn text(text: &str) -> Step {
     Step::Chunk(json!({"role": "assistant", "content": text}))
 }
 
-/// The chunk that ends an answer.
+/// Chunk that ends an answer.
 pub(crate) fn end() -> Step {
     Step::Chunk(json!({"role": "assistant", "is_final": true}))
 }
 
-/// A whole tool call.
+/// Complete tool call.
 pub(crate) fn call(id: &str, name: &str, arguments: &Value) -> Step {
     let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments.to_string()}});
     Step::Chunk(json!({"role": "assistant", "tool_calls": [call]}))
 }
 
-/// The usage of a call: prompt, completion and their sum.
+/// Usage of a call: prompt, completion and their sum.
 pub(crate) fn usage(prompt: i64, completion: i64) -> Step {
     Step::Usage(
         json!({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}),
@@ -196,7 +196,7 @@ pub(crate) fn error(failed: &Failing) -> HostError {
     .into()
 }
 
-/// A context with everything granted: model `m` first, `n` as its fallback, tools `look` and `send`.
+/// Context with all resources granted: primary model `m`, fallback `n`, tools `look` and `send`.
 pub(crate) fn context(input: &str, config: &Value) -> AgentRunContext {
     let access = protocol::request::HostAccess {
         base_url: "http://127.0.0.1:9/host/v1".to_owned(),
@@ -229,7 +229,7 @@ fn tool(name: &str) -> Value {
         "parameters": {"type": "object"}})
 }
 
-/// Everything that a run of this context sends.
+/// Results of a run of this context.
 pub(crate) async fn run(host: &TestHost, context: AgentRunContext) -> Vec<AgentRunResult> {
     run_until(host, context, CancellationToken::new()).await
 }
@@ -243,14 +243,14 @@ pub(crate) async fn run_until(
     results.map(Result::unwrap).collect().await
 }
 
-/// The types of results, deltas that follow each other as one.
+/// Types of results; consecutive deltas count once.
 pub(crate) fn kinds(results: &[AgentRunResult]) -> Vec<&str> {
     let mut kinds: Vec<_> = results.iter().map(|result| result.kind.as_str()).collect();
     kinds.dedup_by(|a, b| a == b && *a == "message.delta");
     kinds
 }
 
-/// The text of the `message.completed`.
+/// Text of `message.completed`.
 pub(crate) fn answer(results: &[AgentRunResult]) -> String {
     let message = results
         .iter()
@@ -260,13 +260,13 @@ pub(crate) fn answer(results: &[AgentRunResult]) -> String {
     message.plain_text()
 }
 
-/// The last result, and the code of a failure.
+/// Last result, and the code of a failure.
 pub(crate) fn ending(results: &[AgentRunResult]) -> (&str, Option<&str>) {
     let last = results.last().expect("a run has a terminal");
     (&last.kind, last.data.get("code").and_then(Value::as_str))
 }
 
-/// An item of the history, from a turn before the current event.
+/// History item from a turn before the current event.
 pub(crate) fn item(seq: i64, role: &str, content: &str) -> TranscriptItem {
     serde_json::from_value(json!({
         "transcript_id": format!("t-{seq}"), "event_id": format!("e-{seq}"), "conversation_id": "c-7",
@@ -277,7 +277,7 @@ pub(crate) fn item(seq: i64, role: &str, content: &str) -> TranscriptItem {
     .unwrap()
 }
 
-/// Something that the user has added.
+/// Steering input of the user.
 pub(crate) fn steering(text: &str) -> SteeringInputItem {
     serde_json::from_value(json!({
         "claimed_run_id": "r", "runner_id": RUNNER_ID, "claimed_at": 0,

@@ -1,4 +1,4 @@
-//! Whole runs on a scripted host, by what they send and what they ask.
+//! Whole runs on a scripted host, checked by results and recorded calls.
 
 mod agents;
 mod assembly;

@@ -1,4 +1,4 @@
-//! The tools of a run: what the model is told of them, and its calls, carried out.
+//! Tools of a run: their declaration to the model, and execution of its calls.
 
 mod agents;
 mod media;
@@ -26,12 +26,12 @@ use crate::turns::Work;
 
 use result::Outcome;
 
-/// Calls of one turn that are under way at a time.
+/// Concurrent calls per turn.
 const AT_ONCE: usize = 16;
-/// Details that are asked for at a time.
+/// Concurrent requests for tool details.
 const DETAILS_AT_ONCE: usize = 8;
 
-/// What the gateway says of calls that may have been carried out.
+/// Error reasons of calls whose outcome is unknown.
 const UNKNOWN_REASONS: [&str; 6] = [
     "outcome_unknown",
     "upstream_broken",
@@ -43,29 +43,29 @@ const UNKNOWN_REASONS: [&str; 6] = [
 const UNKNOWN: &str =
     "\nThe call may have taken effect all the same: find out before you make it again.";
 
-/// The granted tools, and how their calls are made.
+/// Granted tools and their execution.
 #[derive(Debug)]
 pub(crate) struct Toolbox {
     pub(crate) tools: Vec<LlmTool>,
-    /// The names of those that change nothing.
+    /// Names of read-only tools.
     readers: HashSet<String>,
-    /// The tool that asks other agents is among them.
+    /// True when the tool that starts child runs is included.
     asks_agents: bool,
     execution: ToolExecution,
     max_result_chars: usize,
 }
 
-/// What came of the calls of one turn.
+/// Results of the calls of one turn.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    /// A message of role `tool` for each call, in the order of the calls.
+    /// One message of role `tool` per call, in call order.
     pub(crate) messages: Vec<Message>,
-    /// Every tool has said that the user needs no further answer.
+    /// True when every tool marked its result as final for the user.
     pub(crate) terminates: bool,
 }
 
 impl Toolbox {
-    /// The tools that the run may call, by name. One whose schema cannot be had is left out.
+    /// Fetches granted tools by name. A tool without a readable schema is left out.
     pub(crate) async fn open(
         host: &impl AgentHost,
         resources: &AgentResources,
@@ -83,7 +83,7 @@ impl Toolbox {
             tools.extend(tool?);
         }
         let asking = agents::tool(&resources.agents);
-        // A granted tool of the same name stands above it.
+        // A granted tool of the same name takes precedence.
         let asking =
             asking.filter(|asking| tools.iter().all(|tool: &LlmTool| tool.name != asking.name));
         let asks_agents = asking.is_some();
@@ -100,7 +100,7 @@ impl Toolbox {
         })
     }
 
-    /// Carries out the calls of turn `turn`. Fails only when the run is over.
+    /// Executes the calls of a turn. Fails only when the run ends.
     pub(crate) async fn run(
         &self,
         work: &Work<'_, impl AgentHost>,
@@ -123,7 +123,7 @@ impl Toolbox {
                 if self.execution == ToolExecution::Serial {
                     speaker.send(started(call, speaker.room())).await;
                 }
-                // The same call of the same run is the same call, however often it is sent.
+                // Stable across retries of this run: the gateway executes the call once.
                 let key = format!("turn-{turn}-call-{place}");
                 let outcome = self.call(host, acts, call, &key).await?;
                 speaker
@@ -143,7 +143,7 @@ impl Toolbox {
         Ok(Self::batch(calls, outcomes.into_iter().flatten().collect()))
     }
 
-    /// Answers the calls of an answer that has no end: none of them is made.
+    /// Answers the calls of a truncated answer without executing them.
     pub(crate) async fn refuse(
         &self,
         speaker: &Speaker,
@@ -251,18 +251,18 @@ async fn describe(
     }))
 }
 
-/// The answer was lost on its way: with the key of the call, asking again does nothing twice.
+/// The response was lost; a retry under the same idempotency key is safe.
 fn is_lost(failed: &HostError) -> bool {
     failed.retryable && failed.code.starts_with("callback.")
 }
 
-/// Nobody can say whether the tool has done it.
+/// True when the outcome of the call is unknown.
 fn is_unknown(failed: &HostError) -> bool {
     let reason = failed.details.get("reason").and_then(Value::as_str);
     is_lost(failed) || reason.is_some_and(|reason| UNKNOWN_REASONS.contains(&reason))
 }
 
-/// The arguments that a model has written; none at all are an empty object.
+/// Parses arguments of a model; an empty text is an empty object.
 fn parameters(arguments: &str) -> Result<JsonObject, String> {
     if arguments.trim().is_empty() {
         return Ok(JsonObject::new());
@@ -274,8 +274,8 @@ fn parameters(arguments: &str) -> Result<JsonObject, String> {
     }
 }
 
-/// What a model has said, as it is said back to models: with `{}` for arguments that are no object. Some providers take
-/// no history with others.
+/// Model message for the history, with `{}` for arguments that are no object. Some providers reject other
+/// arguments.
 pub(crate) fn with_sound_arguments(mut message: Message) -> Message {
     for call in message.tool_calls.iter_mut().flatten() {
         if parameters(&call.function.arguments).is_err() {
@@ -315,7 +315,7 @@ fn completed(call: &ToolCall, outcome: &Outcome, room: Room) -> protocol::result
     known(ResultType::ToolCallCompleted, &payload)
 }
 
-/// A value, or its beginning where the whole finds no room in a result.
+/// The value, or a prefix when it exceeds the limit of a result.
 fn shown(value: JsonObject, kind: &str, room: Room) -> JsonObject {
     if room.half().holds(&value) {
         return value;

@@ -1,4 +1,4 @@
-//! The loop: ask the model, run its tools, take what the user has added, and ask again.
+//! Agent loop: call the model, execute tool calls, take steering input, repeat.
 
 use protocol::context::AgentRunContext;
 use protocol::message::{Message, ToolCall};
@@ -18,7 +18,7 @@ use crate::window::Window;
 
 const STOPPED: &str = "Tool call iteration limit reached. I stopped before calling more tools.";
 
-/// What one run works with.
+/// Parts that one run works with.
 #[derive(Debug)]
 pub(crate) struct Work<'a, H> {
     pub(crate) context: &'a AgentRunContext,
@@ -28,7 +28,7 @@ pub(crate) struct Work<'a, H> {
     pub(crate) acts: &'a Acts,
 }
 
-/// Answers the event, and says how the last answer ended.
+/// Answers the event and returns the finish reason of the last answer.
 pub(crate) async fn converse<H: AgentHost>(
     work: &Work<'_, H>,
     mut speaker: Speaker,
@@ -69,7 +69,7 @@ pub(crate) async fn converse<H: AgentHost>(
         batches += 1;
         let batch = match answer.ending {
             Ending::Whole => tools.run(work, &speaker, batches, &calls).await?,
-            // What is left of them may look whole, and mean something else.
+            // Truncated arguments may parse and mean something else.
             cut => tools.refuse(&speaker, &calls, cut).await,
         };
         window.push(batch.messages);
@@ -81,9 +81,8 @@ pub(crate) async fn converse<H: AgentHost>(
     }
 }
 
-/// Asks with what fits into the window; once more with less of it when the model says that it did not, and once more
-/// without pictures and files when a model will not have the request: one that nobody can show would end every run of
-/// its conversation.
+/// Sends the request within the window. Retries once smaller after an overflow, and once without pictures and
+/// files after a rejection: a file that no model accepts would otherwise fail every run of the conversation.
 async fn ask<H: AgentHost>(
     work: &Work<'_, H>,
     models: &mut Models,
@@ -98,7 +97,7 @@ async fn ask<H: AgentHost>(
         remove_think: work.config.remove_think,
         ..LlmRequest::default()
     };
-    // Each remedy helps once.
+    // Each remedy applies once.
     loop {
         let failed = match models.ask(work.host, &request(window), speaker).await {
             Ok(answer) => return Ok(answer),
@@ -118,7 +117,7 @@ async fn ask<H: AgentHost>(
     }
 }
 
-/// Adds what the user has sent since; false when there is nothing.
+/// Appends steering input; false when there is none.
 async fn take_steering<H: AgentHost>(
     work: &Work<'_, H>,
     window: &mut Window<'_, H>,
@@ -146,7 +145,7 @@ async fn take_steering<H: AgentHost>(
     Ok(came)
 }
 
-/// The model asks for one batch too many.
+/// Handles a batch beyond the limit.
 async fn stop(calls: &[ToolCall], speaker: &mut Speaker) {
     tracing::warn!(
         calls = calls.len(),

@@ -1,4 +1,4 @@
-//! The tokens of a run, summed over its turns.
+//! Token usage of a run, summed over its turns.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,21 +6,21 @@ use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
-/// Values of the turns in one usage: with the sums beside them, fewer than the 64 that the gateway keeps.
+/// Values of single turns in one usage. With the sums they stay below the gateway's limit of 64.
 const TURN_VALUES: usize = 40;
 
-/// Collects what each turn used. It is read after the run's work was dropped, too.
+/// Collects the usage of each turn. Readable after the run's task was dropped.
 #[derive(Debug, Default)]
 pub(crate) struct UsageLog(Mutex<Vec<Option<LlmTokenUsage>>>);
 
 impl UsageLog {
-    /// One call of a model has ended; `None`: the model did not say what it used.
+    /// Adds the usage of one model call; `None`: the model reported none.
     pub(crate) fn add(&self, usage: Option<LlmTokenUsage>) {
         self.lock().push(usage);
     }
 
-    /// The sum, with `model_calls` and the usage of the last turns; `None` before the first call. The gateway keeps 64
-    /// values of a usage: older turns are left out.
+    /// Sum with `model_calls` and the usage of the last turns; `None` before the first call. The gateway keeps
+    /// 64 values, so older turns are left out.
     pub(crate) fn total(&self) -> Option<LlmTokenUsage> {
         let calls = self.lock();
         if calls.is_empty() {
@@ -41,7 +41,7 @@ impl UsageLog {
     }
 }
 
-/// The newest turns that hold [`TURN_VALUES`] together.
+/// Newest turns with at most [`TURN_VALUES`] values together.
 fn newest(turns: &[JsonObject]) -> &[JsonObject] {
     let mut left = TURN_VALUES;
     let fits = |turn: &&JsonObject| {
@@ -70,7 +70,7 @@ fn as_object(usage: &LlmTokenUsage) -> JsonObject {
     }
 }
 
-/// Numbers are added; of anything else the first stays.
+/// Adds numbers; keeps the first value of any other type.
 fn add(total: &mut JsonObject, turn: &JsonObject) {
     for (key, value) in turn {
         let sum = match total.get(key) {

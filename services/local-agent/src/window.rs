@@ -1,4 +1,4 @@
-//! The conversation of a run, kept within the model's window.
+//! Conversation of a run, kept within the model's context window.
 
 use protocol::message::{LlmTokenUsage, Message};
 use protocol::model::{CountTokens, LlmRequest, LlmTool};
@@ -17,19 +17,19 @@ use crate::context::{pictures, wire};
 use crate::host::AgentHost;
 use crate::turns::Work;
 
-/// Where the size that was refused was an estimate, and is counted as less, it takes a second pass below the count.
+/// Compaction passes after a refusal. An estimate may be below the real count and need a second pass.
 const SHRINKS: usize = 2;
 
-/// What is sent to the model, and what is known of its size.
+/// Messages for the model and their known size.
 #[derive(Debug)]
 pub(crate) struct Window<'a, H> {
     work: &'a Work<'a, H>,
     budget: Budget,
     conversation: Conversation,
     anchor: Option<Anchor>,
-    /// The tokens of the last request, as far as they are known.
+    /// Tokens of the last request, as far as known.
     sent: u64,
-    /// This turn was already asked again with less.
+    /// This turn was already retried smaller.
     has_shrunk: bool,
 }
 
@@ -50,7 +50,7 @@ impl<'a, H: AgentHost> Window<'a, H> {
         &self.budget
     }
 
-    /// Takes what was assembled. What of it is summarised is kept for the next run.
+    /// Takes the assembled parts. A summary made here is stored for the next run.
     pub(crate) async fn begin(
         &mut self,
         assembled: Assembled,
@@ -73,7 +73,7 @@ impl<'a, H: AgentHost> Window<'a, H> {
             retrieved: assembled.retrieved,
             current: vec![assembled.current],
         };
-        // Before anything is counted, the tools alone are known to go along.
+        // Nothing is counted yet; the tools are known to be sent.
         let beside = serde_json::to_string(tools).unwrap_or_default();
         self.anchor = (!tools.is_empty()).then(|| Anchor {
             messages: 0,
@@ -83,17 +83,17 @@ impl<'a, H: AgentHost> Window<'a, H> {
         self.keep(&compacted, &cursors).await
     }
 
-    /// Whether there is nothing to ask a model with.
+    /// True when there is no message for a model.
     pub(crate) fn is_empty(&self) -> bool {
         self.conversation.iter().next().is_none()
     }
 
-    /// All messages of the next request.
+    /// Messages of the next request.
     pub(crate) fn messages(&self) -> Vec<Message> {
         wire::messages(&self.conversation)
     }
 
-    /// The model has answered the last request.
+    /// Appends the model's answer to the last request.
     pub(crate) fn answered(&mut self, message: Message, usage: Option<&LlmTokenUsage>) {
         let messages = self.conversation.iter().count() + 1;
         self.conversation.current.push(message);
@@ -104,12 +104,12 @@ impl<'a, H: AgentHost> Window<'a, H> {
         }
     }
 
-    /// Something came after the last message.
+    /// Appends messages after the last one.
     pub(crate) fn push(&mut self, messages: Vec<Message>) {
         self.conversation.current.extend(messages);
     }
 
-    /// Tells of all pictures and files instead of showing them; false when there are none.
+    /// Replaces pictures and files by descriptions; false when there are none.
     pub(crate) fn leave_out_attachments(&mut self) -> bool {
         let mut found = false;
         for message in self.conversation.iter_mut() {
@@ -118,14 +118,13 @@ impl<'a, H: AgentHost> Window<'a, H> {
         found
     }
 
-    /// Makes it fit before the next request.
+    /// Compacts before the next request when needed.
     pub(crate) async fn fit(&mut self, model: &str) -> Result<(), HostError> {
         self.has_shrunk = false;
         self.pass(self.budget, self.anchor, model).await.map(drop)
     }
 
-    /// Makes it smaller than what the model has just refused; false when that was done before, or there is
-    /// nothing to leave out.
+    /// Compacts below the refused size; false when that was done before, or nothing can be left out.
     pub(crate) async fn shrink(&mut self, model: &str) -> Result<bool, HostError> {
         if std::mem::replace(&mut self.has_shrunk, true) {
             return Ok(false);
@@ -167,7 +166,7 @@ impl<'a, H: AgentHost> Window<'a, H> {
         Ok(compacted)
     }
 
-    /// Keeps the summary of a pass for the runs to come.
+    /// Stores the summary of a pass for later runs.
     async fn keep(
         &self,
         compacted: &Compacted,
@@ -206,7 +205,7 @@ impl<'a, H: AgentHost> Window<'a, H> {
     }
 }
 
-/// The model that counts and summarises.
+/// Model that counts and summarises.
 struct Asked<'a, H> {
     work: &'a Work<'a, H>,
     model: &'a str,
