@@ -1,4 +1,4 @@
-//! The real binary as a service: started, asked, stopped.
+//! Runs the binary as a service: start, request, stop.
 #![expect(clippy::unwrap_used, reason = "a test says what it needs")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -23,7 +23,7 @@ fn agent(arguments: &[&str]) -> Command {
     command
 }
 
-/// Starts one and gives the address that it says.
+/// Starts the binary and returns its address.
 fn start(command: &mut Command) -> (Agent, String) {
     let piped = command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = piped.spawn().unwrap();

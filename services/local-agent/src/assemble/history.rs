@@ -1,4 +1,4 @@
-//! What was said before, from the host's history.
+//! Conversation history from the gateway.
 
 use std::collections::HashSet;
 
@@ -19,23 +19,23 @@ use crate::model::without_thinking;
 
 use super::over;
 
-/// Pages of one run; a conversation that is longer goes on behind its next summary.
+/// Pages per run. A longer conversation continues after its next summary.
 const MOST_PAGES: usize = 64;
-/// The host gives no more in a page.
+/// Maximum page size of the host API.
 const PAGE_ITEMS: u32 = 100;
-/// A page that is too large is asked for again with so many times fewer items.
+/// Divisor of the page size after a page was too large.
 const SMALLER: u32 = 8;
 
-/// A message of the history.
+/// Message of the history.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Remembered {
     pub(crate) message: Message,
-    /// Where the history goes on with all that is neither this one nor one before it.
+    /// Cursor of the page after this one.
     pub(crate) cursor: Option<String>,
 }
 
-/// The history, oldest first: all since the checkpoint, or as much of the end as the budget can be
-/// filled with. Neither the current event is in it, nor what users have said since.
+/// Reads the history, oldest first: all items after the checkpoint, or as many of the newest as the budget
+/// holds. Leaves out the current event and later messages of users.
 pub(super) async fn read(
     host: &impl AgentHost,
     context: &AgentRunContext,
@@ -88,8 +88,8 @@ async fn since(
     Ok(items)
 }
 
-/// The end of the history: page by page backward, until it is all or fills the budget. An item that is too large to
-/// be read is where it begins: it would fail every run of the conversation that is still to come.
+/// Reads the end of the history page by page backward, until all is read or the budget is full. It stops at an
+/// item that is too large to read, because that item would fail every later run of the conversation.
 async fn tail(
     host: &impl AgentHost,
     budget: &Budget,
@@ -121,7 +121,7 @@ async fn tail(
         }
         let next = next_of(&page);
         newest_first.extend(page.items);
-        // Without a budget nothing tells when it is enough: one page is.
+        // Without a budget there is no other measure: one page is enough.
         let is_full = tokens > budget.input;
         match next.filter(|_| !is_full) {
             Some(next) if seen.insert(next.clone()) => before = Some(next),
@@ -132,13 +132,13 @@ async fn tail(
     Ok(newest_first)
 }
 
-/// The cursor of the page behind this one. An empty cursor would begin the list again.
+/// Cursor of the next page. An empty cursor would restart the list.
 fn next_of(page: &Page<TranscriptItem>) -> Option<String> {
     let next = page.next_cursor.clone();
     next.filter(|next| page.has_more && !next.is_empty())
 }
 
-/// A page; a smaller one, down to a single item, where it is too large.
+/// Reads a page; retries with fewer items, down to one, when the page is too large.
 async fn page(
     host: &impl AgentHost,
     mut query: HistoryQuery,
@@ -159,7 +159,7 @@ fn remember(items: Vec<TranscriptItem>, context: &AgentRunContext) -> Vec<Rememb
     let before = items.filter(|item| is_before(item, context, last));
     let mut cursor = None;
     let remembered = before.filter_map(|item| {
-        // A summary reaches no further: what is left out here, the runs to come shall read.
+        // Summaries end here: later runs read the items that are left out now.
         if item.seq <= last {
             cursor.clone_from(&item.cursor);
         }
@@ -171,7 +171,7 @@ fn remember(items: Vec<TranscriptItem>, context: &AgentRunContext) -> Vec<Rememb
     remembered.collect()
 }
 
-/// The place of the last message of a user that came before the current event.
+/// Sequence number of the last user message before the current event.
 fn last_before(items: &[TranscriptItem], context: &AgentRunContext) -> i64 {
     let current = &context.event.event_id;
     let own = items
@@ -181,16 +181,16 @@ fn last_before(items: &[TranscriptItem], context: &AgentRunContext) -> i64 {
     own.map(|own| own.seq - 1).or(told).unwrap_or(i64::MAX)
 }
 
-/// Whether it was said before the current event. The host writes down what users say as soon as it comes: also what
-/// this run gets by steering, and what waits for a run of its own. Answers to what came before may be written later.
+/// True for items before the current event. The gateway stores user messages on arrival, including steering
+/// input of this run and messages that wait for a run. Answers to earlier messages may be stored later.
 fn is_before(item: &TranscriptItem, context: &AgentRunContext, last: i64) -> bool {
     let is_own = item.event_id == context.event.event_id
         || item.run_id.as_deref() == Some(context.run_id.as_str());
     !is_own && (item.role != "user" || item.seq <= last)
 }
 
-/// The whole message where it is one that says something; else its role and text. Instructions come from
-/// the prompt alone: nobody in the history gives them.
+/// The stored message when it has content, else its role and text. `None` for instructions: only the prompt
+/// instructs.
 fn message_of(item: &TranscriptItem) -> Option<Message> {
     let whole = item.content_json.as_ref();
     let whole = whole.and_then(|whole| serde_json::from_str::<Message>(whole.get()).ok());
@@ -201,7 +201,7 @@ fn message_of(item: &TranscriptItem) -> Option<Message> {
     if !is_said {
         return None;
     }
-    // Thoughts and signatures go back within their run alone.
+    // Reasoning and signatures are sent back within their run only.
     let mut message = without_thinking(&pictures::told(message));
     message.provider_specific_fields = None;
     for call in message.tool_calls.iter_mut().flatten() {

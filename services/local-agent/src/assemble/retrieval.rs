@@ -1,4 +1,4 @@
-//! What the knowledge bases know about the current message.
+//! Passages from knowledge bases for the current message.
 
 use futures_util::FutureExt as _;
 use futures_util::stream::{self, StreamExt as _};
@@ -12,14 +12,14 @@ use crate::host::AgentHost;
 
 use super::over;
 
-/// Knowledge bases that are asked at a time.
+/// Concurrent searches.
 const AT_ONCE: usize = 4;
-/// Documents that a rerank model takes.
+/// Document limit of a rerank call.
 const MOST_RANKED: usize = 64;
-/// The longest query that a knowledge base takes, in bytes.
+/// Query limit of a knowledge base, in bytes.
 const QUERY_BYTES: usize = 8 * 1024;
 
-/// The passages to show to the model, the best first. A base that fails is left out.
+/// Passages for the model, best first. A knowledge base that fails is left out.
 pub(super) async fn retrieve(
     host: &impl AgentHost,
     config: &Config,
@@ -68,7 +68,7 @@ pub(super) async fn retrieve(
     Ok(passages)
 }
 
-/// The passages in the order that a model gives them; in their own where it gives none.
+/// Passages in the order of the rerank model, else in their own order.
 async fn ranked(
     host: &impl AgentHost,
     model: &str,
@@ -113,7 +113,7 @@ fn text_of(entry: &RetrievalResultEntry) -> String {
     texts.collect::<Vec<_>>().join(" ")
 }
 
-/// As much of the text as makes a query.
+/// Longest prefix that is a valid query.
 fn beginning(text: &str) -> &str {
     let mut end = text.len().min(QUERY_BYTES);
     while !text.is_char_boundary(end) {

@@ -1,18 +1,18 @@
-//! How much of a model's window a request may take, and how a compaction divides it.
+//! Token budget of a request, and its division in a compaction.
 
 use protocol::JsonObject;
 use serde_json::Value;
 
-/// What the agent's configuration says.
+/// Settings of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configured {
-    /// The window where the host names none, and the most of one where it does; 0: requests are not budgeted.
+    /// Window when the host reports none, and upper bound otherwise; 0: no budget.
     pub window: u64,
-    /// Kept free for the answer.
+    /// Tokens reserved for the answer.
     pub reserve: u64,
-    /// History that a compaction leaves as it was, at most.
+    /// Upper bound of history that a compaction keeps verbatim.
     pub keep_recent: u64,
-    /// The most that a summary may have.
+    /// Upper bound of a summary.
     pub summary: u64,
 }
 
@@ -27,22 +27,22 @@ impl Default for Configured {
     }
 }
 
-/// The tokens that a request and its parts may have.
+/// Token limits of a request and its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// The window of the model; 0: nothing is budgeted.
+    /// Window of the model; 0: no budget.
     pub window: u64,
-    /// Kept free for the answer: a quarter of the window at most.
+    /// Tokens reserved for the answer: at most a quarter of the window.
     pub reserve: u64,
-    /// What is left for the request; never 0, unless nothing is budgeted.
+    /// Tokens left for the request; never 0 while a budget applies.
     pub input: u64,
-    /// History that a compaction leaves as it was, at most.
+    /// Upper bound of history that a compaction keeps verbatim.
     pub keep_recent: u64,
-    /// The most that a summary may have.
+    /// Upper bound of a summary.
     pub summary: u64,
 }
 
-/// Where hosts say how large the window is.
+/// Metadata keys under which hosts report the window.
 const WINDOW: [&str; 5] = [
     "model_context_window_tokens",
     "context_window_tokens",
@@ -55,7 +55,7 @@ const WINDOW_OF_MODEL: [&str; 3] = [
     "contextWindowTokens",
     "context_window",
 ];
-/// Where hosts say how long an answer can be.
+/// Metadata keys under which hosts report the output limit.
 const OUTPUT: [&str; 4] = [
     "model_max_output_tokens",
     "max_output_tokens",
@@ -65,7 +65,7 @@ const OUTPUT: [&str; 4] = [
 const OUTPUT_OF_MODEL: [&str; 3] = ["max_output_tokens", "maxOutputTokens", "output_tokens"];
 
 impl Budget {
-    /// The budget of a run, by its configuration and by `ctx.runtime.metadata`.
+    /// Budget of a run, from its configuration and `ctx.runtime.metadata`.
     pub fn new(configured: &Configured, metadata: &JsonObject) -> Self {
         if configured.window == 0 {
             return Self {
@@ -88,7 +88,7 @@ impl Budget {
         }
     }
 
-    /// No budget: every request is sent as it is.
+    /// No budget: requests are sent unchanged.
     pub fn off() -> Self {
         let Configured {
             keep_recent,
@@ -104,12 +104,12 @@ impl Budget {
         }
     }
 
-    /// Whether nothing is budgeted.
+    /// True when no budget applies.
     pub fn is_off(&self) -> bool {
         self.window == 0
     }
 
-    /// The tighter budget after a model said that a request within this one overflowed its window.
+    /// Smaller budget after a request within this one overflowed the model's window.
     #[must_use]
     pub fn for_retry(&self) -> Self {
         if self.is_off() {
@@ -118,8 +118,8 @@ impl Budget {
         self.with_window(three_quarters(self.input))
     }
 
-    /// The same where it is known how many tokens overflowed: the window may be far smaller than was thought, and
-    /// where nothing was budgeted this is all that is known of it.
+    /// Smaller budget for a request of `sent` tokens that overflowed. The window may be far smaller than
+    /// assumed; without a budget, `sent` is the only known bound.
     #[must_use]
     pub fn for_retry_below(&self, sent: u64) -> Self {
         let input = if self.is_off() {
@@ -130,7 +130,7 @@ impl Budget {
         self.with_window(three_quarters(input))
     }
 
-    /// The same with another room, and its parts in proportion.
+    /// Same budget for another window, parts in proportion.
     fn with_window(&self, window: u64) -> Self {
         let window = window.max(1);
         Self {
@@ -147,7 +147,7 @@ fn three_quarters(tokens: u64) -> u64 {
     tokens - tokens.div_ceil(4)
 }
 
-/// The first count above 0 at one of these names, or of those of `model`.
+/// First count above 0 under one of these names, at the top level or under `model`.
 fn tokens(metadata: &JsonObject, names: &[&str], names_of_model: &[&str]) -> Option<u64> {
     let count = |object: &JsonObject, name: &str| {
         let count = object.get(name).and_then(Value::as_u64);

@@ -1,4 +1,4 @@
-//! The summary of a conversation that is kept between runs, as an entry of the conversation's state.
+//! Summary of a conversation, stored between runs in the conversation's state.
 
 use protocol::message::Message;
 use serde::Serialize;
@@ -7,21 +7,21 @@ use serde_json::Value;
 use crate::context::estimate;
 use crate::context::summary::Summary;
 
-/// The key of the entry.
+/// State key.
 pub const KEY: &str = "runner.compaction.checkpoint";
-/// What the entry says it is. Anything else is not read.
+/// Required schema version. Values with another one are ignored.
 pub const SCHEMA_VERSION: &str = "langbot.local_agent.compaction_checkpoint.v1";
-/// Longer cursors are not cursors.
+/// Maximum bytes of a cursor.
 const LONGEST_CURSOR: usize = 4_096;
 
-/// What a conversation said up to some item of its history.
+/// Summary of a conversation up to one history item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checkpoint {
-    /// The text of a summary, in its tags.
+    /// Summary text within its tags.
     pub summary: String,
-    /// The cursor of the last history item that the summary stands for.
+    /// Cursor of the last summarised history item.
     pub covers_until: String,
-    /// What the request had before it was compacted.
+    /// Tokens of the request before compaction.
     pub tokens_before: u64,
     /// Epoch seconds.
     pub created_at: i64,
@@ -36,8 +36,8 @@ struct Entry<'a> {
 }
 
 impl Checkpoint {
-    /// Reads an entry of this conversation. `None` for whatever else may stand there: the entry is not only ours
-    /// to write, and without one the end of the history serves.
+    /// Parses a state value of this conversation. `None` for anything else: other programs may write the key,
+    /// and the end of the history serves instead.
     pub fn parse(entry: &Value, conversation_id: &str) -> Option<Self> {
         let text = |name: &str| entry.get(name)?.as_str();
         let is_ours = text("schema_version") == Some(SCHEMA_VERSION)
@@ -55,7 +55,7 @@ impl Checkpoint {
         })
     }
 
-    /// The entry as it is stored.
+    /// Value for the state.
     pub fn to_value(&self) -> Value {
         let entry = Entry {
             schema_version: SCHEMA_VERSION,
@@ -64,14 +64,14 @@ impl Checkpoint {
         serde_json::to_value(entry).unwrap_or_default()
     }
 
-    /// The message that stands before the history, written anew, so that nothing in it leaves its tags.
+    /// Message before the history. It is rendered anew, so that its content cannot close the tags.
     pub fn summary_message(&self) -> Option<Message> {
         let whole = estimate::text(&self.summary).saturating_add(200);
         Summary::parse(&self.summary).message(whole)
     }
 }
 
-/// Whole seconds of a number; others write fractions.
+/// Whole seconds of a number; other writers store fractions.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "a float becomes the closest integer there is"

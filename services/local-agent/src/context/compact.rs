@@ -1,7 +1,7 @@
-//! The pass that keeps a conversation within its budget: it summarises what is old and keeps what is recent. It runs
-//! before every call of a model, and costs nothing where it is known that nothing is to be done.
+//! Compaction: summarises old messages and keeps recent ones, so that a request fits its budget. Runs before
+//! every model call and returns at once when the request is known to fit.
 
-mod plan; // what is left out, by estimates
+mod plan; // selection by estimates
 
 use protocol::message::Message;
 
@@ -13,57 +13,56 @@ use crate::context::summary::{Summary, local};
 use crate::context::{estimate, fit, legal};
 use plan::{Limits, Omitted};
 
-/// Counts tokens as the model does: a call to the host, made as few times as possible.
+/// Exact token counter: a host call, made as rarely as possible.
 pub trait Counter {
-    /// Why nothing was counted. The pass ends with it: nothing is sent that may not fit.
+    /// Error of a failed count. The pass fails with it, so that no oversized request is sent.
     type Error: Send;
 
-    /// The tokens of these messages, without tools.
+    /// Tokens of these messages, without tools.
     fn count(&self, messages: &[Message]) -> impl Future<Output = Result<u64, Self::Error>> + Send;
 }
 
-/// Asks a model for a summary.
+/// Model that writes summaries.
 pub trait Summarizer {
-    /// What the model wrote. `None`: the call failed, and the summary is made here.
+    /// Text of the model. `None`: the call failed and a local summary is used.
     fn summarize(&self, request: SummaryRequest) -> impl Future<Output = Option<String>> + Send;
 }
 
-/// What is known of the size of a request: the first messages of [`Conversation::messages`] with all that is sent
-/// beside them, as a provider counted them.
+/// Known size of a request: the first messages of [`Conversation::messages`] with everything sent besides, as
+/// the provider counted them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
     pub messages: usize,
     pub tokens: u64,
 }
 
-/// What became of a conversation.
+/// Result of a compaction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compacted {
-    /// Legal, and within the budget: only where that has no room for a few words of the user, it is as small as it
-    /// gets, and `tokens_after` tells.
+    /// Valid sequence within the budget. If the budget has no place for a few words of the user, the smallest
+    /// possible sequence; see `tokens_after`.
     pub conversation: Conversation,
-    /// Whether anything was cut, or left out for its size.
+    /// True when messages were shortened or left out.
     pub compacted: bool,
-    /// Counted, or estimated where nothing had to be counted.
+    /// Counted, or estimated when no count was needed.
     pub tokens_before: u64,
     pub tokens_after: u64,
-    /// The summary that was written in this pass.
+    /// Summary written in this pass.
     pub summary: Option<String>,
-    /// How many of the first items of the history it stands for, as the history came in.
+    /// Number of leading history items that the summary covers, in the input's numbering.
     pub omitted_history: usize,
-    /// What is known now, for the next pass. Of no use once messages before the last were changed.
+    /// Known size for the next pass. Invalid after changes to messages before the last.
     pub anchor: Option<Anchor>,
 }
 
-/// How often a result that is still too large is cut again.
+/// Attempts to shorten a result that is still too large.
 const ROUNDS: u64 = 6;
-/// A model is asked for summaries of this length at least: shorter ones are made here.
+/// Smallest summary requested from a model; smaller ones are made locally.
 const LEAST_SUMMARY: u64 = 64;
-/// The room that a request for a summary needs.
+/// Tokens needed by a summary request.
 const LEAST_REQUEST: u64 = 1_500;
 
-/// Keeps a conversation within its budget. The input of this run is never left out, and a counter that fails fails
-/// the pass.
+/// Compacts a conversation to its budget. Keeps the input of this run. Returns the counter's error.
 pub async fn compact<C: Counter + Sync, S: Summarizer + Sync>(
     conversation: Conversation,
     budget: &Budget,
@@ -75,8 +74,8 @@ pub async fn compact<C: Counter + Sync, S: Summarizer + Sync>(
     let before = conversation.iter().count();
     let (conversation, places) = sanitized(conversation);
     let messages = conversation.messages();
-    // Of a list that is not what the provider counted, the provider's count says nothing; but what stands beside
-    // the messages is the same.
+    // The provider counted another list: its message count is useless, but the size of everything besides is
+    // unchanged.
     let is_same = messages.len() == before;
     let anchor =
         anchor.filter(|anchor| anchor.messages == 0 || (is_same && anchor.messages <= before));
@@ -130,9 +129,9 @@ fn unchanged(conversation: Conversation, tokens: u64, anchor: Option<Anchor>) ->
     }
 }
 
-// --- what can be sent ---
+// --- validity ---
 
-/// A conversation of legal parts, and where each item of its history stood.
+/// Valid conversation, and the original index of each history item.
 fn sanitized(mut conversation: Conversation) -> (Conversation, Vec<usize>) {
     let history = std::mem::take(&mut conversation.history);
     let mut places = Vec::new();
@@ -150,7 +149,7 @@ fn sanitized(mut conversation: Conversation) -> (Conversation, Vec<usize>) {
     (conversation, places)
 }
 
-/// How many items of the history as it came in are gone when so many legal ones are.
+/// Number of original history items covered by `omitted` valid ones.
 fn original(omitted: usize, places: &[usize], history: usize) -> usize {
     if omitted == 0 {
         return 0;
@@ -158,23 +157,23 @@ fn original(omitted: usize, places: &[usize], history: usize) -> usize {
     places.get(omitted).copied().unwrap_or(history)
 }
 
-// --- how large it is ---
+// --- size ---
 
 enum Measured {
     Fits { tokens: u64, anchor: Option<Anchor> },
     Over(Size),
 }
 
-/// A request that is too large.
+/// Size of a request that exceeds its budget.
 struct Size {
-    /// With all that is sent beside the messages.
+    /// Including everything besides messages.
     total: u64,
-    /// The messages alone.
+    /// Messages only.
     counted: u64,
     estimated: u64,
 }
 
-/// What is known of the size, and an estimate of the rest.
+/// Known size plus an estimate of the rest.
 fn guess(messages: &[Message], anchor: Option<Anchor>) -> u64 {
     let (known, tokens) = anchor.map_or((0, 0), |anchor| (anchor.messages, anchor.tokens));
     tokens.saturating_add(estimate::messages(&messages[known..]))
@@ -227,18 +226,18 @@ async fn measure<C: Counter + Sync>(
 }
 
 impl Size {
-    /// What is sent beside the messages, such as tools: a provider counted it, and we cannot.
+    /// Tokens besides messages, such as tools. Only the provider can count them.
     fn beside(&self) -> u64 {
         self.total.saturating_sub(self.counted)
     }
 
-    /// What the messages may have. A quarter of the budget is theirs whatever stands beside them.
+    /// Budget of the messages: at least a quarter of the whole.
     fn room(&self, budget: &Budget) -> u64 {
         let beside = self.beside().min(budget.input / 4 * 3);
         (budget.input - beside).max(1)
     }
 
-    /// The limits of the budget in estimated tokens, by what the whole was counted and estimated as.
+    /// Budget in estimated tokens, scaled by the ratio of count and estimate.
     fn limits(&self, budget: &Budget) -> Limits {
         let scaled = |tokens| scaled(tokens, self.estimated, self.counted);
         Limits {
@@ -255,10 +254,10 @@ fn scaled(tokens: u64, to: u64, from: u64) -> u64 {
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
-// --- what stands for what is left out ---
+// --- summary ---
 
-/// Puts a summary in the place of what was left out and of the summaries before. Its text is empty when there is no
-/// room for one.
+/// Replaces left-out messages and earlier summaries by one summary. Its text is empty when the budget has no
+/// place for it.
 async fn summarize<S: Summarizer + Sync>(
     conversation: &mut Conversation,
     omitted: &Omitted,
@@ -292,7 +291,7 @@ async fn summarize<S: Summarizer + Sync>(
     text
 }
 
-/// The summary of a model, if there is room for one and the model writes one.
+/// Summary of a model; `None` without budget for one or after a failure.
 async fn ask<S: Summarizer + Sync>(
     previous: Option<&Summary>,
     omitted: &Omitted,
@@ -318,10 +317,10 @@ async fn ask<S: Summarizer + Sync>(
     Summary::of_model(&text, count, references.clone())
 }
 
-// --- whether it fits now ---
+// --- check ---
 
-/// Counts the result, and cuts it further as long as it is too large: parts that estimates judge too low can make it
-/// so. Gives what was counted last.
+/// Counts the result and shortens it while it exceeds the budget, because estimates may be too low. Returns the
+/// last count.
 async fn tighten<C: Counter + Sync>(
     conversation: &mut Conversation,
     room: u64,
@@ -334,7 +333,7 @@ async fn tighten<C: Counter + Sync>(
         }
         let estimated = estimate::conversation(conversation);
         let fair = scaled(estimated, room, counted);
-        // Each time by more than what would be fair, so that an end is near.
+        // Overshoots more each time, so that the loop ends soon.
         let target = (fair - fair * (2 * round + 1) / 16).min(estimated.saturating_sub(1));
         fit::fit(conversation, target);
         if estimate::conversation(conversation) == estimated {

@@ -1,4 +1,4 @@
-//! A request to a model by the parts that a compaction treats differently.
+//! Model request, divided into the parts that a compaction treats differently.
 
 use std::ops::Range;
 
@@ -6,24 +6,24 @@ use protocol::message::Message;
 
 use crate::context::{legal, reference_data, summary};
 
-/// All that a model is asked with. [`Conversation::messages`] is the order in which it is sent.
+/// Parts of a request. [`Conversation::messages`] defines their order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
-    /// Instructions: the prompt and the index of skills.
+    /// Instructions: prompt and index of skills.
     pub prompt: Vec<Message>,
-    /// Summaries of what came before the history.
+    /// Summaries of messages before the history.
     pub summaries: Vec<Message>,
-    /// What was said before this run, oldest first.
+    /// Messages before this run, oldest first.
     pub history: Vec<Message>,
-    /// What knowledge bases said. Never history: it is cut first and never summarised.
+    /// Retrieved passages. Shortened first, never summarised.
     pub retrieved: Option<Message>,
-    /// The input of this run, and after it the turns of the run so far. What users say here is never left out.
+    /// Input of this run and its turns so far. User messages here are never left out.
     pub current: Vec<Message>,
 }
 
 impl Conversation {
-    /// Takes a list apart that was put together elsewhere: leading instructions, summaries, what knowledge bases
-    /// said, and from the last message of a user on what is current. All else is history.
+    /// Splits a message list of another program: leading instructions, summaries, retrieved passages, the
+    /// messages from the last user message on as current, and the rest as history.
     pub fn split(messages: Vec<Message>) -> Self {
         let last_user = messages.iter().rposition(|message| message.role == "user");
         let current = last_user.unwrap_or(messages.len());
@@ -44,27 +44,27 @@ impl Conversation {
         parts
     }
 
-    /// The messages in the order in which a model gets them.
+    /// Messages in request order.
     pub fn messages(&self) -> Vec<Message> {
         self.iter().cloned().collect()
     }
 
-    /// The same, one by one.
+    /// Iterates in request order.
     pub fn iter(&self) -> impl Iterator<Item = &Message> {
         let before = self.prompt.iter().chain(&self.summaries);
         let before = before.chain(&self.history);
         before.chain(&self.retrieved).chain(&self.current)
     }
 
-    /// The same, to be changed.
+    /// Iterates mutably in request order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Message> {
         let before = self.prompt.iter_mut().chain(&mut self.summaries);
         let before = before.chain(&mut self.history);
         before.chain(&mut self.retrieved).chain(&mut self.current)
     }
 
-    /// The units of the current turns that may be summarised, oldest first: neither what users said, nor the last
-    /// unit, which the model has not answered yet.
+    /// Units of current turns that may be summarised, oldest first: no user messages, and not the last unit,
+    /// which the model has not answered yet.
     pub(super) fn spare_turns(&self) -> Vec<Range<usize>> {
         let units = legal::units(&self.current).into_iter();
         let mut turns: Vec<_> = units
@@ -74,7 +74,7 @@ impl Conversation {
         turns
     }
 
-    /// Takes units of the current turns away.
+    /// Removes units of the current turns.
     pub(super) fn take_turns(&mut self, turns: &[Range<usize>]) -> Vec<Message> {
         let is_taken = |index: &usize| turns.iter().any(|turn| turn.contains(index));
         let (mut taken, mut kept) = (Vec::new(), Vec::new());

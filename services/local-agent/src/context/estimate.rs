@@ -1,30 +1,30 @@
-//! How many tokens messages have, guessed here and on the high side. What the host counts decides whether a request
-//! fits; the guesses only divide the room among its parts.
+//! Token estimates, on the high side. The host's count decides whether a request fits; estimates only divide the
+//! budget.
 
 use protocol::message::{ContentElement, Message, MessageContent};
 
 use crate::context::conversation::Conversation;
 
-/// True counts are at most so many times an estimate: JSON and code have more tokens than prose.
+/// Upper bound of the ratio of count and estimate: JSON and code have more tokens than prose.
 pub(super) const UNSURE: u64 = 3;
-/// A picture or a file, whatever its size, at least.
+/// Minimum for a picture or a file of any size.
 const ATTACHMENT: u64 = 1600;
-/// Bytes of a file in Base64 for one token.
+/// Base64 bytes per token of a file.
 const FILE_BYTES: u64 = 2;
-/// What stands around the role of a message, in characters.
+/// Characters around the role of a message.
 const AROUND_ROLE: usize = 8;
-/// Around a tool call.
+/// Tokens around a tool call.
 const AROUND_CALL: u64 = 4;
 
-/// The tokens of a text: four Latin characters for one, rounded up for each run of them; two of Greek or Cyrillic;
-/// and one for each of all others, such as CJK, kana, hangul, full width and emoji.
+/// Estimate of a text: one token per four Latin characters, rounded up per run; per two of Greek or Cyrillic;
+/// per one of all others, such as CJK, kana, hangul, full width and emoji.
 pub fn text(text: &str) -> u64 {
     let mut meter = Meter::default();
     text.chars().for_each(|c| meter.add(c));
     meter.tokens()
 }
 
-/// The longest start of a text that has no more than so many tokens.
+/// Longest prefix of a text with at most `tokens` tokens.
 pub fn prefix(text: &str, tokens: u64) -> &str {
     let mut meter = Meter::default();
     for (index, c) in text.char_indices() {
@@ -36,7 +36,7 @@ pub fn prefix(text: &str, tokens: u64) -> &str {
     text
 }
 
-/// The tokens of a message with all that stands around its texts.
+/// Estimate of a message, including its structure.
 pub fn message(message: &Message) -> u64 {
     let content = match &message.content {
         None => 0,
@@ -55,7 +55,7 @@ pub fn message(message: &Message) -> u64 {
     around(&message.role) + content + calls + names + carried(message)
 }
 
-/// The tokens of what goes back to the provider beside texts and calls.
+/// Tokens of provider fields besides texts and calls.
 fn carried(message: &Message) -> u64 {
     let calls = message.tool_calls.iter().flatten();
     let fields = calls.map(|call| &call.provider_specific_fields);
@@ -67,22 +67,22 @@ fn carried(message: &Message) -> u64 {
         .sum()
 }
 
-/// The tokens of several messages.
+/// Estimate of several messages.
 pub fn messages(messages: &[Message]) -> u64 {
     messages.iter().map(message).sum()
 }
 
-/// The tokens of a whole request.
+/// Estimate of a whole request.
 pub fn conversation(conversation: &Conversation) -> u64 {
     conversation.iter().map(message).sum()
 }
 
-/// What a message costs before it says anything.
+/// Fixed tokens of a message.
 pub(super) fn around(role: &str) -> u64 {
     (role.len() + AROUND_ROLE).div_ceil(4) as u64
 }
 
-/// The tokens of one part of a message.
+/// Estimate of one content part.
 pub(super) fn part(part: &ContentElement) -> u64 {
     let own = part.text.as_deref().map_or(0, text);
     if !is_attachment(part) {
@@ -94,16 +94,16 @@ pub(super) fn part(part: &ContentElement) -> u64 {
     own + (names + bytes / FILE_BYTES).max(ATTACHMENT)
 }
 
-/// Whether a part is a picture or a file.
+/// True for pictures and files.
 pub(super) fn is_attachment(part: &ContentElement) -> bool {
     part.kind.starts_with("image") || part.kind.starts_with("file")
 }
 
-/// Sums characters up. Never falls when a character is added.
+/// Running sum over characters. Monotonic.
 #[derive(Default)]
 struct Meter {
     whole: u64,
-    /// Of a token, in the run that has not ended.
+    /// Quarter tokens in the current run of characters.
     quarters: u64,
 }
 
@@ -196,7 +196,7 @@ mod tests {
         );
     }
 
-    /// Messages and what models truly count for them, as the gateway's own counts are held to.
+    /// Messages with real token counts of models; the gateway's own counter is tested with them, too.
     const CORPUS: &str = include_str!("../../../../tests/fixtures/token_corpus.json");
 
     #[derive(serde::Deserialize)]

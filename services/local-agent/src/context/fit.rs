@@ -1,7 +1,7 @@
-//! Shortening until it fits: texts, messages, and whole conversations. What the user says now goes last, and never
-//! altogether.
+//! Shortening of texts, messages and conversations to a limit. The user's current message is shortened last and
+//! never dropped.
 
-mod current; // the last resort
+mod current; // current messages: the last step
 
 use std::ops::Range;
 
@@ -12,14 +12,14 @@ use crate::context::conversation::Conversation;
 use crate::context::summary::Summary;
 use crate::context::{estimate, legal, reference_data};
 
-/// Stands where a text was cut.
+/// Marks a cut.
 const CUT: &str = "... [truncated]";
-/// The prompt keeps this part of the room, whatever the user sends: instructions cannot be pushed out by length.
+/// Divisor for the part of the budget that the prompt always has: long input cannot displace instructions.
 const SHARE_OF_PROMPT: u64 = 8;
 
-/// Shortens a conversation to so many estimated tokens: first what knowledge bases said, then summaries, the oldest
-/// history, the oldest turns of this run, the end of the prompt, and last what is current. A room that has no place
-/// for a few words of the user is overstepped.
+/// Shortens a conversation to `target` estimated tokens, in this order: retrieved passages, summaries, oldest
+/// history, oldest turns of this run, end of the prompt, current messages. A target without a place for a few
+/// words of the user is exceeded.
 pub fn fit(conversation: &mut Conversation, target: u64) {
     const STEPS: [fn(&mut Conversation, u64); 6] = [
         cut_retrieved,
@@ -37,7 +37,7 @@ pub fn fit(conversation: &mut Conversation, target: u64) {
     }
 }
 
-/// The start of a text in so many tokens, with a mark where it was cut if that has room.
+/// Prefix of a text within `tokens`, with a mark at the cut if the mark fits.
 pub fn shortened(text: &str, tokens: u64) -> String {
     let start = estimate::prefix(text, tokens);
     if start.len() == text.len() {
@@ -51,8 +51,7 @@ pub fn shortened(text: &str, tokens: u64) -> String {
     format!("{start}{CUT}")
 }
 
-/// The most that each of several sizes may have so that all have room together: small ones stay whole, and the
-/// large ones get the same.
+/// Common upper bound of several sizes so that their sum fits `room`: small ones stay whole.
 pub fn level(sizes: &[u64], room: u64) -> u64 {
     let fits = |level: u64| {
         let capped = sizes.iter().map(|size| *size.min(&level));
@@ -70,7 +69,7 @@ pub fn level(sizes: &[u64], room: u64) -> u64 {
     low
 }
 
-/// A message in so many tokens, its longest texts cut. `None`: not even its frame has room.
+/// Message within `tokens`, longest texts shortened first. `None`: its structure alone does not fit.
 pub fn shortened_message(message: &Message, tokens: u64) -> Option<Message> {
     let whole = estimate::message(message);
     if whole <= tokens {
@@ -82,7 +81,7 @@ pub fn shortened_message(message: &Message, tokens: u64) -> Option<Message> {
     Some(capped(message, level))
 }
 
-/// The tokens of the texts of a message that can be cut.
+/// Tokens of each text that can be shortened.
 fn sizes(message: &Message) -> Vec<u64> {
     let mut sizes = Vec::new();
     match &message.content {
@@ -98,7 +97,7 @@ fn sizes(message: &Message) -> Vec<u64> {
     sizes
 }
 
-/// A message whose texts have no more than so many tokens each.
+/// Message with each text limited to `level` tokens.
 fn capped(message: &Message, level: u64) -> Message {
     let mut message = message.clone();
     match &mut message.content {
@@ -119,7 +118,7 @@ fn capped(message: &Message, level: u64) -> Message {
     message
 }
 
-/// Arguments that were cut are still a JSON object: providers refuse anything else.
+/// Shortened arguments stay a JSON object, because providers reject anything else.
 fn shortened_arguments(arguments: &str, tokens: u64) -> String {
     let mut start = tokens;
     while start > 0 {
@@ -133,9 +132,9 @@ fn shortened_arguments(arguments: &str, tokens: u64) -> String {
     "{}".to_owned()
 }
 
-// --- the steps ---
+// --- steps ---
 
-/// What is left of the target when all but a part of this size has its room.
+/// Tokens of the target that remain for a part of size `part`.
 fn room_beside(conversation: &Conversation, part: u64, target: u64) -> u64 {
     let others = estimate::conversation(conversation) - part;
     target.saturating_sub(others)
@@ -182,7 +181,7 @@ fn drop_turns(conversation: &mut Conversation, target: u64) {
     conversation.take_turns(&dropped);
 }
 
-/// Keeps the beginning of the prompt: what is current comes first, up to the share that the prompt always has.
+/// Keeps the start of the prompt. Current messages take precedence, except for the prompt's fixed share.
 fn cut_prompt(conversation: &mut Conversation, target: u64) {
     let size = estimate::messages(&conversation.prompt);
     let room = room_beside(conversation, size, target);
@@ -271,7 +270,7 @@ mod tests {
         }
     }
 
-    /// What of a conversation is there, by a word of each part.
+    /// Parts that are present, by one word each.
     fn present(conversation: &Conversation) -> Vec<&'static str> {
         let all = serde_json::to_string(&conversation.messages()).unwrap();
         let words = [
@@ -299,7 +298,7 @@ mod tests {
             gone.extend(before.iter().filter(|word| !now.contains(word)));
             before = now;
         }
-        // A tool round shares its room with the prompt's share, so that which of them goes first is left open.
+        // A tool round competes with the prompt's share; the test leaves their order open.
         assert_eq!(
             gone[..7],
             [

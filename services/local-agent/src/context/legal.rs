@@ -1,5 +1,5 @@
-//! Sequences of messages that every provider takes: known roles and parts, and results of tools right behind the
-//! message that called for them.
+//! Message sequences that every provider accepts: known roles and parts, and tool results directly after the
+//! message with their calls.
 
 use std::ops::Range;
 
@@ -9,21 +9,21 @@ use crate::context::estimate;
 
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
-/// A message and where it stood before others were dropped.
+/// Message with its original index.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed {
     pub at: usize,
     pub message: Message,
 }
 
-/// What of these messages can be sent. Dropped are unknown roles and parts, empty messages, calls without a result
-/// and results without a call. A call whose result is still to come is therefore dropped, too.
+/// Drops unknown roles and parts, empty messages, calls without a result and results without a call. A call
+/// whose result is pending is dropped, too.
 pub fn sanitize(messages: Vec<Message>) -> Vec<Message> {
     let placed = place(messages).into_iter();
     placed.map(|placed| placed.message).collect()
 }
 
-/// The same, each with the place that it had.
+/// As [`sanitize`], with the original index of each message.
 pub fn place(messages: Vec<Message>) -> Vec<Placed> {
     let mut kept = Vec::new();
     let mut open = None;
@@ -48,12 +48,12 @@ pub fn place(messages: Vec<Message>) -> Vec<Placed> {
     kept
 }
 
-/// Whether a message instructs the model.
+/// True when a message instructs the model.
 pub fn is_instruction(message: &Message) -> bool {
     ["system", "developer"].contains(&message.role.as_str())
 }
 
-/// Messages that stay together: an assistant's calls with their results, or one message alone.
+/// Messages that stay together: an assistant's calls with their results, or a single message.
 pub fn units(messages: &[Message]) -> Vec<Range<usize>> {
     let mut units: Vec<Range<usize>> = Vec::new();
     for (index, message) in messages.iter().enumerate() {
@@ -65,9 +65,9 @@ pub fn units(messages: &[Message]) -> Vec<Range<usize>> {
     units
 }
 
-/// An assistant's message whose results may follow.
+/// Assistant message whose results may follow.
 struct Open {
-    /// Its place among what is kept.
+    /// Index among kept messages.
     caller: usize,
     waiting: Vec<String>,
     answered: Vec<String>,
@@ -83,7 +83,7 @@ impl Open {
         })
     }
 
-    /// Takes the first result of a call, and no other.
+    /// Accepts the first result of each call.
     fn takes(&mut self, result: &Message) -> bool {
         let waits = |id: &String| Some(id.as_str()) == result.tool_call_id.as_deref();
         let Some(place) = self.waiting.iter().position(waits) else {
@@ -94,7 +94,7 @@ impl Open {
     }
 }
 
-/// Takes the calls away that got no result, and the message with them if it says nothing else.
+/// Removes calls without a result, and the message itself when nothing is left.
 fn close(open: Option<Open>, kept: &mut Vec<Placed>) {
     let Some(open) = open else { return };
     let Some(placed) = kept.get_mut(open.caller) else {
@@ -119,7 +119,7 @@ fn known_part_of(mut message: Message) -> Option<Message> {
     message.content = message.content.and_then(known_content);
     let calls = message.tool_calls.take().map(sound_calls);
     if message.role == "tool" {
-        // A tool that says nothing has answered all the same.
+        // An empty tool result is valid.
         message
             .content
             .get_or_insert_with(|| MessageContent::Text(String::new()));
@@ -159,7 +159,7 @@ fn is_known(part: &ContentElement) -> bool {
     estimate::is_attachment(part) && has_data
 }
 
-/// Calls that have an id of their own and a name.
+/// Calls with a unique id and a name.
 fn sound_calls(calls: Vec<ToolCall>) -> Vec<ToolCall> {
     let mut sound: Vec<ToolCall> = Vec::new();
     for call in calls {

@@ -1,8 +1,8 @@
-//! Whether a failed call says that the request was larger than the model's window. Every provider has its own words.
+//! Recognises context overflow by the error texts of providers.
 
-/// Words that must occur one after the other, in lower case.
+/// Phrases that occur in this order, in lower case.
 const OVERFLOWS: &[&[&str]] = &[
-    // OpenAI, and all that speak its language: Groq, Together, DeepSeek, Mistral, vLLM, OpenRouter.
+    // OpenAI and compatible: Groq, Together, DeepSeek, Mistral, vLLM, OpenRouter.
     &["context_length_exceeded"],
     &["context length exceeded"],
     &["maximum context length"],
@@ -27,7 +27,7 @@ const OVERFLOWS: &[&[&str]] = &[
     &["too many input tokens"],
     &["too many tokens"],
     &["number of tokens in the prompt cannot exceed"],
-    // xAI, and models of Moonshot, MiniMax, Zhipu and Volcengine
+    // xAI; models of Moonshot, MiniMax, Zhipu and Volcengine
     &["maximum prompt length"],
     &["exceeded model token limit"],
     &["context window exceeds limit"],
@@ -45,15 +45,15 @@ const OVERFLOWS: &[&[&str]] = &[
     &["tokens", "max_new_tokens", "must be <="],
     &["longer than the maximum model length"],
     &["maximum model length", "prompt"],
-    // Anyone
+    // any provider
     &["context window", "exceeded"],
     &["token limit exceeded"],
-    // Gateways that swallow the words: Cerebras
+    // Gateways without a body: Cerebras
     &["400 status code (no body)"],
     &["413 status code (no body)"],
 ];
 
-/// Words of a provider that has enough for now: waiting helps, a shorter request does not.
+/// Phrases of rate limits: a retry helps, a shorter request does not.
 const TOO_OFTEN: &[&str] = &[
     "rate limit",
     "rate_limit",
@@ -69,7 +69,7 @@ const TOO_OFTEN: &[&str] = &[
 ];
 const TOO_OFTEN_STARTS: &[&str] = &["service unavailable:", "throttling error:"];
 
-/// Whether this message of a failed model call says so. Longer messages are read up to their first 16 KiB.
+/// True when the message of a failed model call reports an overflow. Reads the first 16 KiB.
 pub fn is_context_overflow(message: &str) -> bool {
     let message = &message[..message.floor_char_boundary(16 * 1024)];
     let message = message.trim().to_lowercase().replace('’', "'");
@@ -80,7 +80,7 @@ pub fn is_context_overflow(message: &str) -> bool {
     !comes_too_often && OVERFLOWS.iter().any(|words| says(&message, words))
 }
 
-/// Whether all words occur, in their order.
+/// True when all phrases occur in order.
 fn says(message: &str, words: &[&str]) -> bool {
     let mut rest = message;
     words.iter().all(|words| match rest.split_once(words) {

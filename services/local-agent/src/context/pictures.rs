@@ -1,17 +1,17 @@
-//! Pictures that are artifacts of the gateway. It shows them to a model where the run may read them; a request that
-//! refers to one that it cannot have is refused whole.
+//! Pictures that are artifacts of the gateway. The gateway inserts them into model requests where the run may
+//! read them; a request with an unreadable reference is rejected.
 
 use protocol::context::AgentRunContext;
 use protocol::message::{ContentElement, Message, MessageContent};
 
 use crate::context::estimate::is_attachment;
 
-/// What stands before the id, where a URL would stand.
+/// URL scheme before the artifact id.
 const SCHEME: &str = "artifact:";
-/// What is longer tells a model nothing.
+/// Longer URLs are left out of descriptions.
 const MOST_URL_BYTES: usize = 500;
 
-/// What the user has sent now: with its pictures where the run may read them.
+/// Current user message, with pictures that the run may read.
 pub fn of_now(message: Message, context: &AgentRunContext) -> Message {
     if context.context.available_apis.artifact_read {
         message
@@ -20,7 +20,7 @@ pub fn of_now(message: Message, context: &AgentRunContext) -> Message {
     }
 }
 
-/// What was said before: its pictures may be gone by now, so they are only told of.
+/// Earlier message: pictures become descriptions, because they may be deleted by now.
 pub fn told(mut message: Message) -> Message {
     if let Some(MessageContent::Parts(parts)) = &mut message.content {
         for part in parts {
@@ -36,7 +36,7 @@ pub fn told(mut message: Message) -> Message {
     message
 }
 
-/// Tells of every picture and file instead of showing it; false when there is none.
+/// Replaces all pictures and files by descriptions; false when there are none.
 pub fn tell_all(message: &mut Message) -> bool {
     let mut found = false;
     if let Some(MessageContent::Parts(parts)) = &mut message.content {
@@ -62,7 +62,7 @@ fn note(part: &ContentElement) -> String {
     }
 }
 
-/// The picture itself may stand where a URL would.
+/// False for data URLs and other long values.
 fn is_short(url: &str) -> bool {
     url.len() <= MOST_URL_BYTES && !url.starts_with("data:")
 }

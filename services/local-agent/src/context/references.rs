@@ -1,5 +1,5 @@
-//! What a summary must not lose: identifiers and paths that nobody can guess again. They are collected from what is
-//! summarised, and stand in blocks of their own that no shortening cuts.
+//! Identifiers and paths that a summary must keep, because a model cannot restore them. They are collected from
+//! the summarised messages and stand in blocks that are never shortened.
 
 mod scan; // identifiers in texts, paths in JSON
 
@@ -7,17 +7,17 @@ use protocol::message::{Message, MessageContent};
 
 use crate::context::estimate;
 
-/// References of all kinds, at most.
+/// Maximum number of references of all kinds.
 pub const MOST: usize = 40;
-/// Of these, paths of files, at most.
+/// Maximum number of file paths among them.
 pub const MOST_FILES: usize = 20;
 
 const IDENTIFIERS: [&str; 2] = ["<critical_refs>", "</critical_refs>"];
 const FILES: [&str; 2] = ["<files>", "</files>"];
 const VERBATIM: &str = "Use these exactly as written; never change, shorten or invent one.";
 
-/// Identifiers and paths, in the order in which they were first seen. Never more than [`MOST`]: where there are
-/// more, the first half of the room is for the oldest and the rest for the newest.
+/// Identifiers and paths in order of first occurrence, at most [`MOST`]: beyond that, the oldest half and the
+/// newest half.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct References {
     identifiers: Vec<String>,
@@ -25,7 +25,7 @@ pub struct References {
 }
 
 impl References {
-    /// Those in texts, calls and results of these messages.
+    /// References in texts, calls and results of messages.
     pub fn of_messages(messages: &[Message]) -> Self {
         let mut found = scan::Found::default();
         for message in messages {
@@ -43,14 +43,14 @@ impl References {
         Self::of_found(found)
     }
 
-    /// Those of one text.
+    /// References in one text.
     pub fn of_text(text: &str) -> Self {
         let mut found = scan::Found::default();
         found.read(text);
         Self::of_found(found)
     }
 
-    /// These, and those that came later.
+    /// Union with later references.
     #[must_use]
     pub fn merged(self, later: Self) -> Self {
         let mut found = scan::Found::default();

@@ -1,4 +1,4 @@
-//! One answer of a model, put together from its chunks.
+//! Assembles a model answer from chunks.
 
 use protocol::JsonObject;
 use protocol::message::{LlmTokenUsage, Message, MessageChunk, MessageContent, ToolCall};
@@ -8,34 +8,33 @@ use uuid::Uuid;
 
 use super::{Answer, Ending};
 
-/// Stands for the name of a call that has none: providers take no nameless one, so the model would never be told
-/// that it has failed.
+/// Name of a call without one. Providers reject nameless calls, so the model could not learn of its error.
 const NAMELESS: &str = "call_without_a_name";
 
-/// What was heard so far.
+/// Answer so far.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     text: String,
     calls: Vec<ToolCall>,
-    /// By the place in a chunk: the call that deltas without an id go on with.
+    /// Index in a chunk to call: target of deltas without an id.
     places: Vec<usize>,
     usage: Option<LlmTokenUsage>,
     response_id: Option<String>,
-    /// Members of the provider besides the text; some go back with the results of tools.
+    /// Provider fields besides the text; some are sent back with tool results.
     fields: JsonObject,
     ending: Ending,
 }
 
-/// The text that is new to the listener.
+/// New text of a chunk.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard {
     pub(super) text: String,
-    /// The text so far was thoughts: `text` is the whole answer.
+    /// The earlier text was reasoning: `text` is the whole answer.
     pub(super) starts_over: bool,
 }
 
 impl Collected {
-    /// Takes an event; answers the text that is new to the listener.
+    /// Adds an event; returns its new text.
     pub(super) fn add(&mut self, event: LlmStreamEvent) -> Heard {
         if event.usage.is_some() {
             self.usage = event.usage;
@@ -64,18 +63,18 @@ impl Collected {
         Heard { text, starts_over }
     }
 
-    /// Whether a text so far takes back what was said.
+    /// True when a full-text chunk retracts earlier text.
     fn starts_over(&self, chunk: &MessageChunk) -> bool {
         let whole = chunk.all_content.as_deref();
         whole.is_some_and(|whole| !whole.starts_with(self.text.as_str()))
     }
 
-    /// Whether anything was said that is not blank.
+    /// True when the answer has non-blank text.
     pub(super) fn has_begun(&self) -> bool {
         !self.calls.is_empty() || !self.text.trim().is_empty()
     }
 
-    /// The whole answer.
+    /// Complete answer.
     pub(super) fn finish(self) -> Answer {
         let message = Message {
             content: (!self.text.is_empty()).then_some(MessageContent::Text(self.text)),
@@ -91,7 +90,7 @@ impl Collected {
         }
     }
 
-    /// The increment of a chunk; a text so far wins where it goes on with ours.
+    /// Increment of a chunk; a full text takes precedence when it extends ours.
     fn new_text(&self, chunk: &MessageChunk) -> String {
         let whole = chunk.all_content.as_deref();
         match whole.and_then(|whole| whole.strip_prefix(self.text.as_str())) {
@@ -133,7 +132,7 @@ impl Collected {
     }
 }
 
-/// Adds members of a later chunk. Objects, such as members of the call's function, are joined.
+/// Merges fields of a later chunk; objects, such as fields of the call's function, are joined.
 fn merge(known: &mut JsonObject, more: JsonObject) {
     for (name, value) in more {
         match (known.get_mut(&name), value) {
@@ -149,7 +148,7 @@ fn has_id(call: &ToolCall) -> bool {
     !matches!(call.id.trim(), "" | "none" | "None" | "null")
 }
 
-/// The message with a name and an id for each of its tool calls, no id twice.
+/// Message with a name and a unique id for each tool call.
 pub(super) fn with_ids(mut message: Message) -> Message {
     let mut calls = message.tool_calls.take().unwrap_or_default();
     for index in 0..calls.len() {
@@ -175,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// What the listener hears with each chunk, and the message in the end.
+    /// New text per chunk, and the final message.
     fn collect(chunks: &[Value]) -> (Vec<String>, Answer) {
         let mut collected = Collected::default();
         let mut heard = Vec::new();

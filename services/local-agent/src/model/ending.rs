@@ -1,23 +1,23 @@
-//! Why a model has ended its answer.
+//! Finish reason of a model.
 
 use protocol::JsonObject;
 
-/// How the provider says that an answer ended, in the words of chat completions or its own.
+/// Finish reason, from chat completions or provider-specific values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// The model had said it all, or the provider says nothing of it.
+    /// Complete, or not reported.
     #[default]
     Whole,
-    /// `length`: it had no tokens left.
+    /// `length`: token limit reached.
     CutOff,
-    /// `content_filter`: the provider took the rest away.
+    /// `content_filter`: the provider withheld the rest.
     Filtered,
-    /// `error`: the provider could not go on.
+    /// `error`: the provider failed.
     Broken,
 }
 
 impl Ending {
-    /// What the fields of the provider say, or this.
+    /// Reason from provider fields, else `self`.
     pub(crate) fn or(self, fields: Option<&JsonObject>) -> Self {
         let reason = fields.and_then(|fields| fields.get("finish_reason")?.as_str());
         match reason {
@@ -28,7 +28,7 @@ impl Ending {
         }
     }
 
-    /// The `finish_reason` of the run.
+    /// `finish_reason` of the run.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Whole => "stop",

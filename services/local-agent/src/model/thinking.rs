@@ -1,10 +1,10 @@
-//! Thoughts of a model are shown to the user or not; the model never reads them again as text.
+//! Reasoning of a model: shown to the user on demand, never sent back as text.
 
 use protocol::message::{Message, MessageContent};
 use protocol::thinking;
 
-/// The message as it goes back to the model: its text without thoughts. Thoughts that the provider wants back with the
-/// results of tools stand in `provider_specific_fields`.
+/// Message for the model without reasoning text. Reasoning that the provider requires with tool results stays in
+/// `provider_specific_fields`.
 pub(crate) fn without_thinking(message: &Message) -> Message {
     let mut message = message.clone();
     if message.role != "assistant" {

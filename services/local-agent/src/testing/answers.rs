@@ -1,4 +1,4 @@
-//! How the scripted host answers.
+//! Answers of the scripted host.
 
 use futures_util::stream::{self, StreamExt as _};
 use protocol::JsonObject;

@@ -1,4 +1,4 @@
-//! Other agents that a run may ask.
+//! Child runs of other agents.
 
 use protocol::context::AgentRunContext;
 use serde_json::{Value, json};

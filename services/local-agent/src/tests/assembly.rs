@@ -1,4 +1,4 @@
-//! What the first request of a run is made of.
+//! First model request of a run.
 
 use protocol::context::AgentRunContext;
 use protocol::history::TranscriptItem;
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use crate::context::checkpoint::KEY as CHECKPOINT;
 use crate::testing::{TestHost, answer, context, end, ending, item, run, text};
 
-/// A host whose model says "ok" once.
+/// Host whose model answers "ok" once.
 fn host() -> TestHost {
     let host = TestHost::default();
     host.model("m", vec![text("ok"), end()]);
     host
 }
 
-/// Roles and texts of the one request.
+/// Roles and texts of the only request.
 async fn asked(host: &TestHost, context: AgentRunContext) -> Vec<(String, String)> {
     let results = run(host, context).await;
     assert_eq!(ending(&results).0, "run.completed", "{results:?}");
@@ -55,7 +55,7 @@ async fn prompt_history_and_input_come_in_that_order() {
     assert_eq!(asked, expected);
 }
 
-/// An item of the current event: its own message.
+/// History item of the current event's own message.
 fn own(seq: i64, text: &str) -> TranscriptItem {
     TranscriptItem {
         event_id: "m-1001".to_owned(),
@@ -81,7 +81,7 @@ async fn what_came_after_the_current_message_is_no_history() {
     ];
     assert_eq!(asked_with[1..], before);
 
-    // The message itself is not among what is read: the host tells what stands before it.
+    // The history contains the current message; the request does not repeat it.
     let host = super::assembly::host();
     let mut history = vec![item(1, "user", "I am Ada"), item(3, "user", "later")];
     history.push(item(4, "assistant", "Hello Ada"));

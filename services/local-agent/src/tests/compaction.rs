@@ -1,4 +1,4 @@
-//! Conversations that are longer than the model's window.
+//! Conversations beyond the model's window.
 
 use protocol::context::AgentRunContext;
 use protocol::model::LlmRequest;
@@ -11,13 +11,13 @@ use crate::testing::{
     text, usage,
 };
 
-/// A window of 6,000 tokens, 4,500 of them for the request.
+/// Window of 6,000 tokens, 4,500 of them for the request.
 fn small() -> Value {
     json!({"context-window-tokens": 6000, "context-reserve-tokens": 1500,
         "context-keep-recent-tokens": 1500, "context-summary-tokens": 800})
 }
 
-/// A history of `count` messages of about 55 tokens each.
+/// History of `count` messages of about 55 tokens each.
 fn long_history(host: &TestHost, count: i64) {
     let roles = ["assistant", "user"];
     let items = (1..=count).map(|seq| {
@@ -67,7 +67,7 @@ async fn old_history_becomes_a_summary_and_the_rest_stays() {
     );
     assert_eq!(checkpoint["conversation_id"], "c-7");
     assert!(checkpoint["tokens_before"].as_u64().unwrap() > 4500);
-    // What is covered is summarised; what comes after it is there word for word.
+    // Covered items are summarised; later items are sent verbatim.
     let covered: i64 = checkpoint["covers_until"]
         .as_str()
         .unwrap()
@@ -89,7 +89,7 @@ async fn old_history_becomes_a_summary_and_the_rest_stays() {
 async fn a_summary_covers_nothing_that_was_left_out_of_the_history() {
     let host = TestHost::default();
     long_history(&host, 40);
-    // All but the first ten came after the current message; the answers among them stay.
+    // All but the first ten follow the current message; answers among them stay.
     host.script().history[10].event_id = "m-1001".to_owned();
     host.model(SUMMARISER, vec![text("a summary")])
         .model("m", vec![text("ok"), end()]);
@@ -164,7 +164,7 @@ async fn usage_of_the_model_is_believed_over_estimates() {
     let host = TestHost::default();
     host.tool_says("look", json!("short"));
     long_history(&host, 60);
-    // The model says that its window is nearly full, which no estimate would.
+    // The provider reports a nearly full window, above any estimate.
     host.model(
         "m",
         vec![call("c1", "look", &json!({})), end(), usage(4_499, 400)],
@@ -206,7 +206,7 @@ async fn a_model_that_overflows_is_asked_once_more_with_less() {
 
 #[tokio::test]
 async fn a_model_that_overflows_by_its_tools_is_asked_once_more_with_fewer_messages() {
-    // Tools that weigh as much as the conversation; a counter that finds half of what was estimated; and both.
+    // Tools as large as the conversation; a count of half the estimate; both.
     for (tools, counted, window) in [
         (true, None, 8_000),
         (true, None, 20_000),
@@ -270,7 +270,7 @@ async fn far_below_the_budget_nothing_is_counted() {
     assert_eq!(host.calls("count_tokens").len(), 0);
 }
 
-/// Turn `turn` of a conversation that goes on and on, on one host.
+/// Turn `turn` of a long conversation on one host.
 async fn turn(host: &TestHost, turn: i64, window: AgentRunContext) {
     let asked = format!("question {turn} {}", "about this and that ".repeat(20));
     let mut context = window;
@@ -300,7 +300,7 @@ async fn three_hundred_turns_stay_within_the_window_with_few_summaries_and_all_r
     for n in 1..=300 {
         let mut window = context("", &json!({}));
         window.runtime.metadata = metadata.as_object().unwrap().clone();
-        // A summariser that drops everything.
+        // Summariser that drops everything.
         host.script()
             .models
             .insert(SUMMARISER.to_owned(), [vec![text("(none)"), end()]].into());

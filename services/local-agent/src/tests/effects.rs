@@ -1,16 +1,16 @@
-//! Calls that change something: made as the model meant them, and never twice by mistake.
+//! Calls with side effects: executed as the model meant them, and never twice.
 
 use serde_json::{Value, json};
 
 use crate::testing::{Step, TestHost, Tool, call, context, end, ending, fail, kinds, run, text};
 
-/// The end of an answer, as the provider says it.
+/// End of an answer with the provider's reason.
 fn end_because(reason: &str) -> Step {
     let fields = json!({"finish_reason": reason});
     Step::Chunk(json!({"role": "assistant", "is_final": true, "provider_specific_fields": fields}))
 }
 
-/// What the model was told of the calls of its first turn.
+/// Tool messages after the first turn.
 fn told(host: &TestHost) -> Vec<String> {
     let messages = host.request(1);
     let messages = messages.iter().filter(|message| message.role == "tool");
@@ -19,7 +19,7 @@ fn told(host: &TestHost) -> Vec<String> {
         .collect()
 }
 
-/// How a run of a model that calls `tool` and then fails tells of its end: whether the event may be posted again.
+/// Failure of a run whose model calls `tool` and then fails; it says whether a retry is safe.
 async fn fails_after(tool: &str, effect: Option<&str>) -> Value {
     let host = TestHost::default();
     host.tool_says(tool, json!("done"));

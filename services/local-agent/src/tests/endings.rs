@@ -1,4 +1,4 @@
-//! How a run ends when it does not simply complete.
+//! Runs that do not simply complete.
 
 use runner_kit::CancellationToken;
 use serde_json::json;
@@ -29,7 +29,7 @@ async fn an_event_without_words_and_a_prompt_ends_with_what_to_do_and_asks_no_mo
         let host = TestHost::default();
         host.model("m", vec![text("ok"), end()]);
         if !input.is_empty() {
-            // What the user adds meanwhile is an input, too.
+            // Steering input counts as input.
             host.script().steering.push_back(vec![steering(input)]);
         }
         let results = run(&host, context("", &json!({}))).await;
@@ -76,7 +76,7 @@ async fn a_stalled_call_ends_with_the_configured_time() {
     assert_eq!(ending(&results).1, Some("runner.timeout"));
     assert_eq!(json!(results.last().unwrap().usage)["total_tokens"], 7);
 
-    // Without a time of its own the agent waits: the gateway's deadline ends the run.
+    // Without a timeout of its own, the agent waits for the gateway's deadline.
     let running = context("hi", &json!({"timeout": 0}));
     let host = stalled_model();
     let waited = tokio::time::timeout(std::time::Duration::from_hours(24), run(&host, running));
@@ -174,7 +174,7 @@ async fn a_token_counter_that_is_missing_fails_the_run() {
         "unauthorized",
         "count_tokens was not granted".to_owned(),
     )));
-    // Where it is plain that everything fits, nothing is counted.
+    // A request that clearly fits is not counted.
     let small = json!({"context-window-tokens": 200});
     let results = run(&host, context(&"hi ".repeat(100), &small)).await;
     assert_eq!(ending(&results), ("run.failed", Some("runner.error")));

@@ -1,4 +1,4 @@
-//! Asking models: streams, fallbacks, usage.
+//! Model calls: streams, fallbacks, usage.
 
 use std::io::Read as _;
 use std::sync::Mutex;
@@ -271,7 +271,7 @@ async fn a_picture_that_no_model_takes_does_not_end_the_conversation() {
         "{told}"
     );
 
-    // What fails for the moment is not asked again.
+    // A transient failure is not retried on the same model.
     let host = TestHost::default();
     host.model("m", vec![fail("runtime_error", "overloaded")]);
     host.model("n", vec![fail("rate_limited", "wait")]);

@@ -1,4 +1,4 @@
-//! The tools of a run.
+//! Tools of a run.
 
 use protocol::result::AgentRunResult;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::testing::{
     Step, TestHost, Tool, answer, call, context, end, ending, kinds, run, steering, text,
 };
 
-/// A host whose model calls these tools in one turn, and then says "done".
+/// Host whose model calls these tools in one turn and then answers "done".
 fn host_calling(calls: &[(&str, &str, Value)]) -> TestHost {
     let host = TestHost::default();
     let mut steps: Vec<Step> = calls
@@ -19,7 +19,7 @@ fn host_calling(calls: &[(&str, &str, Value)]) -> TestHost {
     host
 }
 
-/// The texts of the tool messages in the second request.
+/// Texts of the tool messages in the second request.
 fn told(host: &TestHost) -> Vec<String> {
     let messages = host.request(1);
     let messages = messages.iter().filter(|message| message.role == "tool");
@@ -98,7 +98,7 @@ async fn the_model_is_told_of_granted_tools_alone_and_their_schemas_are_asked_fo
     only_described.operations = vec![described];
     context.resources.tools.push(only_described);
     run(&host, context).await;
-    // `look` is unknown to the host: it is left out, and the run goes on.
+    // The host does not know `look`: the run continues without it.
     let tools = host.script().requests[0].tools.clone();
     let names: Vec<_> = tools.iter().map(|tool| tool.name.as_str()).collect();
     assert_eq!(names, ["send"]);

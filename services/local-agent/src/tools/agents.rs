@@ -1,4 +1,4 @@
-//! The tool that has another agent do a task.
+//! Tool that starts child runs of other agents.
 
 use protocol::JsonObject;
 use protocol::child_run::ChildRun;
@@ -18,7 +18,7 @@ pub(super) const NAME: &str = "ask_agent";
 const DESCRIPTION: &str = "Has another agent do a task and gives its answer. The agent knows nothing of this conversation: \
     the prompt must say everything that it needs.";
 
-/// The tool, if the run may call agents.
+/// Tool declaration, if the run may call agents.
 pub(super) fn tool(agents: &[AgentResource]) -> Option<LlmTool> {
     let callable = agents
         .iter()
@@ -54,7 +54,7 @@ fn name_of(agent: &AgentResource) -> &str {
     agent.display_name.as_deref().unwrap_or(&agent.agent_id)
 }
 
-/// Asks an agent. Fails only when the run is over.
+/// Calls an agent. Fails only when the run ends.
 pub(super) async fn ask(
     host: &impl AgentHost,
     parameters: &JsonObject,

@@ -1,8 +1,8 @@
-//! Pictures, sounds and files in the result of a tool: a model reads their bytes as nothing but noise.
+//! Binary content in tool results: replaced, because a model cannot read the bytes.
 
 use serde_json::{Value, json};
 
-/// The result with the size of such bytes in their place, as blocks of MCP hold them. `None`: it has none.
+/// Result with sizes in place of binary MCP blocks. `None` when it has none.
 pub(super) fn without_bytes(result: &Value) -> Option<Value> {
     let mut told = result.clone();
     let blocks = match &mut told {
@@ -35,7 +35,7 @@ fn leave_out(block: &mut Value) -> bool {
     true
 }
 
-/// What a model reads of a block whose bytes were left out.
+/// Text for the model in place of a binary block.
 pub(super) fn note(block: &Value) -> Option<String> {
     let kind = kind_of(block)?;
     let holder = block.get("resource").unwrap_or(block);

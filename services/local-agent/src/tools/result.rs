@@ -1,4 +1,4 @@
-//! What a tool has answered, as the model and the user may see it: bounded, with its references whole.
+//! Tool results for the model and the user: bounded, with complete references.
 
 use std::borrow::Cow;
 
@@ -7,28 +7,28 @@ use serde_json::{Value, json};
 
 use super::media::{self, without_bytes};
 
-/// Places of a result in which references are looked for.
+/// Fields that are searched for references.
 const HOLDERS: [&str; 5] = ["file_refs", "files", "attachments", "items", "result"];
 const MOST_REFERENCES: usize = 20;
 const DEPTH: usize = 6;
 const NEXT_STEP: &str =
     "The files stay where their paths say. Read them with a tool that takes such a path.";
 
-/// What came of one call.
+/// Outcome of one call.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Outcome {
-    /// For the model.
+    /// Text for the model.
     pub(super) text: String,
-    /// For the user, when the tool has answered.
+    /// Value for the user, when the tool answered.
     pub(super) shown: Option<JsonObject>,
-    /// Why it has not.
+    /// Error, when it did not.
     pub(super) error: Option<String>,
-    /// The tool has done all that the user sees; nothing need be said about it.
+    /// The result is final for the user; the model adds nothing.
     pub(super) terminates: bool,
 }
 
 impl Outcome {
-    /// A call that was not made, or went wrong.
+    /// Outcome of a call that failed or was not made.
     pub(super) fn error(error: &str, limit: usize) -> Self {
         let error = cut(error, limit);
         Self {
@@ -39,7 +39,7 @@ impl Outcome {
         }
     }
 
-    /// A result, of which at most `limit` characters are shown.
+    /// Outcome of a result; shows at most `limit` characters.
     pub(super) fn of(mut result: Value, limit: usize) -> Self {
         let hint = result
             .as_object_mut()
@@ -57,7 +57,7 @@ impl Outcome {
             let shown = preview(&text, limit);
             (cut(&text, limit), shown)
         } else {
-            // Who sees the call may see a picture that a model cannot read, if it is short.
+            // The user may see a short picture that the model cannot read.
             let shown = match told {
                 Some(told) if result.to_string().chars().count() > limit => told,
                 _ => result,
@@ -73,12 +73,12 @@ impl Outcome {
     }
 }
 
-/// The result as the model reads it: texts as they are, bytes by a note, everything else as JSON.
+/// Result as the model reads it: texts verbatim, binary content as a note, the rest as JSON.
 fn text_of(result: &Value) -> String {
     let blocks = match result {
         Value::String(text) => return text.clone(),
         Value::Array(blocks) => Some(blocks),
-        // What an MCP tool answers, when it says nothing but texts.
+        // Result of an MCP tool with text blocks only.
         Value::Object(result) if !result.contains_key("structured_content") => {
             result.get("content").and_then(Value::as_array)
         }
@@ -105,7 +105,7 @@ fn as_object(result: Value) -> JsonObject {
     }
 }
 
-/// The first `limit` characters, and what is missing.
+/// The first `limit` characters and the number of missing ones.
 fn cut(text: &str, limit: usize) -> String {
     let all = text.chars().count();
     if all <= limit {
@@ -130,7 +130,7 @@ fn preview(text: &str, limit: usize) -> JsonObject {
     }))
 }
 
-/// The references of a result, with the result itself or the beginning of it.
+/// References of a result, with the result or its prefix.
 fn with_references(result: Value, text: &str, references: &[Value], limit: usize) -> JsonObject {
     let all = text.chars().count();
     let mut shown = as_object(json!({
@@ -145,7 +145,7 @@ fn with_references(result: Value, text: &str, references: &[Value], limit: usize
     shown
 }
 
-/// The objects with a `path`, each path once.
+/// Objects with a `path`, each path once.
 fn references(result: &Value) -> Vec<Value> {
     let mut found = Vec::new();
     collect(result, DEPTH, &mut found);
@@ -178,7 +178,7 @@ fn collect(value: &Value, depth: usize, found: &mut Vec<Value>) {
     }
 }
 
-/// A path with what is short of the rest.
+/// Path with the short fields beside it.
 fn reference(path: &str, object: &JsonObject) -> Value {
     let mut reference = JsonObject::from_iter([("path".to_owned(), json!(path))]);
     for key in ["name", "type", "mime_type", "size", "size_bytes"] {

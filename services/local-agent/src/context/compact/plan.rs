@@ -1,4 +1,4 @@
-//! What a compaction leaves out, decided by estimates alone.
+//! Selection of messages to leave out, by estimates only.
 
 use std::ops::Range;
 
@@ -9,39 +9,39 @@ use crate::context::references::References;
 use crate::context::summary::Summary;
 use crate::context::{estimate, legal, reference_data};
 
-/// A history with less room than this is not divided.
+/// Smallest history budget that is divided.
 const LEAST_HISTORY: u64 = 30;
-/// A summary has as much, if there is any room for one.
+/// Smallest budget of a summary.
 const LEAST_SUMMARY: u64 = 20;
-/// Of the room of the history, what stays as it was: the rest is for what will be said, so that the next compaction
-/// is far.
+/// Divisor for the part of the history budget that keeps messages verbatim. The rest is free for new messages,
+/// which makes compactions rare.
 const SHARE_OF_RECENT: u64 = 3;
-/// Of the same room, the summary.
+/// Divisor for the part of the history budget that the summary takes.
 const SHARE_OF_SUMMARY: u64 = 4;
 
-/// The budget of a pass, in estimated tokens.
+/// Budget of a pass, in estimated tokens.
 pub(super) struct Limits {
-    /// What the whole may have.
+    /// Limit of the whole request.
     pub(super) target: u64,
     pub(super) keep_recent: u64,
     pub(super) summary: u64,
-    /// The most that a model is asked for, in its own tokens.
+    /// Limit of a model's summary, in the model's own tokens.
     pub(super) summary_tokens: u64,
 }
 
-/// What was left out.
+/// Messages left out.
 #[derive(Default)]
 pub(super) struct Omitted {
-    /// In the order in which it was said.
+    /// In conversation order.
     pub(super) messages: Vec<Message>,
-    /// How many of them, the first, were history.
+    /// Number of leading messages that come from the history.
     pub(super) history: usize,
-    /// The room that history has with its summary.
+    /// Budget of history and summary together.
     pub(super) room: u64,
 }
 
-/// Takes out of a conversation that is too large what a summary shall stand for: the oldest history, then the
-/// oldest turns of this run. What knowledge bases said is shortened before; if that is enough, nothing else goes.
+/// Removes messages to be summarised: the oldest history, then the oldest turns of this run. Shortens retrieved
+/// passages first, and stops there when that is enough.
 pub(super) fn omit(conversation: &mut Conversation, limits: &Limits) -> Omitted {
     shorten_retrieved(conversation, limits);
     if estimate::conversation(conversation) <= limits.target {
@@ -74,8 +74,8 @@ pub(super) fn omit(conversation: &mut Conversation, limits: &Limits) -> Omitted 
     }
 }
 
-/// The room of the summary. Never less than its references need, as far as half of the history's room reaches; never
-/// more than what it stands for.
+/// Budget of the summary: at least the size of its references, up to half of the history budget; at most the
+/// size of the messages it replaces.
 pub(super) fn room_of_summary(
     omitted: &Omitted,
     previous: Option<&Summary>,
@@ -83,7 +83,7 @@ pub(super) fn room_of_summary(
     limits: &Limits,
 ) -> u64 {
     if omitted.room < LEAST_HISTORY {
-        // There is no room here; what is written is for the next run.
+        // No budget here; the summary serves the next run.
         return limits.summary.min(limits.target / SHARE_OF_SUMMARY);
     }
     let share = limits
@@ -95,8 +95,7 @@ pub(super) fn room_of_summary(
     share.min(replaced.max(LEAST_SUMMARY)).max(of_references)
 }
 
-/// Shortens what knowledge bases said by what is too much, but where there is history, not below the room that it
-/// has beside it.
+/// Shortens retrieved passages by the excess, but not below their share when there is history.
 fn shorten_retrieved(conversation: &mut Conversation, limits: &Limits) {
     let Some(message) = conversation.retrieved.take() else {
         return;
@@ -114,7 +113,7 @@ fn shorten_retrieved(conversation: &mut Conversation, limits: &Limits) {
     conversation.retrieved = reference_data::shortened_retrieved(&message, share.max(beside_all));
 }
 
-/// What stays whatever is left out: the prompt, and of the current turns what may not go.
+/// Tokens that cannot be left out: the prompt and fixed current turns.
 fn fixed(conversation: &Conversation) -> u64 {
     let spare = conversation.spare_turns().into_iter();
     let spare: u64 = spare
@@ -128,7 +127,7 @@ fn retrieved(conversation: &Conversation) -> u64 {
     conversation.retrieved.as_ref().map_or(0, estimate::message)
 }
 
-/// How many of the last units have room; what they need is taken from the room.
+/// Number of trailing units that fit; subtracts them from the budget.
 fn tail(messages: &[Message], units: &[Range<usize>], room: &mut u64) -> usize {
     let mut kept = 0;
     for unit in units.iter().rev() {

@@ -10,7 +10,7 @@ use crate::context::checkpoint::{Checkpoint, SCHEMA_VERSION};
 use crate::context::testing::{Generator, assert_legal, call, result};
 use crate::context::{reference_data, summary};
 
-/// Nothing here waits for anything.
+/// Polls a future that never waits.
 fn run<F: Future>(future: F) -> F::Output {
     let mut context = Context::from_waker(Waker::noop());
     match pin!(future).poll(&mut context) {
@@ -19,13 +19,13 @@ fn run<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// A tokenizer that disagrees with the estimates, as real ones do.
+/// Tokenizer that differs from the estimates, as real ones do.
 #[derive(Default)]
 struct Count {
     calls: Mutex<usize>,
-    /// Per message, beside its text.
+    /// Tokens per message, besides its text.
     message: u64,
-    /// For a character of more than a byte, and for four of one byte.
+    /// Tokens per multi-byte character, and per four single-byte ones.
     wide: u64,
     narrow: u64,
     fails: bool,
@@ -72,7 +72,7 @@ impl Counter for Count {
     }
 }
 
-/// A model that always writes the same, or fails.
+/// Model that writes a fixed text, or fails.
 struct Says {
     text: Option<&'static str>,
     asked: Mutex<Vec<SummaryRequest>>,
@@ -356,7 +356,7 @@ fn knowledge_is_shortened_before_history_goes() {
     assert_eq!(passed.conversation.history, history);
     let text = passed.conversation.retrieved.unwrap().plain_text();
     assert!(text.contains("passage 0 ") && !text.contains("passage 9 "));
-    // Not more than it must be.
+    // Not smaller than necessary.
     assert!((budget.input * 9 / 10..=budget.input).contains(&passed.tokens_after));
 }
 
@@ -453,7 +453,7 @@ fn a_retry_shrinks_what_a_pass_had_let_through() {
     assert!(retried.tokens_after < first.tokens_after);
 }
 
-/// Six thousand hold as well and take half a minute.
+/// 6,000 seeds pass too and take half a minute.
 const SEEDS: u64 = 250;
 
 #[test]
@@ -513,7 +513,7 @@ fn whatever_the_conversation_and_the_counter_the_result_fits_and_is_legal() {
     );
 }
 
-/// What a conversation of 300 turns comes to: each run compacts, keeps its checkpoint and answers.
+/// Conversation of 300 turns: each run compacts, stores its checkpoint and answers.
 struct Chat {
     checkpoint: Option<Checkpoint>,
     history: Vec<Message>,

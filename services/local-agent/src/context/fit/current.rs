@@ -1,4 +1,4 @@
-//! Shortening what is current, when it has no room by itself.
+//! Shortens current messages when they exceed the target alone.
 
 use protocol::message::{ContentElement, Message, MessageContent};
 
@@ -6,17 +6,17 @@ use crate::context::conversation::Conversation;
 use crate::context::estimate;
 use crate::context::fit::{capped, level, sizes};
 
-/// Stands for a picture or a file that had no room.
+/// Replaces a picture or a file that does not fit.
 const LEFT_OUT: &str = "[an attachment was left out: it does not fit]";
 
 type Part = fn(&[Message]) -> Vec<Message>;
 
-/// What of the current messages is tried, the first that has room is taken.
+/// Reductions in order; the first that fits is taken.
 const TRIES: [Part; 3] = [<[Message]>::to_vec, users, last_user];
 
-/// Shortens what is current to what the prompt leaves of the target: results of tools before words of the user,
-/// pictures and files before words. If that is not enough, the last tool round goes, and then all but the last
-/// message of the user, of which a few words always stay.
+/// Shortens current messages to the target minus the prompt: tool results before user text, attachments before
+/// text. If that is not enough, drops the last tool round, then all but the last user message, which keeps a few
+/// words.
 pub(super) fn cut(conversation: &mut Conversation, target: u64) {
     let room = target.saturating_sub(estimate::messages(&conversation.prompt));
     let mut kept = Vec::new();
@@ -37,7 +37,7 @@ pub(super) fn cut(conversation: &mut Conversation, target: u64) {
 
 fn shorten(messages: &mut [Message], room: u64) {
     let said_by_users = sum(messages, is_user);
-    // A quarter is for what tools said: without it the model could only ask them again.
+    // A quarter is reserved for tool results: without them the model would repeat its calls.
     let least = sum(messages, is_other).min(room / 4);
     let room_of_others = room.saturating_sub(said_by_users).max(least);
     cap(messages, is_other, room_of_others);
@@ -45,8 +45,8 @@ fn shorten(messages: &mut [Message], room: u64) {
     cap(messages, is_user, room_of_users);
 }
 
-/// Makes room among the messages chosen: pictures and files that take more than half of it go, then the longest
-/// texts are cut. A word is left of each text.
+/// Reduces the selected messages: drops attachments above half of the budget, then shortens the longest texts.
+/// Each text keeps one word.
 fn cap(messages: &mut [Message], chosen: fn(&Message) -> bool, room: u64) {
     if sum(messages, chosen) > room {
         leave_attachments_out(messages, chosen, room / 2);
@@ -64,7 +64,7 @@ fn cap(messages: &mut [Message], chosen: fn(&Message) -> bool, room: u64) {
     }
 }
 
-/// Takes pictures and files out, the last first, until those that are left have room.
+/// Drops attachments, last first, until the rest fits.
 fn leave_attachments_out(messages: &mut [Message], chosen: fn(&Message) -> bool, room: u64) {
     let parts = messages
         .iter()
@@ -105,7 +105,7 @@ fn last_user(messages: &[Message]) -> Vec<Message> {
     last.map(only_words).into_iter().collect()
 }
 
-/// A message as one text, if it has any.
+/// Message as one text, if it has any.
 fn only_words(message: &Message) -> Message {
     let text = message.plain_text();
     let text = if text.is_empty() {

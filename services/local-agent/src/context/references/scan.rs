@@ -1,4 +1,4 @@
-//! Finds references, and keeps a bounded number of them.
+//! Finds references and keeps a bounded number.
 
 use std::collections::VecDeque;
 
@@ -6,22 +6,22 @@ use serde_json::Value;
 
 use crate::context::references::{MOST, MOST_FILES};
 
-/// Longer ones are no identifiers but data.
+/// Longer tokens are data.
 const LONGEST_IDENTIFIER: usize = 200;
 const LONGEST_URL: usize = 500;
 const LONGEST_PATH: usize = 512;
-/// An identifier has as many segments at least.
+/// Minimum segments of an identifier.
 const SEGMENTS: usize = 3;
-/// How deep JSON is searched for paths.
+/// Maximum depth of JSON that is searched for paths.
 const DEEPEST: usize = 6;
-/// Longer texts are not parsed as JSON.
+/// Maximum bytes of a text that is parsed as JSON.
 const LARGEST_JSON: usize = 1024 * 1024;
 
-/// What was found so far.
+/// References found so far.
 pub(super) struct Found {
-    /// Identifiers that look like nothing else.
+    /// Unambiguous identifiers.
     pub(super) strong: Bounded,
-    /// Such as are words, dates or versions as well.
+    /// Tokens that may be words, dates or versions.
     pub(super) weak: Bounded,
     pub(super) files: Bounded,
 }
@@ -37,7 +37,7 @@ impl Default for Found {
 }
 
 impl Found {
-    /// Takes what a text has: identifiers, and paths if it is JSON.
+    /// Collects identifiers of a text, and paths when it is JSON.
     pub(super) fn read(&mut self, text: &str) {
         let mut rest = text;
         while let Some((token, after)) = next_token(rest) {
@@ -46,14 +46,14 @@ impl Found {
         }
         let trimmed = text.trim_start();
         if trimmed.starts_with(['{', '[']) && text.len() <= LARGEST_JSON {
-            // What is no JSON has no paths.
+            // Other texts have no paths.
             if let Ok(value) = serde_json::from_str::<Value>(trimmed) {
                 self.paths(&value, 0);
             }
         }
     }
 
-    /// Takes an identifier, if it is one.
+    /// Adds a token if it is an identifier.
     pub(super) fn identifier(&mut self, token: &str) {
         let token = token.trim_start_matches(['-', ':']);
         let token = token.trim_end_matches(['.', ':', '-', ',', ';', '!', '?']);
@@ -77,7 +77,7 @@ impl Found {
         }
     }
 
-    /// Takes a path, if it is one that can stand on a line of its own.
+    /// Adds a path if it fits on a line.
     pub(super) fn file(&mut self, path: &str) {
         let is_odd = |c: char| c.is_control() || c == '<' || c == '>';
         let is_sound = !path.trim().is_empty() && path.trim() == path && !path.contains(is_odd);
@@ -105,7 +105,7 @@ impl Found {
     }
 }
 
-/// The next run of characters that an identifier may have, and what comes after it.
+/// Next run of identifier characters, and the rest.
 fn next_token(text: &str) -> Option<(&str, &str)> {
     let start = text.find(is_token)?;
     let text = &text[start..];
@@ -141,11 +141,11 @@ fn is_strong(token: &str) -> bool {
     has_letter && token.contains(|c: char| c.is_ascii_digit() || matches!(c, '_' | ':' | '/'))
 }
 
-/// The first of many and the last of them: those between go.
+/// Bounded list that keeps its first and last entries.
 pub(super) struct Bounded {
     first: Vec<String>,
     last: VecDeque<String>,
-    /// Of each of both, at most.
+    /// Limit of each half.
     most: usize,
 }
 
@@ -177,7 +177,7 @@ impl Bounded {
         self.last.push_back(value.to_owned());
     }
 
-    /// So many at most: the first half of the room for the oldest, the rest for the newest.
+    /// At most `room` entries: the first half from the oldest, the rest from the newest.
     pub(super) fn ends(self, room: usize) -> Vec<String> {
         let mut all = self.first;
         all.extend(self.last);

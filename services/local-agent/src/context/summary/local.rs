@@ -1,4 +1,4 @@
-//! The summary that is made without a model: the beginnings of what was said.
+//! Summary without a model: the first words of each message.
 
 use protocol::message::Message;
 
@@ -6,13 +6,13 @@ use crate::context::references::References;
 use crate::context::summary::{Source, Summary, neutral, request};
 use crate::context::{estimate, fit};
 
-/// Around a line: its number and its role.
+/// Tokens around a line: number and role.
 const AROUND: u64 = 6;
-/// Of a message, at least.
+/// Minimum tokens per message.
 const LEAST: u64 = 8;
 
-/// A summary of these messages in about so many tokens, after the one before it, if any. The same messages give the
-/// same text. Where there are too many, the oldest go; what is left of the earlier summary takes half the room at most.
+/// Summary of messages in about `tokens` tokens, after the earlier one. Deterministic. Drops the oldest messages
+/// when there are too many; the earlier summary takes at most half.
 pub fn summarize(
     previous: Option<&Summary>,
     omitted: &[Message],

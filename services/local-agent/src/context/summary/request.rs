@@ -1,4 +1,4 @@
-//! What a model is asked when it shall summarise.
+//! Model request for a summary.
 
 use std::fmt::Write as _;
 
@@ -7,11 +7,11 @@ use protocol::message::{Message, MessageContent};
 use crate::context::summary::{Summary, neutral};
 use crate::context::{estimate, fit};
 
-/// A request to a model for a summary: no tools, no streaming.
+/// Summary request: no tools, no streaming.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SummaryRequest {
     pub messages: Vec<Message>,
-    /// The most tokens that are used of the answer.
+    /// Limit of the answer in tokens.
     pub tokens: u64,
 }
 
@@ -53,8 +53,8 @@ const UPDATE: &str = "An earlier summary stands in <previous-summary>; the conve
 it up to date: keep what still holds, move to Done what is finished, replace what was changed, add what is new, \
 and drop only what no longer matters. The result replaces the earlier summary and has to stand alone.";
 
-/// The request for a summary of these messages in so many tokens, itself of `room` estimated tokens at most. Where
-/// that is too little, the longest texts are cut first, and then the oldest messages go.
+/// Request for a summary within `tokens`, itself at most `room` estimated tokens. Shortens the longest texts
+/// first, then drops the oldest messages.
 pub fn request(
     previous: Option<&Summary>,
     omitted: &[Message],
@@ -83,7 +83,7 @@ fn task(updates: bool, tokens: u64) -> String {
     } else {
         String::new()
     };
-    // A word is a token and a third, or thereabouts.
+    // About three words per four tokens.
     let words = (tokens * 3 / 4).max(20);
     format!("{update}{SECTIONS}\n\nUse {words} words at most.")
 }
@@ -93,11 +93,11 @@ fn previous_block(summary: &Summary, room: u64) -> String {
     format!("<previous-summary>\n{text}\n</previous-summary>\n\n")
 }
 
-/// A block for each message.
+/// One block per message.
 fn blocks(messages: &[Message], room: u64) -> String {
-    /// The tags of a block.
+    /// Tokens of a block's tags.
     const AROUND: u64 = 14;
-    /// Words of a message, at least.
+    /// Minimum words per message.
     const LEAST: u64 = 10;
     let all = u64::try_from(messages.len()).unwrap_or(u64::MAX);
     let most = all.min(room / (AROUND + LEAST));
@@ -127,7 +127,7 @@ fn blocks(messages: &[Message], room: u64) -> String {
     blocks
 }
 
-/// All that a message says, as one text: what it attaches and calls is named.
+/// Text of a message, with attachments and calls by name.
 pub(super) fn said(message: &Message) -> String {
     let mut said = Vec::new();
     match &message.content {
