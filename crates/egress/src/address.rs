@@ -1,16 +1,15 @@
-//! Which addresses are the public internet. Pure: the same answer at registration, at resolution
-//! and on the open connection.
+//! Classifies addresses as public internet or not. Pure: registration, resolution and the open connection use
+//! the same rules.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// IPv4 ranges that are not the public internet (IANA's special-purpose registry, multicast and
-/// reserved space).
+/// IPv4 ranges outside of the public internet (IANA's special-purpose registry, multicast and reserved ranges).
 const SPECIAL_V4: [(Ipv4Addr, u32); 16] = [
     (Ipv4Addr::UNSPECIFIED, 8),            // this network
     (Ipv4Addr::new(10, 0, 0, 0), 8),       // private
     (Ipv4Addr::new(100, 64, 0, 0), 10),    // carrier-grade NAT; some clouds' metadata
     (Ipv4Addr::new(127, 0, 0, 0), 8),      // loopback
-    (Ipv4Addr::new(168, 63, 129, 16), 32), // Azure's host, public only by its number
+    (Ipv4Addr::new(168, 63, 129, 16), 32), // Azure's host address, public by number only
     (Ipv4Addr::new(169, 254, 0, 0), 16),   // link-local; most clouds' metadata
     (Ipv4Addr::new(172, 16, 0, 0), 12),    // private
     (Ipv4Addr::new(192, 0, 0, 0), 24),     // protocol assignments
@@ -24,18 +23,18 @@ const SPECIAL_V4: [(Ipv4Addr, u32); 16] = [
     (Ipv4Addr::new(240, 0, 0, 0), 4),      // reserved, broadcast
 ];
 
-/// The only IPv6 space in global use. NAT64, link-local, unique local and multicast lie outside.
+/// The only IPv6 range in global use. NAT64, link-local, unique local and multicast lie outside.
 const GLOBAL_UNICAST: (Ipv6Addr, u32) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
 
-/// What within [`GLOBAL_UNICAST`] is not the public internet.
+/// Ranges within [`GLOBAL_UNICAST`] that are not the public internet.
 const SPECIAL_V6: [(Ipv6Addr, u32); 4] = [
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23), // protocol assignments: Teredo, ORCHID, …
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32), // documentation
-    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16), // 6to4 carries any IPv4 address
+    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16), // 6to4: embeds any IPv4 address
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20), // documentation
 ];
 
-/// Whether `address` is one of the public internet. IPv4 mapped into IPv6 is judged as IPv4.
+/// True for an address of the public internet. IPv4-mapped IPv6 addresses count as IPv4.
 pub(super) fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => !SPECIAL_V4.iter().any(|range| contains_v4(*range, address)),

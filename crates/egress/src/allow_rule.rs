@@ -1,4 +1,4 @@
-//! One line of `egress.allow`: where requests may go although it is not public HTTPS.
+//! Line of `egress.allow`: a target that is allowed although it is not public HTTPS.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -7,18 +7,18 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use url::Host;
 
-/// What the operator opened. Addresses are canonical: IPv4 in IPv6 clothes is IPv4.
+/// Allowed target. Addresses are canonical: IPv4-mapped IPv6 counts as IPv4.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowRule {
-    /// A name (lower case) at one port, whatever it resolves to.
+    /// Host name (lower case) at one port, for any address it resolves to.
     Host { name: String, port: u16 },
-    /// An address at one port, where the URL holds that address.
+    /// Address at one port, for URLs with that literal address.
     Address(SocketAddr),
-    /// Every port of every address in a network, also where a name resolves into it.
+    /// All ports of all addresses in a network, also for names that resolve into it.
     Network(IpNet),
 }
 
-/// Why a line of `egress.allow` was refused.
+/// Cause of an invalid line of `egress.allow`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllowRuleError {
     #[error("is not `host:port`, `ip:port`, `[v6]:port` or a network like `10.1.0.0/16`")]
@@ -32,12 +32,12 @@ pub enum AllowRuleError {
 }
 
 impl AllowRule {
-    /// Whether this opens `name` at `port`.
+    /// True when the rule allows `name` at `port`.
     pub fn covers_name(&self, name: &str, port: u16) -> bool {
         matches!(self, Self::Host { name: ours, port: at } if ours == name && *at == port)
     }
 
-    /// Whether this opens a URL that holds `address` itself, at `port`.
+    /// True when the rule allows the literal `address` at `port`.
     pub fn covers_address(&self, address: IpAddr, port: u16) -> bool {
         let address = address.to_canonical();
         match self {
@@ -65,7 +65,7 @@ impl AllowRule {
             .ok()
             .filter(|port| *port != 0)
             .ok_or(AllowRuleError::NoPort)?;
-        // Anything the parser would turn into an address (`127.1`, `0x7f000001`) is no name.
+        // Text that the parser reads as an address (`127.1`, `0x7f000001`) is not a name.
         match Host::parse(name) {
             Ok(Host::Domain(parsed)) if is_plain_name(&parsed, name) => {
                 Ok(Self::Host { name: parsed, port })

@@ -1,4 +1,4 @@
-//! What somebody who may name an endpoint, own its name, or answer for it would try. O2–O4, O6, O10, O14.
+//! Attacks by an author of an endpoint URL, an owner of a name, or a server. O2–O4, O6, O10, O14.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,11 +13,11 @@ use super::*;
 const PATIENCE: Duration = Duration::from_secs(10);
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-/// Counts who comes, and answers each request with the same bytes.
+/// Counts requests and answers each with the same bytes.
 struct Server {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
-    /// The most requests that came over one connection.
+    /// Largest number of requests over one connection.
     most_requests: Arc<AtomicUsize>,
     _tasks: JoinSet<()>,
 }
@@ -79,7 +79,7 @@ fn egress(allow: &[&str], lookup: Lookup) -> Egress {
     Egress::with_lookup(allow, PATIENCE, lookup).unwrap()
 }
 
-/// Answers every name with these addresses, one list after the other, round and round.
+/// Resolves every name to these address lists in rotation.
 fn in_turn(answers: Vec<Vec<SocketAddr>>) -> Lookup {
     let asked = AtomicUsize::new(0);
     Lookup::by(move |_| {
@@ -104,7 +104,7 @@ fn no_url_of_the_corpus_may_be_registered_or_asked() {
     for line in urls {
         let url: String = serde_json::from_str(line).unwrap();
         assert!(egress.check_url(&url).is_err(), "{line} may be registered");
-        // Where the text is gone, what it was read as has to be refused, unless it is public after all.
+        // A rewritten URL must be rejected too, unless it is public.
         if let Ok(parsed) = Url::parse(&url)
             && egress.request(Method::GET, &parsed).is_ok()
         {
@@ -120,7 +120,7 @@ fn no_url_of_the_corpus_may_be_registered_or_asked() {
     assert!(count > 200, "{count}");
 }
 
-/// `127.0.0.2` stands for the public address of a name, `127.0.0.1` for where nobody may come.
+/// `127.0.0.2` stands for the public address of a name, `127.0.0.1` for a forbidden one.
 #[tokio::test]
 async fn a_name_that_changes_its_addresses_never_leads_where_it_may_not() {
     let inside = Server::at(loopback(1, 0), OK).await;
@@ -142,7 +142,7 @@ async fn a_name_that_changes_its_addresses_never_leads_where_it_may_not() {
     let url = Url::parse(&format!("http://rebind.example:{port}/")).unwrap();
     let mut passed = 0;
     for turn in 0..1_000 {
-        // As if the URL had been judged when the name was still public.
+        // As if the URL had been checked while the name was public.
         let answer = guarded.send(guarded.client.get(url.clone())).await;
         assert_eq!(answer.is_ok(), passes[turn % passes.len()], "turn {turn}");
         passed += usize::from(answer.is_ok());
@@ -177,7 +177,7 @@ async fn the_gateway_does_not_ask_itself_whatever_is_allowed() {
     let names = Arc::clone(&asked);
     let lookup = Lookup::by(move |name| {
         names.lock().unwrap().push(name.to_owned());
-        // A name that moves between the look and the connection.
+        // A name that moves between check and connection.
         let moved = name == "moves.example" && names.lock().unwrap().len() % 2 == 1;
         let address = if moved {
             loopback(3, 0)
@@ -229,7 +229,7 @@ async fn the_gateway_does_not_ask_itself_whatever_is_allowed() {
         "what it says is not looked at"
     );
     assert_eq!(*asked.lock().unwrap(), ["moves.example"; 2]);
-    // The same two without the guard.
+    // The same two targets without the guard.
     for host in ["127.0.0.1", "gateway.example"] {
         assert!(ask(&open, host).await.is_ok(), "{host}");
     }
@@ -315,7 +315,7 @@ async fn a_connection_that_spoke_no_proper_http_is_not_used_again() {
         let url = Url::parse(&format!("http://{}/", server.address)).unwrap();
         for _ in 0..3 {
             let request = guarded.request(Method::GET, &url).unwrap();
-            // Some of these never end; what is good gets the time of a busy machine.
+            // Some of these requests never end; valid ones get the time that a busy machine needs.
             let patience = Duration::from_millis(if again { 10_000 } else { 500 });
             let request = request.timeout(patience);
             if let Ok(answer) = guarded.send(request).await {

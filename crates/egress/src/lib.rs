@@ -1,7 +1,7 @@
-//! The guarded HTTP client of the gateway and of the connectors, with the types that it is configured by.
+//! Guarded HTTP client of gateway and connectors, with its configuration types.
 //!
-//! A request is judged three times: by its URL, by every address its name resolves to, and by the
-//! address the connection really has.
+//! A request is checked three times: its URL, every address that its name resolves to, and the peer address of
+//! the connection.
 
 mod address;
 mod allow_rule;
@@ -30,31 +30,31 @@ pub use policy::Refusal;
 pub use reqwest::{Body, RequestBuilder, Response};
 
 const USER_AGENT: &str = concat!("runnel/", env!("CARGO_PKG_VERSION"));
-// A connection that nobody uses is closed after this. Sooner than by most servers, which close theirs after five
-// seconds or more: a request that crosses their farewell is lost, and a POST of a run is not sent twice. A name is
-// resolved and judged again when the next one is made. One in use goes on to the address that it was judged by.
+// Idle connections close after this time, sooner than most servers close theirs (five seconds or more): a
+// request that crosses the server's close is lost, and a run's POST is not repeated. Each new connection
+// resolves and checks its name again. A connection in use keeps its checked address.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 const MOST_IDLE_PER_HOST: usize = 256;
 
-/// Why a request brought no response. Shows no URL: one may hold a secret.
+/// Cause of a request without a response. Contains no URL, because URLs may hold secrets.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
-    /// It was not sent, or its response was not looked at.
+    /// Not sent, or the response was discarded.
     #[error("the request is not allowed: {reason}")]
     Blocked { reason: Refusal },
-    /// Name, connection or TLS: nothing was sent.
+    /// Name resolution, connection or TLS failed: nothing was sent.
     #[error("could not connect")]
     Connect(#[source] reqwest::Error),
-    /// The time that the caller gave the request is over.
+    /// The caller's timeout expired.
     #[error("no response in time")]
     Timeout,
-    /// The connection broke, or what came was no HTTP.
+    /// The connection broke, or the response was not HTTP.
     #[error("the exchange failed")]
     Io(#[source] reqwest::Error),
 }
 
 impl EgressError {
-    /// Whether nothing was sent because no connection came about.
+    /// True when no connection was established, so that nothing was sent.
     pub fn is_connect(&self) -> bool {
         matches!(self, Self::Connect(_))
     }
@@ -82,7 +82,7 @@ impl From<reqwest::Error> for EgressError {
     }
 }
 
-// The resolver's answer comes back as one of the causes.
+// The resolver's error is one of the causes.
 fn refusal_in(error: &reqwest::Error) -> Option<Refusal> {
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
     while let Some(error) = cause {
@@ -94,7 +94,7 @@ fn refusal_in(error: &reqwest::Error) -> Option<Refusal> {
     None
 }
 
-/// The guarded client: no redirect, no proxy, no cookie, no decompression, no total timeout.
+/// Guarded client: no redirects, proxies, cookies, decompression or total timeout.
 #[derive(Clone, Debug)]
 pub struct Egress {
     client: Client,
@@ -105,8 +105,8 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// A client that reaches public HTTPS and what `allow` opens. `connect_timeout` covers name
-    /// resolution, connection and TLS; any other deadline is the caller's.
+    /// Client for public HTTPS and the targets of `allow`. `connect_timeout` covers name resolution, connection
+    /// and TLS; other timeouts are the caller's.
     pub fn new(allow: Vec<AllowRule>, connect_timeout: Duration) -> Result<Self, EgressError> {
         Self::with_lookup(allow, connect_timeout, Lookup::of_the_system())
     }
@@ -127,28 +127,27 @@ impl Egress {
         })
     }
 
-    /// Refuses, whatever is allowed, where this process listens itself: nobody shall make the gateway
-    /// ask the gateway. May be said of several. An unspecified address stands for every address of the machine.
+    /// Blocks the process's own listen address regardless of `allow`, so that the gateway cannot call itself.
+    /// May be called several times. An unspecified address stands for every address of the machine.
     #[must_use]
     pub fn refusing_own(mut self, listen: SocketAddr) -> Self {
         self.own.push(OwnAddress(listen));
         self
     }
 
-    /// Judges a URL that somebody wants to register. A name is not resolved yet.
+    /// Checks a URL at registration. Names are not resolved yet.
     pub fn check_url(&self, raw: &str) -> Result<Url, EgressError> {
         let url = self.policy.check_text(raw)?;
         self.check_own_address(&url)?;
         Ok(url)
     }
 
-    /// Whether a line of `egress.allow` opens the place of this URL.
+    /// True when a rule of `egress.allow` matches this URL.
     pub fn is_opened(&self, url: &Url) -> bool {
         self.policy.is_opened(url)
     }
 
-    /// Whether a URL may not be asked without a line of `egress.allow` more: for its scheme, its port, or where
-    /// it leads now.
+    /// True when a URL needs a further rule of `egress.allow`, because of its scheme, port or current address.
     pub async fn needs_rule(&self, url: &Url) -> bool {
         if self.policy.check_url(url).is_err() {
             return true;
@@ -157,20 +156,19 @@ impl Egress {
             return false;
         };
         let lookup = tokio::time::timeout(self.connect_timeout, self.lookup.addresses(name)).await;
-        // A name that leads nowhere is the connection's failure.
+        // An unresolvable name fails later, at the connection.
         let addresses = lookup.ok().and_then(Result::ok).unwrap_or_default();
         self.policy.check_resolved(name, &addresses).is_err()
     }
 
-    /// Starts a request, if the URL may be asked.
+    /// Starts a request if the URL is allowed.
     pub fn request(&self, method: Method, url: &Url) -> Result<RequestBuilder, EgressError> {
         self.policy.check_url(url)?;
         self.check_own_address(url)?;
         Ok(self.client.request(method, url.clone()))
     }
 
-    /// Sends a request of [`Egress::request`]. What comes back comes from an address that is
-    /// allowed; its body has not been read yet.
+    /// Sends a request of [`Egress::request`]. The response comes from an allowed address; its body is unread.
     pub async fn send(&self, request: RequestBuilder) -> Result<Response, EgressError> {
         let request = request.build()?;
         self.check_own_name(request.url()).await?;
@@ -194,7 +192,7 @@ impl Egress {
         }
     }
 
-    // The client's resolver hears no port, and most names at our port are other machines.
+    // The resolver does not know the port, and most names at our port are other machines.
     async fn check_own_name(&self, url: &Url) -> Result<(), EgressError> {
         let (Some(name), Some(port)) = (url.domain(), url.port_or_known_default()) else {
             return Ok(());
@@ -204,7 +202,7 @@ impl Egress {
         }
         let lookup = tokio::time::timeout(self.connect_timeout, self.lookup.addresses(name));
         let addresses = lookup.await.map_err(|_| EgressError::Timeout)?;
-        // A name that leads nowhere is the connection's failure.
+        // An unresolvable name fails later, at the connection.
         let addresses = addresses.unwrap_or_default();
         let is_own = |address: &SocketAddr| self.is_own(SocketAddr::new(address.ip(), port));
         if addresses.iter().any(is_own) {
@@ -232,8 +230,8 @@ fn build_client(
         .pool_idle_timeout(IDLE_TIMEOUT)
         .pool_max_idle_per_host(MOST_IDLE_PER_HOST)
         .tcp_nodelay(true)
-        // A request has a connection of its own: those of HTTP/2 share one, and wait unseen once it has as many as
-        // the other side takes.
+        // One connection per request: HTTP/2 requests share one and queue invisibly at the server's stream
+        // limit.
         .http1_only()
         .build()
 }
@@ -254,7 +252,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// Answers every request with the same bytes (nothing: not at all) and counts them.
+    /// Answers every request with the same bytes (none: no response) and counts requests.
     struct TestServer {
         address: SocketAddr,
         requests: Arc<AtomicUsize>,
@@ -347,7 +345,7 @@ mod tests {
         }
     }
 
-    /// Many that shared a connection would wait for each other.
+    /// Requests on a shared connection would wait for each other.
     #[tokio::test]
     async fn no_server_is_offered_a_connection_that_requests_share() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -366,7 +364,7 @@ mod tests {
         };
         let (hello, refused) = tokio::join!(greeted, egress.send(request));
         assert!(refused.is_err());
-        // The protocols that a greeting of TLS lists: the length of all, then each behind its own.
+        // Protocols in the TLS client hello: total length, then each with its own length.
         let only = b"\x00\x09\x08http/1.1";
         assert!(hello.windows(only.len()).any(|part| part == only));
     }
@@ -394,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_proxy_of_the_environment_is_not_taken() {
-        // A client with a proxy, also the environment's, shows it.
+        // A client with a proxy, also from the environment, would show it.
         assert!(!format!("{:?}", egress(&[])).contains("prox"));
     }
 
@@ -404,7 +402,7 @@ mod tests {
         let url = format!("http://localhost:{}/", server.address.port());
         let guarded = egress(&[]);
 
-        // The URL alone would have been refused; here the resolver has to.
+        // The URL alone would have been rejected; here the resolver has to.
         assert!(
             guarded
                 .request(Method::GET, &Url::parse(&url).unwrap())
@@ -438,7 +436,7 @@ mod tests {
             assert!(matches!(refused, EgressError::Blocked { .. }), "{host}");
             assert_eq!(server.count(), 0);
         }
-        // And if it did, the response would not be looked at.
+        // The response is discarded as well.
         let refused = egress.send(egress.client.get(server.url())).await;
         assert_eq!(reason(refused), Refusal::Peer);
     }
@@ -481,7 +479,7 @@ mod tests {
     #[tokio::test]
     async fn a_name_that_does_not_exist_is_a_failure_to_connect() {
         let egress = egress(&[]);
-        // A label this long is refused without asking a name server.
+        // A label of this length is rejected without a DNS query.
         let url = Url::parse(&format!("https://{}.invalid/", "a".repeat(64))).unwrap();
         let request = egress.request(Method::GET, &url).unwrap();
         assert!(egress.send(request).await.unwrap_err().is_connect());

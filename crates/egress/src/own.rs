@@ -1,24 +1,24 @@
-//! Where this process listens itself.
+//! Detection of the process's own listen address.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-/// The address that the gateway listens on.
+/// Listen address of the gateway.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnAddress(pub(super) SocketAddr);
 
 impl OwnAddress {
-    /// Whether a connection to `address` would come back to us.
+    /// True when a connection to `address` would reach this process.
     pub(super) fn is_at(self, address: SocketAddr) -> bool {
         if address.port() != self.0.port() {
             return false;
         }
         let (ours, theirs) = (self.0.ip().to_canonical(), address.ip().to_canonical());
-        // The kernel takes the unspecified address for loopback.
+        // The kernel routes the unspecified address to loopback.
         theirs == ours || theirs.is_unspecified() || (ours.is_unspecified() && is_here(theirs))
     }
 }
 
-/// Whether an address is one of this machine's: only those can be bound.
+/// True for an address of this machine: only those can be bound.
 fn is_here(address: IpAddr) -> bool {
     address.is_loopback() || UdpSocket::bind((address, 0)).is_ok()
 }

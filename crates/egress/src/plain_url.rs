@@ -1,10 +1,10 @@
-//! URLs that go where they seem to go.
+//! URLs that every parser reads alike.
 
 use url::Url;
 
 const MOST_BYTES: usize = 2048;
 
-/// Why a URL was refused. Does not repeat it.
+/// Cause of a rejected URL. Does not contain it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlainUrlError {
     #[error("is not an absolute http or https URL")]
@@ -24,8 +24,8 @@ pub enum PlainUrlError {
     NotNormal,
 }
 
-/// Reads a URL that parsers cannot disagree about: http or https, printable ASCII, no user name,
-/// no fragment, and written exactly as it is understood (a missing last `/` aside).
+/// Parses an unambiguous URL: http or https, printable ASCII, no user name, no fragment, and written exactly as
+/// parsed (a missing last `/` aside).
 pub fn parse_plain_url(raw: &str) -> Result<Url, PlainUrlError> {
     if raw.len() > MOST_BYTES {
         return Err(PlainUrlError::TooLong);
@@ -45,7 +45,7 @@ pub fn parse_plain_url(raw: &str) -> Result<Url, PlainUrlError> {
     }
 }
 
-/// The part of [`parse_plain_url`] that can still be judged once the text is gone.
+/// The part of [`parse_plain_url`] that works on a parsed URL.
 pub fn check_parsed_url(url: &Url) -> Result<(), PlainUrlError> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(PlainUrlError::Malformed);

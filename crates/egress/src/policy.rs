@@ -1,5 +1,4 @@
-//! Where a request may go: decided from the URL before, from the addresses of a name at resolution,
-//! and from the address of the connection after. Pure.
+//! Egress policy: checks a URL, then the resolved addresses, then the peer address. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +10,7 @@ use super::plain_url::{PlainUrlError, check_parsed_url, parse_plain_url};
 
 const HTTPS_PORT: u16 = 443;
 
-/// Why a request may not leave.
+/// Cause of a blocked request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("the url {0}")]
@@ -40,7 +39,7 @@ impl From<PlainUrlError> for Refusal {
     }
 }
 
-/// The operator's list over the rule that everything else is public HTTPS.
+/// Operator's rules on top of "public HTTPS only".
 #[derive(Debug)]
 pub(super) struct Policy {
     allow: Vec<AllowRule>,
@@ -51,14 +50,14 @@ impl Policy {
         Self { allow }
     }
 
-    /// Judges a URL as it was written.
+    /// Checks a URL text.
     pub(super) fn check_text(&self, raw: &str) -> Result<Url, Refusal> {
         let url = parse_plain_url(raw)?;
         self.check_url(&url)?;
         Ok(url)
     }
 
-    /// Judges scheme, host and port of a URL. A name is judged again once it is resolved.
+    /// Checks scheme, host and port of a URL. Names are checked again after resolution.
     pub(super) fn check_url(&self, url: &Url) -> Result<(), Refusal> {
         check_parsed_url(url)?;
         let (host, port) = target(url)?;
@@ -77,15 +76,15 @@ impl Policy {
         if port != HTTPS_PORT {
             return Err(Refusal::Port(place));
         }
-        // The resolver hears names without ports: a name that is open anywhere may resolve to
-        // anything, so it must not be asked for elsewhere.
+        // The resolver does not know ports: a name that any rule opens may resolve to any address, so it must
+        // not be used at other ports.
         if url.domain().is_some_and(|name| self.knows_name(name)) {
             return Err(Refusal::OtherPort(place));
         }
         Ok(())
     }
 
-    /// Whether a rule opens its place, or may once its name is resolved: it may be one of the operator's own.
+    /// True when a rule matches, or may match after resolution: the name may be one of the operator's.
     pub(super) fn is_opened(&self, url: &Url) -> bool {
         let opens_networks = || {
             let mut rules = self.allow.iter();
@@ -95,7 +94,7 @@ impl Policy {
             || url.domain().is_some() && opens_networks()
     }
 
-    /// Judges all addresses of a name: one bad one spoils them, since any may be dialled.
+    /// Checks all addresses of a name: one forbidden address rejects all, because any may be dialled.
     pub(super) fn check_resolved(
         &self,
         name: &str,
@@ -109,7 +108,7 @@ impl Policy {
         }
     }
 
-    /// Judges where the connection for `url` really went.
+    /// Checks the peer address of the connection for `url`.
     pub(super) fn check_peer(&self, url: &Url, peer: Option<SocketAddr>) -> Result<(), Refusal> {
         let (host, port) = target(url)?;
         let peer = peer.ok_or(Refusal::Peer)?.ip();
@@ -145,7 +144,7 @@ impl Policy {
     }
 }
 
-/// Where a URL goes that holds an address and no name.
+/// Address of a URL with a literal address.
 pub(super) fn literal(url: &Url) -> Option<SocketAddr> {
     let (host, port) = target(url).ok()?;
     address_of(&host).map(|address| SocketAddr::new(address, port))

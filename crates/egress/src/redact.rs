@@ -1,4 +1,4 @@
-//! Secrets taken out of texts that providers send and others will read: errors, logs, audit, previews.
+//! Removes secrets from upstream texts before others read them: errors, logs, audit, previews.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -8,12 +8,12 @@ use regex::Regex;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 
-/// What stands where a secret stood.
+/// Replacement of a secret.
 const REDACTED: &str = "[redacted]";
-/// Shorter values stand in too many texts that are none.
+/// Shorter values occur in too many harmless texts.
 const SHORTEST: usize = 6;
 
-/// What looks like a secret wherever it comes from.
+/// Patterns of common secrets.
 static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
     let patterns = [
         r"(?i)\b(?:bearer|basic)\s+[a-z0-9._~+/=-]{8,}",
@@ -28,21 +28,20 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&patterns.join("|")).expect("the patterns are fixed")
 });
 
-/// The secrets that the gateway itself holds for its providers. Cheap to clone.
+/// Secrets that the gateway holds for its providers. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Redactor {
     known: Arc<[SecretString]>,
 }
 
 impl Redactor {
-    /// Takes these values out wherever they stand, beside what looks like a secret; of a header's value also what stands
-    /// behind the name of a scheme, without it.
+    /// Redacts these values in addition to [`PATTERN`]; of a header value also the credential after its scheme.
     pub fn new(known: impl IntoIterator<Item = SecretString>) -> Self {
         let is_long = |secret: &SecretString| secret.expose_secret().len() >= SHORTEST;
         let known = known.into_iter().flat_map(|secret| {
             let behind = secret.expose_secret().split_once(' ');
             let credential = behind.map(|(_, credential)| credential.trim().into());
-            // The longer one first: it holds the other.
+            // The longer one first, because it contains the other.
             [Some(secret), credential].into_iter().flatten()
         });
         Self {
@@ -50,8 +49,7 @@ impl Redactor {
         }
     }
 
-    /// The text without the values that the gateway holds. What merely looks like a secret stays: for
-    /// results, which are somebody's data.
+    /// Text without the known values. Pattern matches stay: results are user data.
     pub fn redact_known<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut text = Cow::Borrowed(text);
         for secret in self.known.iter() {
@@ -62,12 +60,12 @@ impl Redactor {
         text
     }
 
-    /// Whether one of these values stands in the text.
+    /// True when the text contains a known value.
     pub fn finds_known(&self, text: &str) -> bool {
         matches!(self.redact_known(text), Cow::Owned(_))
     }
 
-    /// [`Redactor::redact_known`] of every text in a value and of every name: rewrites only what holds a secret.
+    /// [`Redactor::redact_known`] on every text and name in a value; rewrites only those with a secret.
     pub fn take_known_out(&self, value: &mut Value) {
         match value {
             Value::String(text) => {
@@ -81,7 +79,7 @@ impl Redactor {
         }
     }
 
-    /// [`Redactor::take_known_out`] of an object.
+    /// [`Redactor::take_known_out`] on an object.
     pub fn take_known_out_of(&self, members: &mut JsonObject) {
         members
             .values_mut()
@@ -94,7 +92,7 @@ impl Redactor {
         }
     }
 
-    /// The text without secrets.
+    /// Text without secrets.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let text = self.redact_known(text);
         match PATTERN.replace_all(&text, REDACTED) {

@@ -1,4 +1,4 @@
-//! Resolves names for the client and refuses those that lead inside.
+//! Name resolution for the client; rejects names with forbidden addresses.
 
 use std::fmt;
 use std::io;
@@ -13,16 +13,16 @@ use super::policy::Policy;
 
 type Answer = BoxFuture<'static, io::Result<Vec<SocketAddr>>>;
 
-/// Who knows the addresses of names.
+/// Resolver function.
 #[derive(Clone)]
 pub(super) struct Lookup(Arc<dyn Fn(&str) -> Answer + Send + Sync>);
 
 impl Lookup {
-    /// The machine's own resolver.
+    /// The operating system's resolver.
     pub(super) fn of_the_system() -> Self {
         Self::by(|name| {
             let name = name.to_owned();
-            // Port 0: the client puts in the port of the URL.
+            // Port 0: the client fills in the URL's port.
             Box::pin(async move { Ok(lookup_host((name.as_str(), 0)).await?.collect()) })
         })
     }
@@ -31,7 +31,7 @@ impl Lookup {
         Self(Arc::new(lookup))
     }
 
-    /// The addresses of a name, each with port 0.
+    /// Addresses of a name, each with port 0.
     pub(super) async fn addresses(&self, name: &str) -> io::Result<Vec<SocketAddr>> {
         (self.0)(name).await
     }
@@ -43,8 +43,7 @@ impl fmt::Debug for Lookup {
     }
 }
 
-/// Judges every address of a name before the first one is dialled. Names only: literal addresses
-/// never come here.
+/// Checks every address of a name before the first is dialled. Literal addresses do not pass through here.
 pub(super) struct GuardedResolver(pub(super) Arc<Policy>, pub(super) Lookup);
 
 impl Resolve for GuardedResolver {

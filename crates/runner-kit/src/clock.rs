@@ -1,4 +1,4 @@
-//! The only place that reads the wall clock. Nothing but the check of signatures needs it.
+//! Wall clock. Only the signature check needs it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,14 +1,14 @@
-//! The bytes of a result stream, as the gateway reads them.
+//! Server-sent events of a result stream.
 
 use bytes::Bytes;
 use protocol::result::AgentRunResult;
 
-/// The first bytes of every stream: the gateway knows that somebody is there.
+/// First bytes of every stream: they tell the gateway that the runner has started.
 pub(crate) const GREETING: Bytes = Bytes::from_static(b": hi\n\n");
-/// A sign of life while a runner thinks.
+/// Heartbeat of a silent runner.
 pub(crate) const HEARTBEAT: Bytes = Bytes::from_static(b": heartbeat\n\n");
 
-/// One result as one server-sent event. A type that would not fit on a line is left to `data` alone.
+/// Result as a server-sent event. A type with line breaks appears only in `data`.
 pub(crate) fn event(result: &AgentRunResult) -> Bytes {
     let data = serde_json::to_string(result).expect("a result holds nothing but JSON");
     let mut frame = String::with_capacity(data.len() + 64);

@@ -1,6 +1,6 @@
-//! The host API: how a run calls back to the gateway (contracts §12).
+//! Host API client of a run (contracts §12).
 //!
-//! Every call ends by the run's deadline. The token is renewed before it ends, for all clones at once.
+//! Every call ends by the run's deadline. The token is renewed before it expires, for all clones at once.
 
 mod assets;
 mod children;
@@ -34,10 +34,10 @@ pub use storage::{Blob, PutCondition, StorageQuery};
 
 use token::{CallTime, Credentials, GatewayClock, Times};
 
-/// Time of a call beyond the wait of the gateway.
+/// Margin of a call beyond the gateway's wait.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// The gateway, as one run sees it. Clones share the token.
+/// Host API of one run. Clones share the token.
 #[derive(Clone, Debug)]
 pub struct Host(Arc<Connection>);
 
@@ -50,29 +50,29 @@ struct Connection {
     credentials: Credentials,
 }
 
-/// What of a conversation's history is wanted; the gateway fills in the rest.
+/// Selection of history items; absent fields take the gateway's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HistoryQuery {
-    /// The run's own conversation; any other is refused.
+    /// Conversation of the run; any other is rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<String>,
-    /// Only items before this one; may stand beside `after_cursor`.
+    /// Only items before this one; may be combined with `after_cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before_cursor: Option<String>,
     /// Only items after this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_cursor: Option<String>,
-    /// At most 100. Fewer come where items are large.
+    /// At most 100. Pages with large items have fewer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<Direction>,
-    /// With `attachment_refs`; else they are empty.
+    /// Includes `attachment_refs`; empty otherwise.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub include_attachments: bool,
 }
 
-/// Which way a page reads. History reads backward unless told otherwise.
+/// Reading direction of a page. Default: backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -86,18 +86,18 @@ impl Host {
         &self.0.base_url
     }
 
-    /// The run token, renewed if it is due: for a client of the host API that the kit does not have. A secret.
+    /// Run token, renewed when due: for a host API client outside of the kit. A secret.
     pub async fn token(&self) -> String {
         self.renew_token_if_due().await;
         self.0.credentials.token()
     }
 
-    /// The run's context again, as it was sent.
+    /// Fetches the run's context again, as it was dispatched.
     pub async fn context(&self) -> Result<AgentRunContext, HostError> {
         self.get(&["context"]).await
     }
 
-    /// The run's own row in the ledger: its status, and whether it was asked to stop.
+    /// Fetches the run's record: status and cancel request.
     pub async fn run(&self) -> Result<AgentRun, HostError> {
         self.get(&["run"]).await
     }
@@ -114,7 +114,7 @@ impl Host {
         }
     }
 
-    /// Writes a state entry, whatever was there; answers the new version.
+    /// Writes a state entry without a condition; returns the new version.
     pub async fn state_put(
         &self,
         scope: StateScope,
@@ -132,7 +132,7 @@ impl Host {
         Ok(answer.version)
     }
 
-    /// Writes a state entry that still has `version`; otherwise fails with `conflict`.
+    /// Writes a state entry at `version`; fails with `conflict` at another one.
     pub async fn state_put_if_version(
         &self,
         scope: StateScope,
@@ -164,7 +164,7 @@ impl Host {
         }
     }
 
-    /// The keys of a scope that begin with `prefix`, in byte order, at most `limit`.
+    /// Keys of a scope with `prefix`, in byte order, at most `limit`.
     pub async fn state_list(
         &self,
         scope: StateScope,
@@ -182,14 +182,14 @@ impl Host {
         self.answer(request.query(&Query { prefix, limit })).await
     }
 
-    /// A page of the conversation's transcript. `next_cursor` goes on in the page's direction,
-    /// `prev_cursor` turns back.
+    /// Page of the conversation's transcript. `next_cursor` continues in the page's direction, `prev_cursor`
+    /// reverses it.
     pub async fn history(&self, query: &HistoryQuery) -> Result<Page<TranscriptItem>, HostError> {
         let request = self.request(Method::GET, &["history"]).await?;
         self.answer(request.query(query)).await
     }
 
-    /// What the conversation's transcript says about a query, newest first.
+    /// Searches the conversation's transcript, newest first.
     pub async fn search_history(
         &self,
         search: &HistorySearch,
@@ -198,7 +198,7 @@ impl Host {
         self.answer(request.json(search)).await
     }
 
-    /// Renews the token now, for all clones. Calls do so by themselves once it is near its end.
+    /// Renews the token for all clones. Calls do this automatically near its expiry.
     pub async fn renew_token(&self) -> Result<(), HostError> {
         let request = self.authorized(Method::POST, &["token"])?;
         let answer = self.send(request.json(&serde_json::json!({}))).await?;
@@ -209,7 +209,7 @@ impl Host {
         Ok(())
     }
 
-    /// Renews the token whenever it is near its end, for as long as this is polled.
+    /// Renews the token near its expiry while polled.
     pub(crate) async fn keep_token_fresh(&self) -> std::convert::Infallible {
         loop {
             let Connection {
@@ -237,7 +237,7 @@ impl Host {
             return;
         }
         if let Err(error) = self.renew_token().await {
-            // The token still holds for a while; a call that finds it ended says so itself.
+            // The token is still valid for a while; a call with an expired one reports it.
             tracing::warn!(code = error.code, "the run token could not be renewed");
         }
     }
@@ -260,9 +260,9 @@ impl Host {
             .bearer_auth(self.0.credentials.token()))
     }
 
-    /// Each part of the path is one segment, percent-encoded, slashes included.
+    /// Each part of `path` is one segment, percent-encoded, slashes included.
     fn url(&self, path: &[&str]) -> Result<Url, HostError> {
-        // A segment of dots alone would climb out of the path, encoded or not.
+        // Dot segments would leave the path, even encoded.
         if let Some(bad) = path.iter().find(|part| matches!(**part, "" | "." | "..")) {
             return Err(HostError::invalid_argument(format!("`{bad}` is no key")));
         }
@@ -283,7 +283,7 @@ impl Host {
         client::send(request, self.0.times.call_time(self.0.clock.now())).await
     }
 
-    /// The answer of a call that waits for somebody else, who may take all of the run's time.
+    /// Response of a call that may take the rest of the run.
     async fn long_answer<T: DeserializeOwned>(
         &self,
         request: RequestBuilder,
@@ -291,7 +291,7 @@ impl Host {
         client::read_json(self.send_long(request).await?).await
     }
 
-    /// The answer of a call that the gateway holds open for `wait_seconds`.
+    /// Response of a call that the gateway holds for `wait_seconds`.
     async fn polled<T: DeserializeOwned>(
         &self,
         request: RequestBuilder,

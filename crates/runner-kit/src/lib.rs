@@ -65,7 +65,7 @@
 //! }
 //! ```
 
-pub mod runner; // start here: what an author writes
+pub mod runner; // start here: the trait of a runner
 
 pub mod results;
 pub mod stream;

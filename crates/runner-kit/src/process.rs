@@ -1,4 +1,4 @@
-//! The frame of a runner's process: its health from outside, and the signal that stops it.
+//! Health check and stop signal of a runner's process.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The longest time that a healthy service takes to answer.
+/// Timeout of the health check.
 const HEALTH_TIME: Duration = Duration::from_secs(3);
 
-/// Asks the service that listens on that address, from the same machine. For health checks of containers. Blocks for
-/// some seconds at most.
+/// Checks the service at this address on the same machine: for container health checks. Blocks for at most a few
+/// seconds.
 pub fn is_healthy(mut listen: SocketAddr) -> bool {
     if listen.ip().is_unspecified() {
         listen.set_ip(Ipv4Addr::LOCALHOST.into());
@@ -26,7 +26,7 @@ pub fn is_healthy(mut listen: SocketAddr) -> bool {
     asked().unwrap_or(false)
 }
 
-/// Returns on Ctrl-C, and on the signal that ends a service.
+/// Returns on Ctrl-C or SIGTERM.
 pub async fn asked_to_stop() -> io::Result<()> {
     let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {

@@ -1,4 +1,4 @@
-//! Results, ready to be sent. The kit fills in `run_id` and `sequence`, so these leave them empty.
+//! Constructors of results. The kit fills in `run_id` and `sequence`.
 
 use protocol::JsonObject;
 use protocol::message::{LlmTokenUsage, Message, MessageChunk, MessageContent};
@@ -22,7 +22,7 @@ pub fn custom(kind: impl Into<String>, data: JsonObject) -> AgentRunResult {
     }
 }
 
-/// `message.delta`: the next piece of the assistant's text.
+/// `message.delta`: next piece of the assistant's text.
 pub fn delta(text: impl Into<String>) -> AgentRunResult {
     let chunk = MessageChunk {
         role: "assistant".to_owned(),
@@ -32,7 +32,7 @@ pub fn delta(text: impl Into<String>) -> AgentRunResult {
     known(ResultType::MessageDelta, &MessageDeltaPayload { chunk })
 }
 
-/// `message.completed`: the assistant's whole text.
+/// `message.completed`: complete text of the assistant.
 pub fn completed(text: impl Into<String>) -> AgentRunResult {
     message_completed(Message::text("assistant", text), Vec::new())
 }
@@ -45,7 +45,7 @@ pub fn message_completed(message: Message, file_ids: Vec<String>) -> AgentRunRes
     )
 }
 
-/// `state.updated`: asks the gateway to store the value.
+/// `state.updated`: requests the gateway to store the value.
 pub fn state_updated(
     scope: StateScope,
     key: impl Into<String>,
@@ -59,7 +59,7 @@ pub fn state_updated(
     known(ResultType::StateUpdated, &payload)
 }
 
-/// `processor.log`: for the ledger only.
+/// `processor.log`: ledger only.
 pub fn log(text: impl Into<String>) -> AgentRunResult {
     known(
         ResultType::ProcessorLog,
@@ -70,13 +70,13 @@ pub fn log(text: impl Into<String>) -> AgentRunResult {
     )
 }
 
-/// `run.completed`: the terminal of a run that went well.
+/// `run.completed`: terminal result of a successful run.
 pub fn run_completed() -> AgentRunResult {
     run_completed_because("stop")
 }
 
-/// `run.completed` with why there is no more: `stop`, `length` (the model had no tokens left), `content_filter`, or
-/// the runner's own word.
+/// `run.completed` with a finish reason: `stop`, `length` (token limit), `content_filter`, or a value of the
+/// runner.
 pub fn run_completed_because(finish_reason: impl Into<String>) -> AgentRunResult {
     let payload = RunCompletedPayload {
         finish_reason: finish_reason.into(),
@@ -86,7 +86,7 @@ pub fn run_completed_because(finish_reason: impl Into<String>) -> AgentRunResult
     known(ResultType::RunCompleted, &payload)
 }
 
-/// `run.completed` with whether the task is done: a parent run reads it of its child runs.
+/// `run.completed` with the outcome of the task, for the parent run.
 pub fn run_completed_with_outcome(
     finish_reason: impl Into<String>,
     outcome: RunOutcome,
@@ -99,7 +99,7 @@ pub fn run_completed_with_outcome(
     known(ResultType::RunCompleted, &payload)
 }
 
-/// `run.completed` with the tokens that the run used.
+/// `run.completed` with the run's token usage.
 pub fn run_completed_with_usage(usage: LlmTokenUsage) -> AgentRunResult {
     AgentRunResult {
         usage: Some(usage),
@@ -107,7 +107,7 @@ pub fn run_completed_with_usage(usage: LlmTokenUsage) -> AgentRunResult {
     }
 }
 
-/// `run.failed`: the terminal of a run that did not go well.
+/// `run.failed`: terminal result of a failed run.
 pub fn run_failed(
     code: impl Into<String>,
     message: impl Into<String>,

@@ -1,4 +1,4 @@
-//! What an author of a runner writes.
+//! Trait of a runner, and its run.
 
 use futures_util::stream::BoxStream;
 use protocol::context::AgentRunContext;
@@ -9,27 +9,27 @@ use tokio_util::sync::CancellationToken;
 use crate::host::{Host, HostError};
 use crate::results;
 
-/// The code of a run that stopped because it was asked to.
+/// Code of a cancelled run.
 pub const CANCELLED: &str = "cancelled";
-/// The code of a run that stopped because its runner's server does. The kit sets it in the place of [`CANCELLED`].
+/// Code of a run that ended because the server stops. The kit sets it in place of [`CANCELLED`].
 pub const SHUTDOWN: &str = "runner.shutdown";
-/// The code of a run whose runner panicked or gave up with an unnamed error.
+/// Code of a run whose runner panicked or returned an error without a code.
 pub const EXCEPTION: &str = "runner.exception";
 
-/// The results of one run, in order. The kit fills in run id and sequence.
+/// Results of one run, in order. The kit fills in run id and sequence.
 pub type ResultStream = BoxStream<'static, Result<AgentRunResult, RunError>>;
 
 /// An agent behind the runner API.
 pub trait Runner: Send + Sync + 'static {
-    /// Who the runner is and the most it may be granted. Asked once, when the router is built.
+    /// Manifest: identity and requested permissions. Read once, when the router is built.
     fn manifest(&self) -> AgentRunnerManifest;
 
-    /// Executes one run. The stream is dropped where it stands once the gateway closes the socket.
+    /// Executes one run. The stream is dropped when the gateway closes the connection.
     ///
-    /// After the first terminal nothing is read from the stream. A stream that ends without one
-    /// has completed, or was cancelled if the run's token fired; an error or a panic fails the run.
-    /// What ends as cancelled because the server stops ends as [`SHUTDOWN`].
-    /// [`stream()`](crate::stream()) makes the stream out of a plain async block.
+    /// Nothing is read after the first terminal result. A stream that ends without one counts as completed, or
+    /// as cancelled if the run's token fired; an error or a panic fails the run. A run that is cancelled because
+    /// the server stops ends as [`SHUTDOWN`]. [`stream()`](crate::stream()) builds the stream from an async
+    /// block.
     fn run(&self, run: Run) -> ResultStream;
 }
 
@@ -37,20 +37,20 @@ pub trait Runner: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Run {
     pub context: AgentRunContext,
-    /// Calls back to the gateway, with this run's token.
+    /// Host API with this run's token.
     pub host: Host,
-    /// Fires when the gateway cancels the run, when the server stops, and once the run is over.
+    /// Fires when the gateway cancels the run, when the server stops, and after the run's end.
     pub cancel: CancellationToken,
 }
 
 impl Run {
-    /// Waits for `work`, unless the run is cancelled first.
+    /// Awaits `work`, or returns an error when the run is cancelled first.
     pub async fn until_cancelled<T>(&self, work: impl Future<Output = T>) -> Result<T, RunError> {
         let done = self.cancel.run_until_cancelled(work).await;
         done.ok_or_else(RunError::cancelled)
     }
 
-    /// Fails once the run was cancelled: for use between two steps that do not wait.
+    /// Fails after a cancel: for use between two steps that do not wait.
     pub fn check_cancelled(&self) -> Result<(), RunError> {
         if self.cancel.is_cancelled() {
             Err(RunError::cancelled())
@@ -60,20 +60,20 @@ impl Run {
     }
 }
 
-/// Why a run ends with `run.failed`. Code and message reach the user.
+/// Error of a failed run. Code and message reach the user.
 #[derive(Debug, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct RunError {
     pub code: String,
     pub message: String,
-    /// True when the same event may well succeed a second time.
+    /// True when the same event may succeed in a second run.
     pub retryable: bool,
     #[source]
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 impl RunError {
-    /// A failure with the runner's own code.
+    /// Error with the runner's own code.
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             code: code.into(),
@@ -83,7 +83,7 @@ impl RunError {
         }
     }
 
-    /// An error that has no code of its own: `runner.exception`, under the error's text.
+    /// Error without a code: `runner.exception` with the error's text.
     pub fn exception(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         let error = error.into();
         let failure = Self::new(EXCEPTION, error.to_string());
@@ -93,18 +93,18 @@ impl RunError {
         }
     }
 
-    /// The run was asked to stop.
+    /// Error of a cancelled run.
     pub fn cancelled() -> Self {
         Self::new(CANCELLED, "the run was cancelled")
     }
 
-    /// The run stops because its runner does: nobody has asked for it.
+    /// Error of a run that ends because the server stops.
     pub(crate) fn shutdown() -> Self {
         let message = "the runner was stopped while the run was going on: post the event again";
         Self::new(SHUTDOWN, message).retryable()
     }
 
-    /// The same failure, worth another try.
+    /// Marks the error as retryable.
     #[must_use]
     pub fn retryable(self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! The runner API over HTTP: discovery, runs, cancellation, health (protocol §1).
+//! Runner API over HTTP: discovery, runs, cancellation, health (protocol §1).
 
 mod body;
 mod live;
@@ -36,15 +36,15 @@ use replay::SeenIds;
 use serve::Stop;
 use signed::SignedAt;
 
-/// What may be set; the defaults suit a runner behind any gateway.
+/// Server options; the defaults suit a runner behind any gateway.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How long a stream may be silent before a comment is sent. The gateway gives up after 60 s.
+    /// Interval of heartbeats on a silent stream. The gateway times out after 60 s.
     pub heartbeat: Duration,
-    /// Runs at one time. One more is refused with 503 and `Retry-After`, which the gateway obeys.
+    /// Limit of concurrent runs. Beyond it the server responds 503 with `Retry-After`, which the gateway obeys.
     pub live_runs: usize,
-    /// The largest request body, in bytes. The gateway takes envelopes of 1 MiB and tells their text twice; state,
-    /// schemas of tools and configuration come on top.
+    /// Limit of a request body, in bytes. The gateway accepts events of 1 MiB and repeats their text; state,
+    /// tool schemas and configuration are added.
     pub body_bytes: usize,
 }
 
@@ -58,12 +58,12 @@ impl Default for Options {
     }
 }
 
-/// The runner API of these runners, at its defaults. Two runners with one id: the first is served.
+/// Router of the runner API with default options. Of two runners with one id, the first is served.
 pub fn router(runners: Vec<Arc<dyn Runner>>, secret: SigningSecret) -> Router {
     router_with(runners, secret, Options::default())
 }
 
-/// The runner API of these runners.
+/// Router of the runner API.
 pub fn router_with(
     runners: Vec<Arc<dyn Runner>>,
     secret: SigningSecret,
@@ -81,7 +81,7 @@ pub fn router_with(
             Arc::clone(&server),
             signed::require_signature,
         ))
-        // The bound is in the middleware, which reads the body whole.
+        // The middleware reads and bounds the body.
         .layer(DefaultBodyLimit::disable())
         .route("/healthz", get(async || "ok\n"))
         .with_state(server)
@@ -125,7 +125,7 @@ impl Server {
     }
 }
 
-/// What the request's middleware leaves for the handlers of runs.
+/// Extensions that the middleware sets for run handlers.
 type Arrival = (Extension<SignedAt>, Option<Extension<Stop>>);
 
 async fn call_single_url(
@@ -183,7 +183,7 @@ async fn start_run(
         host: host.clone(),
         cancel: live.signal().token().clone(),
     };
-    // Asked for inside the stream, so that a panic of `run` itself fails the run too.
+    // Called inside the stream, so that a panic of `run` itself fails the run, too.
     let results = stream::once(async move { runner.run(run) })
         .flatten()
         .boxed();

@@ -1,12 +1,12 @@
-//! What tells a run to stop, and why.
+//! Stop signal of a run, with its cause.
 
 use tokio_util::sync::CancellationToken;
 
-/// A run's token, and why it fires.
+/// Cancellation token of a run, and its cause.
 #[derive(Clone, Debug)]
 pub(crate) struct Signal {
     token: CancellationToken,
-    /// Fires before the token where the gateway cancels the run.
+    /// Fires before the token when the gateway cancels the run.
     asked: CancellationToken,
 }
 
@@ -20,13 +20,13 @@ impl Signal {
         &self.token
     }
 
-    /// The gateway cancels the run.
+    /// Cancels the run for the gateway.
     pub(crate) fn cancel(&self) {
         self.asked.cancel();
         self.token.cancel();
     }
 
-    /// The token has fired and nobody has cancelled the run: the server stops.
+    /// True when the token fired without a cancel: the server stops.
     pub(crate) fn is_shutdown(&self) -> bool {
         self.token.is_cancelled() && !self.asked.is_cancelled()
     }

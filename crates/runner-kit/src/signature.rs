@@ -1,4 +1,4 @@
-//! Signatures after the Standard Webhooks specification.
+//! Signatures of the Standard Webhooks specification.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,18 +9,18 @@ use axum::http::HeaderMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// How far the clock of whoever signs may differ from ours, in seconds.
+/// Tolerated clock difference between signer and verifier, in seconds.
 pub const TOLERANCE_SECONDS: u64 = 300;
 
 const PREFIX: &str = "whsec_";
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
-/// The text is no signing secret. Never says what it held.
+/// Invalid signing secret. The message does not contain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a signing secret is `whsec_` and the base64 of 24 to 64 bytes")]
 pub struct InvalidSecret;
 
-/// Why a request is not from the gateway.
+/// Cause of a rejected signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     #[error("header {0} is missing or not text")]
@@ -35,7 +35,7 @@ pub enum SignatureError {
     Mismatch,
 }
 
-/// The key that a runner endpoint shares with the gateway. Prints nothing of itself.
+/// Shared key of a runner endpoint and the gateway. Its `Debug` output is empty.
 #[derive(Clone)]
 pub struct SigningSecret(hmac::Key);
 
@@ -48,7 +48,7 @@ impl fmt::Debug for SigningSecret {
 impl FromStr for SigningSecret {
     type Err = InvalidSecret;
 
-    /// Reads `whsec_<base64>`.
+    /// Parses `whsec_<base64>`.
     fn from_str(text: &str) -> Result<Self, InvalidSecret> {
         let encoded = text.trim().strip_prefix(PREFIX).ok_or(InvalidSecret)?;
         let bytes = STANDARD.decode(encoded).map_err(|_| InvalidSecret)?;
@@ -60,7 +60,7 @@ impl FromStr for SigningSecret {
     }
 }
 
-/// The three headers of a signed request, as they came.
+/// Three headers of a signed request, unparsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignedHeaders<'a> {
     pub id: &'a str,
@@ -71,7 +71,7 @@ pub struct SignedHeaders<'a> {
 }
 
 impl<'a> SignedHeaders<'a> {
-    /// Takes the three headers out of a request.
+    /// Reads the three headers of a request.
     pub fn of(headers: &'a HeaderMap) -> Result<Self, SignatureError> {
         let text = |name| {
             let value = headers.get(name).and_then(|value| value.to_str().ok());
@@ -84,11 +84,11 @@ impl<'a> SignedHeaders<'a> {
         })
     }
 
-    /// The timestamp, once id and timestamp are well formed and within the tolerance of `now_seconds`.
+    /// Timestamp, if id and timestamp are well formed and within the tolerance of `now_seconds`.
     ///
-    /// Says nothing of the signature: it is what can be refused before the body is read.
+    /// Does not check the signature: it serves to reject requests before their body is read.
     pub fn fresh_timestamp(&self, now_seconds: i64) -> Result<i64, SignatureError> {
-        // A dot in the id could pass for the one that ends it.
+        // A dot in the id could be taken for the separator after it.
         if self.id.is_empty() || self.id.contains('.') {
             return Err(SignatureError::InvalidId);
         }
@@ -110,8 +110,8 @@ impl SigningSecret {
         format!("v1,{}", STANDARD.encode(tag))
     }
 
-    /// Holds when one of the signatures is of exactly this id, timestamp and body. Takes the same
-    /// time whichever byte is wrong.
+    /// Succeeds when one signature matches this id, timestamp and body. Takes the same time for every wrong
+    /// byte.
     pub fn verify(
         &self,
         headers: SignedHeaders<'_>,
@@ -119,7 +119,7 @@ impl SigningSecret {
         now_seconds: i64,
     ) -> Result<(), SignatureError> {
         headers.fresh_timestamp(now_seconds)?;
-        // Made once: a stranger who sends a thousand signatures buys one pass over the body.
+        // Computed once: a request with a thousand signatures costs one pass over the body.
         let expected = self.tag(headers.id, headers.timestamp, body);
         headers
             .signature

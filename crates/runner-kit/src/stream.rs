@@ -1,4 +1,4 @@
-//! From what a runner does to the results that leave it: numbered, and with exactly one terminal.
+//! Result stream of a run: numbered, with exactly one terminal result.
 
 use std::panic::AssertUnwindSafe;
 use std::task::Poll;
@@ -13,20 +13,19 @@ use crate::results;
 use crate::runner::{CANCELLED, ResultStream, RunError};
 use crate::signal::Signal;
 
-/// Where a runner puts its results while it works. A clone may outlive the work, but holds nothing up: what it
-/// sends once the work is done goes nowhere.
+/// Sender of a runner's results. A clone may outlive the work; its later results are dropped.
 #[derive(Clone, Debug)]
 pub struct Results(mpsc::Sender<AgentRunResult>);
 
 impl Results {
-    /// Sends one result. Waits while the gateway is not reading, and no longer than the work goes on.
+    /// Sends one result. Waits while the gateway does not read, at most until the work ends.
     pub async fn send(&self, result: AgentRunResult) {
-        // Nobody reads any more: the run has its terminal, or the work is dropped where it stands.
+        // The receiver is closed: the run has its terminal result, or its work is dropped.
         let _ = self.0.send(result).await;
     }
 }
 
-/// Makes a result stream out of an async block; nothing runs unless the stream is read.
+/// Builds a result stream from an async block; the block runs only while the stream is polled.
 ///
 /// ```
 /// use runner_kit::{ResultStream, Run, results, stream};
@@ -43,9 +42,9 @@ pub fn stream<Work>(work: impl FnOnce(Results) -> Work) -> ResultStream
 where
     Work: Future<Output = Result<(), RunError>> + Send + 'static,
 {
-    // Full after one result: a runner is never further ahead than its reader.
+    // Capacity of one: a runner is at most one result ahead of its reader.
     let (sender, mut sent) = mpsc::channel(1);
-    // Caught here as well, so that what was sent before a panic still arrives.
+    // Panics are caught here, too, so that earlier results still arrive.
     let mut work = Some(
         AssertUnwindSafe(work(Results(sender)))
             .catch_unwind()
@@ -65,7 +64,7 @@ where
             };
             failure = outcome.unwrap_or_else(|_| Err(RunError::panicked())).err();
             work = None;
-            // A clone may outlive the work, waiting for the end of this very stream: it is not waited for.
+            // A clone may wait for the end of this stream; the stream does not wait for it.
             sent.close();
         }
         let waiting = sent.try_recv().ok().map(Ok);
@@ -74,7 +73,7 @@ where
     .boxed()
 }
 
-/// What of `results` goes over the wire: all under `run_id`, numbered from 1, one terminal, at the end.
+/// Results for the wire: all with `run_id`, numbered from 1, with one terminal result at the end.
 pub(crate) fn finish(
     run_id: String,
     signal: Signal,
@@ -111,7 +110,7 @@ async fn next_result(guarded: &mut Guarded, signal: &Signal, run_id: &str) -> Ag
     failure.into_result()
 }
 
-/// Whether a run ends with that as one that was asked to stop.
+/// True for the terminal result of a cancelled run.
 fn is_cancelled(result: &AgentRunResult) -> bool {
     let code = result.data.get("code").and_then(Value::as_str);
     result.kind == ResultType::RunFailed.as_str() && code == Some(CANCELLED)
@@ -126,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// The types that leave, and the code of the failure if there is one. Sequences must be 1..n.
+    /// Checks types of results and the failure code. Sequences must be 1..n.
     async fn check(results: ResultStream, cancelled: bool, expected: &[&str], code: Option<&str>) {
         let signal = Signal::new(CancellationToken::new());
         if cancelled {
@@ -207,7 +206,7 @@ mod tests {
             assert_eq!(sent[0].data["code"], code);
             assert_eq!(sent[0].data["retryable"], code == "runner.shutdown");
         }
-        // What was done before the stop could be heard is done.
+        // Work that finished before the stop signal counts.
         let signal = Signal::new(CancellationToken::new());
         signal.token().cancel();
         let done = stream::iter([Ok(results::run_completed())]).boxed();

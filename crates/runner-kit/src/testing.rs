@@ -1,4 +1,4 @@
-//! For tests of runners: a gateway's host API on a loopback port, and the request that starts a run.
+//! Test helpers for runners: a host API on a loopback port, and a run request.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,12 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::server::serve::serve;
 
-/// The run token that a [`FakeHost`] gives out.
+/// Run token of a [`FakeHost`].
 pub const TOKEN: &str = "test-run-token";
-/// The id of the run of [`run_request`].
+/// Run id of [`run_request`].
 pub const RUN_ID: &str = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61";
 
-/// A host API that records what it is asked and answers what it was told to. Dropping it closes it.
+/// Host API that records calls and returns scripted responses. Dropping it closes it.
 #[derive(Debug)]
 pub struct FakeHost {
     address: SocketAddr,
@@ -31,14 +31,14 @@ pub struct FakeHost {
     _server: JoinSet<io::Result<()>>,
 }
 
-/// One request that the fake host received.
+/// Recorded request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     pub method: Method,
-    /// Path and query behind `/host/v1`, as they came.
+    /// Path and query after `/host/v1`, unparsed.
     pub path: String,
     pub headers: HeaderMap,
-    /// The JSON of the body, null when there was none.
+    /// JSON body; null without one.
     pub body: Value,
 }
 
@@ -55,7 +55,7 @@ enum Answer {
 }
 
 impl FakeHost {
-    /// Listens on a free port. Without an answer of its own, every call gets [`run_record`].
+    /// Listens on a free port. Calls without a scripted response get [`run_record`].
     pub async fn start() -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
@@ -72,23 +72,23 @@ impl FakeHost {
         })
     }
 
-    /// Answers the next call, after those told before, with this.
+    /// Appends a scripted response.
     pub fn answer(&self, status: u16, body: Value) {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         self.push(Answer::Json(status, body));
     }
 
-    /// Leaves the next call without an answer.
+    /// Leaves the next call without a response.
     pub fn stay_silent(&self) {
         self.push(Answer::Silence);
     }
 
-    /// Every call so far.
+    /// Recorded calls.
     pub fn calls(&self) -> Vec<Call> {
         lock(&self.script).calls.clone()
     }
 
-    /// How a run reaches this host. The token ends an hour after `now_seconds`.
+    /// Host access for a run. The token expires an hour after `now_seconds`.
     pub fn access(&self, now_seconds: i64) -> HostAccess {
         HostAccess {
             base_url: format!("http://{}/host/v1", self.address),
@@ -137,7 +137,7 @@ fn lock(script: &Mutex<Script>) -> std::sync::MutexGuard<'_, Script> {
     script.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The answer of `GET /run` for a run that is under way and was not cancelled.
+/// Response of `GET /run` for a live run without a cancel request.
 pub fn run_record() -> Value {
     json!({
         "run_id": RUN_ID, "event_id": "m-1001", "agent_id": "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e62",
@@ -150,7 +150,7 @@ pub fn run_record() -> Value {
     })
 }
 
-/// The request that starts a run of `runner_id` for one message of conversation `c-7`.
+/// Run request to `runner_id` with one message of conversation `c-7`.
 pub fn run_request(
     runner_id: &str,
     text: &str,

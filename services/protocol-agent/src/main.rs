@@ -17,19 +17,19 @@ use tracing_subscriber::EnvFilter;
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
-    /// Where to listen; port 0 takes a free one.
+    /// Listen address; port 0 takes a free port
     #[arg(long, env = "PROTOCOL_AGENT_LISTEN", default_value = "127.0.0.1:9105")]
     listen: SocketAddr,
-    /// A file with the endpoint's signing secret (`whsec_…`); without it, `PROTOCOL_AGENT_SECRET` holds it.
+    /// File with the endpoint's signing secret (`whsec_…`); default: the variable `PROTOCOL_AGENT_SECRET`
     #[arg(long, env = "PROTOCOL_AGENT_SECRET_FILE")]
     secret_file: Option<PathBuf>,
-    /// The id under which the agent is offered.
+    /// Runner id of the agent
     #[arg(long, env = "PROTOCOL_AGENT_RUNNER_ID", default_value = RUNNER_ID)]
     runner_id: RunnerId,
-    /// Asks the agent that listens there whether it is well, and ends: for health checks of containers.
+    /// Checks the health of the agent that listens at the address and exits: for container health checks
     #[arg(long)]
     health: bool,
-    /// What is logged, after the syntax of `tracing_subscriber`.
+    /// Log filter in the syntax of `tracing_subscriber`
     #[arg(long, env = "PROTOCOL_AGENT_LOG", default_value = "info")]
     log: String,
 }
@@ -65,7 +65,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The one line on standard output: where the agent is, for people and for scripts.
+/// Prints the only line on standard output: the agent's address, for people and scripts.
 #[expect(clippy::print_stdout, reason = "the first line says where we listen")]
 fn say(listener: &TcpListener, id: &RunnerId) -> anyhow::Result<()> {
     println!("{id} listening on http://{}", listener.local_addr()?);

@@ -1,4 +1,4 @@
-//! The granted tools, knowledge bases and files, the entry's prompt, and what came while the run works.
+//! Granted tools, knowledge bases and files, the entry's prompt, and steering input.
 
 use protocol::JsonObject;
 use protocol::host_api::{
@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::host::{Blob, Host, HostError, client};
 
 impl Host {
-    /// The prompt that the entry has put together, or `None` when it has none.
+    /// Prompt that the entry has built, or `None`.
     pub async fn prompt(&self) -> Result<Option<Vec<Message>>, HostError> {
         match self.get::<EffectivePrompt>(&["prompt"]).await {
             Err(error) if error.is_not_found() => Ok(None),
@@ -25,14 +25,14 @@ impl Host {
         }
     }
 
-    /// A tool as it was granted, with the schema of its parameters.
+    /// Granted tool with the schema of its parameters.
     pub async fn tool(&self, name: &str) -> Result<ToolDescription, HostError> {
         let detail: ToolDetail = self.get(&["tools", name]).await?;
         Ok(detail.tool)
     }
 
-    /// Calls a tool. It may take all of the run's time. With a `key` (1 to 255 visible characters) the
-    /// tool is called once, however often this is.
+    /// Calls a tool; may take the rest of the run. With a `key` (1 to 255 visible characters) the gateway
+    /// executes the call once for all retries.
     pub async fn call_tool(
         &self,
         name: &str,
@@ -49,8 +49,8 @@ impl Host {
         Ok(called.result)
     }
 
-    /// Calls a tool once under a key (1 to 255 visible characters) that the runs of `scope` share. A repeated call
-    /// answers with the stored result. [`KeyScope::Conversation`] needs a run with a conversation.
+    /// Calls a tool once under a key (1 to 255 visible characters) that the runs of `scope` share. A repeated
+    /// call gets the stored result. [`KeyScope::Conversation`] needs a run with a conversation.
     pub async fn call_tool_once(
         &self,
         name: &str,
@@ -65,7 +65,7 @@ impl Host {
         self.long_answer(call.json(&CallTool { parameters })).await
     }
 
-    /// What a knowledge base knows about a query, the closest first.
+    /// Passages of a knowledge base for a query, best first.
     pub async fn retrieve(
         &self,
         kb_id: &str,
@@ -78,7 +78,7 @@ impl Host {
         Ok(found.results)
     }
 
-    /// Takes what was sent to the conversation while the run works, oldest first; 1 to 100 items.
+    /// Takes events that steer this run, oldest first; 1 to 100 items.
     pub async fn pull_steering(
         &self,
         mode: SteeringMode,
@@ -103,7 +103,7 @@ impl Host {
         self.long_answer(call.body(file.bytes)).await
     }
 
-    /// What is known of a file, or `None` when there is none.
+    /// Metadata of a file, or `None`.
     pub async fn artifact(&self, id: &str) -> Result<Option<ArtifactMetadata>, HostError> {
         match self.get(&["artifacts", id]).await {
             Err(error) if error.is_not_found() => Ok(None),
@@ -111,7 +111,7 @@ impl Host {
         }
     }
 
-    /// The bytes of a file from `first` to `last`, both included; at most 16 MiB at a time.
+    /// Bytes of a file from `first` to `last`, inclusive; at most 16 MiB per call.
     pub async fn read_artifact(
         &self,
         id: &str,

@@ -10,14 +10,15 @@ use crate::host::interactions::{MOST_FAILURES, PAUSE, POLL_SECONDS};
 use crate::host::{Host, HostError, RunEventsQuery};
 
 impl Host {
-    /// Starts a child run. The same `idempotency_key` answers with the same child run; with another request it is a
-    /// conflict ([`HostError::is_conflict`]).
+    /// Starts a child run. The same `idempotency_key` returns the same child run; with another request the call
+    /// fails as a conflict ([`HostError::is_conflict`]).
     pub async fn spawn_child(&self, request: &ChildRunRequest) -> Result<ChildRun, HostError> {
         let call = self.request(Method::POST, &["child-runs"]).await?;
         self.answer(call.json(request)).await
     }
 
-    /// A child run, or `None` when this run may see none of that id. Waits for its end for `wait_seconds`, 30 at most.
+    /// Child run, or `None` when this run has no access to the id. Waits up to `wait_seconds`, at most 30, for
+    /// its end.
     pub async fn child_run(
         &self,
         id: &RunId,
@@ -34,8 +35,8 @@ impl Host {
         }
     }
 
-    /// Waits until a child run has ended. Ends with an error at the deadline of this run, and after 30 calls in a row that
-    /// failed. Drop it to give up earlier: the child run goes on until this run ends.
+    /// Waits for the end of a child run. Fails at this run's deadline and after 30 consecutive failed calls.
+    /// Dropping it stops the wait only: the child run continues until this run ends.
     pub async fn wait_for_child(&self, id: &RunId) -> Result<ChildRun, HostError> {
         let mut failures = 0;
         loop {
@@ -52,7 +53,7 @@ impl Host {
         }
     }
 
-    /// A page of the ledger of a child run.
+    /// Page of a child run's ledger.
     pub async fn child_events(
         &self,
         id: &RunId,
@@ -64,7 +65,7 @@ impl Host {
         self.answer(call.query(query)).await
     }
 
-    /// Asks a child run to end. `reason` (1 to 500 characters) becomes its `status_reason`.
+    /// Requests the end of a child run. `reason` (1 to 500 characters) becomes its `status_reason`.
     pub async fn cancel_child(&self, id: &RunId, reason: &str) -> Result<ChildRun, HostError> {
         let call = self
             .request(Method::POST, &["child-runs", &id.to_string(), "cancel"])

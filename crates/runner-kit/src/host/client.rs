@@ -1,4 +1,4 @@
-//! The one HTTP client of the kit, and what is done with an answer.
+//! HTTP client of the kit, and its response handling.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::host::token::{CallTime, Credentials, GatewayClock, Times};
 use crate::host::{Connection, Host};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The default time of a call; the run's deadline may leave less.
+/// Default timeout of a call; the run's deadline may be sooner.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// More than any answer of the host API has.
+/// Limit of a response; the host API stays below it.
 const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
-/// Connections to gateways, shared by the runs of a server. It knows no proxy and follows no redirect.
+/// Connection pool to gateways, shared by the runs of a server. Uses no proxy and follows no redirect.
 #[derive(Clone, Debug)]
 pub struct HostClient {
-    /// Absent when the system gave us no means to open connections.
+    /// Absent when the operating system provided no TLS roots or sockets.
     client: Option<Client>,
     call_timeout: Duration,
 }
@@ -33,7 +33,7 @@ impl Default for HostClient {
 }
 
 impl HostClient {
-    /// A client without connections. If none can be made, each call says so.
+    /// Client without open connections. If none can be built, each call returns the error.
     #[expect(
         clippy::disallowed_methods,
         reason = "the one place where the kit makes its client"
@@ -43,7 +43,8 @@ impl HostClient {
             .no_proxy()
             .redirect(redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
-            // Streams of models that shared a connection would wait for each other behind a proxy that takes so many.
+            // On a shared connection, model streams would wait for each other behind a proxy with a low stream
+            // limit.
             .http1_only()
             .build()
             .inspect_err(|error| tracing::error!(error = %error, "no HTTP client can be made"))
@@ -54,7 +55,7 @@ impl HostClient {
         }
     }
 
-    /// The same connections, another default for the time of a call.
+    /// Same pool with another default timeout.
     #[must_use]
     pub fn with_call_timeout(self, call_timeout: Duration) -> Self {
         Self {
@@ -63,8 +64,8 @@ impl HostClient {
         }
     }
 
-    /// The gateway as the run of this access sees it. `now_seconds` is what the gateway's clock
-    /// says at this moment: ours may differ.
+    /// Host API for a run's access. `now_seconds` is the current time of the gateway's clock, which may differ
+    /// from ours.
     pub fn host(&self, access: HostAccess, deadline_at: Option<f64>, now_seconds: i64) -> Host {
         Host(Arc::new(Connection {
             client: self.clone(),
@@ -80,7 +81,7 @@ impl HostClient {
     }
 }
 
-/// Sends a request and lets only 2xx pass. The time holds for the whole answer, its body included.
+/// Sends a request; responses outside of 2xx are errors. The timeout includes the body.
 pub(super) async fn send(request: RequestBuilder, time: CallTime) -> Result<Response, HostError> {
     let time = match time {
         CallTime::Over => return Err(HostError::deadline_exceeded()),
@@ -102,7 +103,7 @@ pub(super) async fn send(request: RequestBuilder, time: CallTime) -> Result<Resp
     }
 }
 
-/// The JSON of an answer.
+/// Parses a JSON response.
 pub(super) async fn read_json<T: DeserializeOwned>(answer: Response) -> Result<T, HostError> {
     let body = read(answer).await?;
     serde_json::from_slice(&body).map_err(HostError::unreadable_answer)

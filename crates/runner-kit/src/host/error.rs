@@ -1,4 +1,4 @@
-//! Why a call of the host API failed.
+//! Errors of host API calls.
 
 use std::error::Error;
 
@@ -10,15 +10,15 @@ use serde_json::Value;
 const INVALID_ANSWER: &str = "callback.invalid_answer";
 const ANSWER_TOO_LARGE: &str = "answer_too_large";
 
-/// A failed call. `code` is the gateway's own (`not_found`, `unauthorized`, `cancelled`, …), or
-/// one of the kit's: `callback.unreachable`, `callback.timeout`, `callback.http_error`,
-/// `callback.invalid_answer`; `deadline_exceeded` also when the run's time was over before the call.
+/// Failed call. `code` comes from the gateway (`not_found`, `unauthorized`, `cancelled`, …) or from the kit:
+/// `callback.unreachable`, `callback.timeout`, `callback.http_error`, `callback.invalid_answer`;
+/// `deadline_exceeded` also when the run's deadline passed before the call.
 #[derive(Debug, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct HostError {
     pub code: String,
     pub message: String,
-    /// True when the same call may well succeed a second time.
+    /// True when a retry may succeed.
     pub retryable: bool,
     pub details: JsonObject,
     #[source]
@@ -26,38 +26,38 @@ pub struct HostError {
 }
 
 impl HostError {
-    /// The thing asked for is absent, or not this run's.
+    /// The object is absent, or outside of the run's grant.
     pub fn is_not_found(&self) -> bool {
         self.code == "not_found"
     }
 
-    /// The run was cancelled: nothing but state writes is open to it.
+    /// The run was cancelled; only state writes remain allowed.
     pub fn is_cancelled(&self) -> bool {
         self.code == crate::runner::CANCELLED
     }
 
-    /// Another writer was first: a version or an entity tag does not match, or a key was used for another call.
+    /// Conflict with another writer: version or entity tag differ, or the key belongs to another call.
     pub fn is_conflict(&self) -> bool {
         matches!(self.code.as_str(), "conflict" | "precondition_failed")
     }
 
-    /// The run's time is over, here or at the gateway. Not so where a single call was too slow, which has the same
-    /// code: a tool, a model or a knowledge base has the reason `upstream_timeout`, and a body of ours that did
-    /// not come in time may be sent again. What is over is over for every try.
+    /// The run's deadline has passed, here or at the gateway; no retry can succeed. False for a single slow
+    /// call, which has the same code: a tool, a model or a knowledge base has the reason `upstream_timeout`, and
+    /// a slow body may be sent again.
     pub fn is_deadline_exceeded(&self) -> bool {
         let reason = self.details.get("reason").and_then(Value::as_str);
         let is_of_the_call = self.retryable || reason == Some("upstream_timeout");
         self.code == "deadline_exceeded" && !is_of_the_call
     }
 
-    /// The answer is larger than the kit reads: a smaller page, or fewer bytes, may be asked for.
+    /// The response exceeds the kit's limit: request a smaller page or fewer bytes.
     pub fn is_answer_too_large(&self) -> bool {
         let reason = self.details.get("reason").and_then(Value::as_str);
         self.code == INVALID_ANSWER && reason == Some(ANSWER_TOO_LARGE)
     }
 
     pub(super) fn transport(error: reqwest::Error) -> Self {
-        // The address is the gateway's own business.
+        // Error texts do not show the gateway's address.
         let error = error.without_url();
         let failure = if error.is_timeout() {
             Self::new("callback.timeout", "the gateway did not answer in time")
@@ -71,7 +71,7 @@ impl HostError {
         }
     }
 
-    /// A stream that broke off.
+    /// Error of a truncated stream.
     pub(super) fn cut(error: std::io::Error) -> Self {
         let failure = Self::new(
             "callback.unreachable",
@@ -141,7 +141,7 @@ impl HostError {
     }
 }
 
-/// An error as the gateway tells it.
+/// Maps the gateway's error body.
 impl From<AgentApiError> for HostError {
     fn from(error: AgentApiError) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Answers of persons to questions that the run waits for.
+//! Answers to interactions that the run awaits.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use reqwest::Method;
 
 use crate::host::{Host, HostError};
 
-/// How long one call waits for an answer or an end, in seconds: within the idle timeouts of proxies.
+/// Wait of one long poll, in seconds: below the idle timeouts of proxies.
 pub(super) const POLL_SECONDS: u64 = 25;
-/// Between a call that failed and the next one.
+/// Pause between a failed call and its retry.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
-/// Failed calls in a row, after which the last error is given.
+/// Consecutive failures before the last error is returned.
 pub(super) const MOST_FAILURES: u32 = 30;
 
 impl Host {
-    /// The state of an interaction that this run asked with `await: true`, by its `interaction_id`. Waits for the
-    /// answer for `wait_seconds`, 30 at most; `Open` when none came.
+    /// State of an interaction that this run requested with `await: true`, by its `interaction_id`. Waits up to
+    /// `wait_seconds`, at most 30; `Open` without an answer.
     pub async fn interaction(
         &self,
         id: &str,
@@ -28,9 +28,9 @@ impl Host {
         self.polled(request, wait_seconds).await
     }
 
-    /// Waits until an interaction is answered, expires or is cancelled: never gives `Open`. Ends with an error at the
-    /// run's deadline, and after 30 calls in a row that failed. Drop it, or wrap it in
-    /// [`Run::until_cancelled`](crate::Run::until_cancelled), to give up earlier.
+    /// Waits until an interaction is answered, expires or is cancelled; never returns `Open`. Fails at the run's
+    /// deadline and after 30 consecutive failed calls. To stop earlier, drop it or wrap it in
+    /// [`Run::until_cancelled`](crate::Run::until_cancelled).
     pub async fn wait_for_interaction(&self, id: &str) -> Result<AwaitedInteraction, HostError> {
         let mut failures = 0;
         loop {

@@ -1,4 +1,4 @@
-//! The granted models: asked whole or as a stream, counted for, and ranking.
+//! Granted models: completion, streaming, token counts, embeddings and reranking.
 
 use futures_util::stream::BoxStream;
 use protocol::model::{
@@ -10,17 +10,17 @@ use reqwest::Method;
 
 use crate::host::{Host, HostError, sse};
 
-/// What a model says, piece by piece. Nothing comes after the first error. Dropping it ends the call.
+/// Model stream. The first error is the last item. Dropping it ends the call.
 pub type ModelStream = BoxStream<'static, Result<LlmStreamEvent, HostError>>;
 
 impl Host {
-    /// The models that the run was granted.
+    /// Models of the run's grant.
     pub async fn models(&self) -> Result<Vec<ModelResource>, HostError> {
         let list: ModelList = self.get(&["models"]).await?;
         Ok(list.models)
     }
 
-    /// The whole answer of a model. It may take all of the run's time.
+    /// Complete answer of a model; may take the rest of the run.
     pub async fn invoke_model(
         &self,
         model: &str,
@@ -32,7 +32,7 @@ impl Host {
         self.long_answer(call.json(request)).await
     }
 
-    /// A model's answer as it comes. A failure before its first piece is the error of this call.
+    /// Streams a model's answer. A failure before the first chunk is an error of this call.
     pub async fn stream_model(
         &self,
         model: &str,
@@ -45,7 +45,7 @@ impl Host {
         Ok(sse::events(answer))
     }
 
-    /// How many tokens a model will count, or a few more.
+    /// Upper estimate of the tokens that a model counts.
     pub async fn count_tokens(&self, model: &str, request: &CountTokens) -> Result<u64, HostError> {
         let call = self
             .request(Method::POST, &["models", model, "count-tokens"])
@@ -54,7 +54,7 @@ impl Host {
         Ok(counted.tokens)
     }
 
-    /// Which of 1 to 64 documents are the closest to a query, the closest first.
+    /// Ranks 1 to 64 documents by relevance to a query, best first.
     pub async fn rerank(
         &self,
         model: &str,
@@ -67,7 +67,7 @@ impl Host {
         Ok(ranked.results)
     }
 
-    /// The vectors of 1 to 256 texts, in their order.
+    /// Vectors of 1 to 256 texts, in order.
     pub async fn embed(&self, model: &str, texts: Vec<String>) -> Result<Embeddings, HostError> {
         let call = self
             .request(Method::POST, &["models", model, "embed"])

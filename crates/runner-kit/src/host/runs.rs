@@ -1,4 +1,4 @@
-//! The run ledger: the own run, and those of the same runner in the same conversation.
+//! Run ledger: this run, and runs of the same runner in the conversation.
 
 use protocol::host_api::RunCancel;
 use protocol::id::RunId;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::host::{Direction, Host, HostError};
 
-/// Which runs are wanted; newest first unless told otherwise.
+/// Selection of runs; newest first by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RunsQuery {
     /// Statuses, joined by commas.
@@ -25,7 +25,7 @@ pub struct RunsQuery {
     pub direction: Option<Direction>,
 }
 
-/// Which events of a run are wanted, by sequence; in their order unless told otherwise.
+/// Selection of a run's events by sequence; ascending by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RunEventsQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,13 +40,13 @@ pub struct RunEventsQuery {
 }
 
 impl Host {
-    /// A page of the runs in scope; `total_count` says how many there are.
+    /// Page of the runs in scope; `total_count` is their number.
     pub async fn runs(&self, query: &RunsQuery) -> Result<Page<AgentRun>, HostError> {
         let request = self.request(Method::GET, &["runs"]).await?;
         self.answer(request.query(query)).await
     }
 
-    /// A run in scope, or `None` when there is none.
+    /// Run in scope, or `None`.
     pub async fn find_run(&self, id: RunId) -> Result<Option<AgentRun>, HostError> {
         match self.get(&["runs", &id.to_string()]).await {
             Err(error) if error.is_not_found() => Ok(None),
@@ -54,7 +54,7 @@ impl Host {
         }
     }
 
-    /// A page of the ledger of a run in scope.
+    /// Page of the ledger of a run in scope.
     pub async fn run_events(
         &self,
         id: RunId,
@@ -66,7 +66,7 @@ impl Host {
         self.answer(request.query(query)).await
     }
 
-    /// Asks a run in scope to end, its own included. `reason` becomes its `status_reason`.
+    /// Requests the end of a run in scope, this run included. `reason` becomes its `status_reason`.
     pub async fn cancel_run(
         &self,
         id: RunId,

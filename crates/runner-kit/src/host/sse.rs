@@ -1,4 +1,4 @@
-//! The events of a model's stream. The gateway writes each on one `data:` line.
+//! Events of a model stream. The gateway writes each on one `data:` line.
 
 use std::io;
 
@@ -12,10 +12,10 @@ use tokio_util::io::StreamReader;
 
 use crate::host::HostError;
 
-/// More than any event of the gateway has, in bytes.
+/// Limit of an event, in bytes; the gateway stays below it.
 const LINE_BYTES: usize = 16 * 1024 * 1024;
 
-/// The data of one event: a piece of the answer, or what ended it.
+/// Data of an event: a chunk of the answer, or its end.
 #[derive(Deserialize)]
 struct Data {
     error: Option<AgentApiError>,
@@ -23,7 +23,7 @@ struct Data {
     event: LlmStreamEvent,
 }
 
-/// The events of an answer, up to its end or the first error.
+/// Events of a response, up to its end or the first error.
 pub(super) fn events(answer: Response) -> BoxStream<'static, Result<LlmStreamEvent, HostError>> {
     let bytes = answer.bytes_stream().map_err(io::Error::other);
     let lines = LinesCodec::new_with_max_length(LINE_BYTES);

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::host::{Host, HostError, client};
 
-/// A blob as it was written.
+/// Stored blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blob {
     pub content_type: String,
@@ -18,19 +18,19 @@ pub struct Blob {
 /// Condition of a write on the stored blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutCondition {
-    /// There is none under the key (`If-None-Match: *`).
+    /// No blob under the key (`If-None-Match: *`).
     Absent,
-    /// It has this entity tag, as an answer gave it, quotes included (`If-Match`).
+    /// Entity tag of the blob, as a response returned it, with quotes (`If-Match`).
     Matches(String),
 }
 
-/// Which keys of an area are wanted.
+/// Selection of keys in an area.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StorageQuery {
-    /// Only keys that begin so.
+    /// Key prefix.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub prefix: String,
-    /// The `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_cursor: Option<String>,
     /// At most 100.
@@ -39,7 +39,7 @@ pub struct StorageQuery {
 }
 
 impl Host {
-    /// A blob, or `None` when there is none.
+    /// Blob, or `None`.
     pub async fn storage_get(
         &self,
         area: StorageArea,
@@ -70,7 +70,7 @@ impl Host {
         Ok(Some((blob, tag)))
     }
 
-    /// Writes a blob of at most 10 MiB, whatever was there.
+    /// Writes a blob of at most 10 MiB without a condition.
     pub async fn storage_put(
         &self,
         area: StorageArea,
@@ -84,8 +84,8 @@ impl Host {
         self.send(request.body(blob.bytes)).await.map(drop)
     }
 
-    /// Writes a blob of at most 10 MiB if `condition` holds, and answers its entity tag. If it does not hold, the
-    /// error is a conflict ([`HostError::is_conflict`]) and nothing changes.
+    /// Writes a blob of at most 10 MiB if `condition` holds, and returns its entity tag. Otherwise the call
+    /// fails as a conflict ([`HostError::is_conflict`]) and nothing changes.
     pub async fn storage_put_if(
         &self,
         area: StorageArea,
@@ -105,7 +105,7 @@ impl Host {
         Ok(header(&answer, &ETAG))
     }
 
-    /// Removes a blob; false when there was none.
+    /// Deletes a blob; false when absent.
     pub async fn storage_delete(&self, area: StorageArea, key: &str) -> Result<bool, HostError> {
         let request = self
             .request(Method::DELETE, &["storage", area.as_str(), key])
@@ -117,7 +117,7 @@ impl Host {
         }
     }
 
-    /// The keys of an area, in byte order.
+    /// Keys of an area, in byte order.
     pub async fn storage_list(
         &self,
         area: StorageArea,

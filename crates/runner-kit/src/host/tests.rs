@@ -21,7 +21,7 @@ fn last_call(fake: &FakeHost) -> Call {
     fake.calls().pop().unwrap()
 }
 
-/// What one call of the host API sends and what its answer becomes.
+/// Checks the request of one host API call and its parsed response.
 async fn check(fake: &FakeHost, expected: &str) {
     let call = last_call(fake);
     assert_eq!(format!("{} {}", call.method, call.path), expected);

@@ -1,4 +1,4 @@
-//! A run's token and its times, all on the gateway's clock.
+//! Token and deadlines of a run, on the gateway's clock.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A token this near its end is renewed.
+/// Remaining seconds of validity at which a token is renewed.
 const RENEWAL_WINDOW: f64 = 60.0;
-/// After an attempt to renew, calls use what they have for this long.
+/// Seconds without another attempt after a renewal.
 const RENEWAL_PAUSE: f64 = 5.0;
-/// No token outlives the deadline; ends may be rounded to whole seconds.
+/// No token outlives the deadline; expiry may be rounded to whole seconds.
 const ROUNDING: f64 = 2.0;
-/// No run may take longer.
+/// Upper bound of a run's duration.
 const LONGEST_RUN: Duration = Duration::from_hours(24);
 
 /// Epoch seconds on the gateway's clock, which may differ from ours.
@@ -23,7 +23,7 @@ pub(super) struct GatewayClock {
 }
 
 impl GatewayClock {
-    /// A clock that says `now_seconds` at this moment.
+    /// Clock that shows `now_seconds` at this moment.
     pub(super) fn new(now_seconds: i64) -> Self {
         Self {
             seconds: seconds(now_seconds),
@@ -44,7 +44,7 @@ pub(super) struct Times {
     call_timeout: Duration,
 }
 
-/// How long a call may take.
+/// Time limit of a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum CallTime {
     Left(Duration),
@@ -60,7 +60,7 @@ impl Times {
         }
     }
 
-    /// The shorter of a call's own time and what is left of the run.
+    /// The call's own timeout, or the rest of the run if that is less.
     pub(super) fn call_time(&self, now: f64) -> CallTime {
         match self.run_time(now) {
             CallTime::Left(left) => CallTime::Left(left.min(self.call_timeout)),
@@ -68,25 +68,25 @@ impl Times {
         }
     }
 
-    /// What is left of the run, at most a day.
+    /// Rest of the run, at most a day.
     pub(super) fn run_time(&self, now: f64) -> CallTime {
         let left = self.deadline_at - now;
         if left <= 0.0 {
             return CallTime::Over;
         }
-        // What no duration holds is longer than any run.
+        // Larger than any `Duration`: longer than any run.
         let left = Duration::try_from_secs_f64(left).unwrap_or(LONGEST_RUN);
         CallTime::Left(left.min(LONGEST_RUN))
     }
 }
 
-/// The token that all clones of a host use. Prints nothing of it.
+/// Token shared by the clones of a host. Its `Debug` output is empty.
 pub(super) struct Credentials(Mutex<Token>);
 
 struct Token {
     value: String,
     expires_at: f64,
-    /// Nobody tries to renew before.
+    /// No renewal attempt before this time.
     pause_until: f64,
 }
 
@@ -115,7 +115,7 @@ impl Credentials {
         current.expires_at = seconds(expires_at);
     }
 
-    /// True for the one caller that is to renew the token now.
+    /// True for the single caller that renews the token now.
     pub(super) fn claim_renewal(&self, times: &Times, now: f64) -> bool {
         let mut token = self.lock();
         let due = token.renewal_at(times).is_some_and(|at| at <= now);
@@ -125,10 +125,10 @@ impl Credentials {
         due
     }
 
-    /// How long until the token is to be renewed; `None` when it lives as long as the run.
+    /// Time until the next renewal; `None` when the token lives as long as the run.
     pub(super) fn until_renewal(&self, times: &Times, now: f64) -> Option<Duration> {
         let left = self.lock().renewal_at(times)? - now;
-        // Rounded up, so that whoever wakes up finds it due.
+        // Rounded up, so that the token is due after the wait.
         let left = left.max(0.0) + 0.001;
         Some(Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX))
     }

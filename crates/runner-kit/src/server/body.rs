@@ -1,4 +1,4 @@
-//! The body of a run's answer: a greeting, the results, and a comment whenever they are silent.
+//! Response body of a run: greeting, results, and heartbeats while silent.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::frame;
 use crate::host::Host;
 use crate::server::live::LiveRun;
 
-/// All that lives as long as the gateway reads: dropping it drops the runner's stream.
+/// State that lives while the gateway reads. Dropping it drops the runner's stream.
 pub(super) struct Frames {
     results: BoxStream<'static, AgentRunResult>,
     heartbeat: Duration,

@@ -1,4 +1,4 @@
-//! The runs that are being executed here, by id.
+//! Live runs of this server, by id.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,14 +14,14 @@ pub(super) struct LiveRuns {
     runs: Mutex<HashMap<String, Signal>>,
 }
 
-/// Why a run was not taken in.
+/// Cause of a rejected run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AddError {
     Full,
     Present,
 }
 
-/// A run's place among the live ones. Dropping it frees the place and fires the run's token.
+/// Registration of a live run. Dropping it removes the run and fires its token.
 #[derive(Debug)]
 pub(super) struct LiveRun {
     runs: Arc<LiveRuns>,
@@ -37,7 +37,7 @@ impl LiveRuns {
         }
     }
 
-    /// Takes the run in until the answer is dropped.
+    /// Registers the run until the result is dropped.
     pub(super) fn add(
         self: &Arc<Self>,
         run_id: &str,
@@ -59,7 +59,7 @@ impl LiveRuns {
         })
     }
 
-    /// Fires the token of a run; false when the run is not here.
+    /// Fires a run's token; false for unknown runs.
     pub(super) fn cancel(&self, run_id: &str) -> bool {
         let signal = self.lock().get(run_id).cloned();
         signal.inspect(Signal::cancel).is_some()

@@ -1,4 +1,4 @@
-//! Every answer of the runner API that is not what was asked for.
+//! Error responses of the runner API.
 
 use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
@@ -9,7 +9,7 @@ use protocol::id::RunnerId;
 
 use crate::signature::SignatureError;
 
-/// Why a request was refused. The only place of the server that knows status codes.
+/// Cause of a rejected request. Status codes appear only here.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("{0}")]

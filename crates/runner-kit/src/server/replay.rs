@@ -1,4 +1,4 @@
-//! Which `webhook-id`s came already. Memory is bounded and nothing passes twice.
+//! Replay protection by `webhook-id`, in bounded memory.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -10,8 +10,8 @@ use crate::signature::TOLERANCE_SECONDS;
 /// About 4 MiB when full.
 const CAPACITY: usize = 65_536;
 
-/// The ids of the last minutes. When full, the oldest are forgotten, and with them every request
-/// as old as they are is refused: a gateway's own requests are seconds old.
+/// Ids of recent requests. When full, the oldest ids are evicted and every request as old as they are is
+/// rejected: a gateway's own requests are seconds old.
 #[derive(Debug)]
 pub(super) struct SeenIds {
     capacity: usize,
@@ -24,7 +24,7 @@ type Fingerprint = [u8; 16];
 struct Ids {
     all: HashSet<Fingerprint>,
     by_time: BTreeMap<i64, Vec<Fingerprint>>,
-    /// Requests signed at this second or before are refused.
+    /// Requests signed at or before this second are rejected.
     forgotten_until: i64,
 }
 
@@ -47,8 +47,8 @@ impl SeenIds {
         }
     }
 
-    /// Notes an id; false when it came before or is older than what is remembered. Ask only once
-    /// the signature holds, so that no stranger can fill the memory.
+    /// Records an id; false for a repeated or evicted one. Call it after the signature check, so that unsigned
+    /// requests cannot fill the memory.
     pub(super) fn insert(&self, id: &str, timestamp: i64, now_seconds: i64) -> bool {
         let fingerprint = fingerprint(id);
         let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);

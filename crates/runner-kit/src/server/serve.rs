@@ -1,4 +1,4 @@
-//! The accept loop of a runner.
+//! Accept loop of a runner.
 
 use std::io;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Connections at one time; one more waits to be accepted.
+/// Limit of connections; further ones wait in the accept queue.
 const CONNECTIONS: usize = 4096;
-/// How long the head of a request may take. It also ends idle connections, for hyper waits for the next head from the
-/// end of the answer before it: it must be longer than gateways keep connections that they do not use, or a request
-/// meets the end of its connection.
+/// Timeout of a request head. It also closes idle connections, because hyper awaits the next head from the end
+/// of the last response. It must exceed the idle timeout of gateways; otherwise a request may meet a closing
+/// connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long live runs may take to hear that we stop.
+/// Grace period of live runs after the stop signal.
 const GRACE: Duration = Duration::from_secs(5);
-/// After a failed accept: the process is out of file descriptors, and spinning helps nobody.
+/// Pause after a failed accept: the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The parent of every run's token: fires when the server stops. A router without a server never does.
+/// Parent of every run's token: fires when the server stops. Never fires without a server.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stop(CancellationToken);
 
@@ -32,7 +32,7 @@ impl Stop {
     }
 }
 
-/// Serves until `stop` fires, then fires the tokens of the live runs and gives them 5 s to end.
+/// Serves until `stop` fires, then fires the tokens of live runs and waits up to 5 s for them.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -64,7 +64,7 @@ pub async fn serve(
 }
 
 async fn serve_connection(socket: TcpStream, router: Router, stop: CancellationToken) {
-    // Deltas are small and must not wait for each other.
+    // Small deltas must not wait for Nagle's algorithm.
     let _ = socket.set_nodelay(true);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

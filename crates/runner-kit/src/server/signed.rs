@@ -1,4 +1,4 @@
-//! Who may ask: every request but the health check is signed by the gateway.
+//! Authentication: the gateway signs every request but the health check.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::signature::SignedHeaders;
 
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The gateway's own time when it signed the request, in epoch seconds.
+/// Signature time on the gateway's clock, in epoch seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SignedAt(pub(super) i64);
 
-/// Lets a request pass when its signature holds and its id is new; its body is whole and bounded then.
+/// Passes a request with a valid signature and a new id; its body is read and bounded here.
 pub(super) async fn require_signature(
     State(server): State<Arc<Server>>,
     request: Request,

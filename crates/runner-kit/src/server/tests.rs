@@ -42,7 +42,7 @@ fn one_delta() -> Router {
     )
 }
 
-/// Says "started", waits for its token, and ends without a terminal.
+/// Runner that sends "started", awaits its token, and ends without a terminal result.
 fn until_cancelled(options: Options) -> Router {
     let run = |run: Run| {
         results_of(|out| async move {
@@ -382,7 +382,7 @@ async fn served(router: Router) -> Served {
     }
 }
 
-/// Starts a run over a socket; the answer has not been read.
+/// Starts a run over a socket; the response body is unread.
 async fn start_over_socket(served: &Served) -> reqwest::Response {
     let (parts, body) = signed("POST", "/runs", &run_body("r-1").await).into_parts();
     let body = to_bytes(body, 1 << 20).await.unwrap();

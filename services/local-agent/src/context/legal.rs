@@ -16,8 +16,8 @@ pub struct Placed {
     pub message: Message,
 }
 
-/// Drops unknown roles and parts, empty messages, calls without a result and results without a call. A call
-/// whose result is pending is dropped, too.
+/// Drops unknown roles and parts, empty messages, calls without a result and results without a call. A call with
+/// a pending result is dropped, too.
 pub fn sanitize(messages: Vec<Message>) -> Vec<Message> {
     let placed = place(messages).into_iter();
     placed.map(|placed| placed.message).collect()

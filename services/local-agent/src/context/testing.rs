@@ -1,4 +1,4 @@
-//! What the tests of this room share: messages, and conversations that a small generator makes up.
+//! Shared test helpers: messages, and generated conversations.
 
 use protocol::message::{
     ContentElement, FunctionCall, ImageUrl, Message, MessageContent, ToolCall,
@@ -7,7 +7,7 @@ use protocol::message::{
 use crate::context::conversation::Conversation;
 use crate::context::reference_data;
 
-/// An assistant's message that calls a tool under each id.
+/// Assistant message with one tool call per id.
 pub(super) fn call(ids: &[&str]) -> Message {
     let calls = ids.iter().map(|id| ToolCall {
         id: (*id).to_owned(),
@@ -25,7 +25,7 @@ pub(super) fn call(ids: &[&str]) -> Message {
     }
 }
 
-/// What a tool answered to a call.
+/// Tool result of a call.
 pub(super) fn result(id: &str, text: &str) -> Message {
     Message {
         tool_call_id: Some(id.to_owned()),
@@ -33,7 +33,7 @@ pub(super) fn result(id: &str, text: &str) -> Message {
     }
 }
 
-/// Known roles, nothing empty, and results right behind their calls, each once.
+/// Checks roles, non-empty content, and that each result directly follows its call, once.
 pub(super) fn assert_legal(messages: &[Message]) {
     let mut waiting: Vec<String> = Vec::new();
     for message in messages {
@@ -55,7 +55,7 @@ pub(super) fn assert_legal(messages: &[Message]) {
     assert!(waiting.is_empty(), "each call has its result");
 }
 
-/// A small deterministic source of numbers (xorshift) and of what is made of them.
+/// Deterministic generator (xorshift) of numbers and messages.
 pub(super) struct Generator(u64);
 
 impl Generator {
@@ -70,7 +70,7 @@ impl Generator {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
     }
 
-    /// From 0 to below the limit, which is not 0.
+    /// From 0 to below `limit`, which is not 0.
     pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
@@ -80,7 +80,7 @@ impl Generator {
         &of[usize::try_from(self.below(count)).unwrap()]
     }
 
-    /// So many words at most, in several scripts.
+    /// At most `words` words in several scripts.
     pub(super) fn text(&mut self, words: u64) -> String {
         const WORDS: &[&str] = &[
             "order",
@@ -129,7 +129,7 @@ impl Generator {
         }
     }
 
-    /// A tool round: calls and their results.
+    /// Tool calls and their results.
     pub(super) fn round(&mut self) -> Vec<Message> {
         let ids: Vec<_> = (0..=self.below(3))
             .map(|index| format!("call{index}x{}", self.below(999)))
@@ -177,7 +177,7 @@ impl Generator {
         messages
     }
 
-    /// A conversation as a run has it, with so many turns of history at most.
+    /// Conversation of a run with at most `turns` turns of history.
     pub(super) fn conversation(&mut self, turns: u64) -> Conversation {
         let mut history = Vec::new();
         for _ in 0..self.below(turns + 1) {
