@@ -113,7 +113,7 @@ impl DashScope {
         Ok(())
     }
 
-    /// True where another session answers than the one that was sent: it has no history.
+    /// True when the response names another session than the request: that session has no history.
     fn is_forgotten(&self, id: &str) -> bool {
         let is_other = self.session.id().is_some_and(|sent| sent != id);
         let can_start_over = self.session.is_unconfirmed() && !self.progress.has_begun();

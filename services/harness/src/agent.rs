@@ -1,4 +1,4 @@
-//! A running harness, by whichever protocol it is spoken to.
+//! Running harness, for every protocol.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ enum Spoken {
     Codex(Box<Codex>),
 }
 
-/// What a session is opened for.
+/// Parameters of an opened session.
 pub(crate) struct Opening<'a> {
     pub(crate) settings: &'a HarnessSettings,
     pub(crate) config: &'a Config,

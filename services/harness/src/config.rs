@@ -19,7 +19,7 @@ use crate::settings::Settings;
 pub(crate) const CONVERSATION: &str = "conversation";
 const ENV: &str = "env-";
 
-/// What a harness may do without a question.
+/// Actions that a harness may take without a question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Mode {
@@ -30,7 +30,7 @@ pub(crate) enum Mode {
     ReadOnly,
     /// Reads, and edits inside the workspace, are allowed; all else is a question.
     AcceptEdits,
-    /// What the sandbox allows is allowed.
+    /// All actions that the sandbox allows.
     Full,
 }
 

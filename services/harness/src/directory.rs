@@ -46,7 +46,7 @@ const READ_FILE: OFlags = OFlags::RDONLY
 
 impl Directory {
     /// Opens a directory by its path, whose last part is no link. The parts before it are the operator's.
-    /// `owner`: to whom all belongs that is made in it.
+    /// `owner`: owner of new entries.
     pub(crate) fn open(path: &Path, owner: Owner) -> io::Result<Self> {
         let opened = Arc::new(open(path, FOLDER, Mode::empty())?);
         Ok(Self { opened, owner })

@@ -212,7 +212,7 @@ async fn bytes_of(source: Source, host: &Host) -> Result<Vec<u8>, String> {
     }
 }
 
-/// What a new session is told before its first prompt.
+/// Introduction before the first prompt of a new session.
 pub(crate) fn preamble(context: &AgentRunContext, config: &Config, workspace: &Path) -> String {
     let tools: Vec<_> = context
         .resources

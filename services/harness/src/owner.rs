@@ -1,4 +1,4 @@
-//! The user that harnesses run as, to whom their workspaces, homes and files belong.
+//! User that harnesses run as: owner of their workspaces, homes and files.
 
 use std::fs::Metadata;
 use std::io;

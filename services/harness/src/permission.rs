@@ -55,12 +55,12 @@ impl ActionKind {
     }
 }
 
-/// What a harness asks permission for.
+/// Action that needs permission.
 #[derive(Clone, Debug)]
 pub(crate) struct Permission {
     pub(crate) kind: ActionKind,
     pub(crate) title: String,
-    /// What exactly: the command, the difference, or the arguments.
+    /// Exact command, difference, or arguments.
     pub(crate) detail: String,
     /// Files that the action touches.
     pub(crate) paths: Vec<PathBuf>,
@@ -71,7 +71,7 @@ pub(crate) struct Permission {
 pub(crate) enum Decision {
     Allowed,
     Refused,
-    /// Nobody answered in time.
+    /// No answer in time.
     Expired,
     /// The surface cannot show a question.
     Unavailable,
@@ -86,7 +86,7 @@ impl Decision {
         self == Self::Allowed
     }
 
-    /// Why a permission was not given, for the harness and for the user; `None` for what needs no word.
+    /// Reason of a refusal, for harness and user; `None` when it needs no explanation.
     pub(crate) fn reason(self) -> Option<&'static str> {
         match self {
             Self::Allowed | Self::Cancelled => None,
@@ -108,7 +108,7 @@ struct Shared {
     /// Tools that the run was granted, as harnesses name those of an MCP server `runnel`.
     granted: Vec<String>,
     question: question::Questions,
-    /// Keys of what the conversation allowed.
+    /// Keys that the conversation allowed.
     allowed: Mutex<Vec<Value>>,
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct Access<'a> {
     pub(crate) port: Option<u16>,
 }
 
-/// What a preset adds to a launch.
+/// Additions of a preset to a launch.
 #[derive(Debug, Default)]
 pub(crate) struct Prepared {
     pub(crate) env: Vec<(&'static str, String)>,
@@ -145,7 +145,7 @@ impl Preset {
         self == Self::Opencode
     }
 
-    /// What it takes to use the models of a run and to ask for every permission.
+    /// Launch that uses the run's models and asks for every permission.
     pub(crate) fn prepare(self, access: &Access<'_>) -> Prepared {
         match self {
             Self::Acp => generic(access),

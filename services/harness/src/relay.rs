@@ -42,7 +42,7 @@ struct Shared {
     client: reqwest::Client,
 }
 
-/// What a key stands for.
+/// Grant behind a relay key.
 #[derive(Clone)]
 struct OpenRun {
     host: Host,

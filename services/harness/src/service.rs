@@ -47,7 +47,7 @@ impl Service {
     }
 
     /// The sandbox of a harness that works in this workspace.
-    /// `port`: one that its processes speak over.
+    /// `port`: loopback port of its processes.
     pub(crate) fn confinement(
         &self,
         workspace: &Workspace,

@@ -1,4 +1,4 @@
-//! What the adapters of all protocols share: a prompt, the stage of a turn, and its end.
+//! Types shared by the adapters of all protocols: prompt, stage of a turn, and its end.
 
 use std::path::PathBuf;
 use std::time::Duration;

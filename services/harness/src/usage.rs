@@ -1,4 +1,4 @@
-//! What a run used, seen from the gateway's answers as they pass the relay: tokens, and whether tools were listed.
+//! Usage of a run, read from gateway responses in the relay: tokens, and whether tools were listed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,7 +22,7 @@ struct Tokens {
 }
 
 impl Usage {
-    /// What is known so far.
+    /// Usage so far.
     pub(crate) fn total(&self) -> Option<LlmTokenUsage> {
         let tokens = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         tokens.is_known.then(|| LlmTokenUsage {

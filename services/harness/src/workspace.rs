@@ -146,7 +146,7 @@ impl Workspaces {
     }
 
     /// Removes workspaces that were not used for `age`, and the longest unused of the others until all take at most
-    /// `bytes`. Never one that is in use, nor one of the last minute: processes of its last run may still end.
+    /// `bytes`. Never a workspace in use or used in the last minute: processes of its last run may still end.
     pub fn sweep(&self, age: Duration, bytes: u64) -> io::Result<()> {
         let mut kept = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {

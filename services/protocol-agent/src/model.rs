@@ -21,7 +21,7 @@ use crate::speaker::Speaker;
 use collect::Collected;
 use scan::AnswerScan;
 
-/// The models of a run. The first one that answers serves the rest of the run.
+/// The models of a run. The first model that answers serves the rest of the run.
 #[derive(Debug)]
 pub(crate) struct Models {
     choices: Vec<ModelChoice>,

@@ -37,7 +37,7 @@ impl Conversation {
         self.id.as_deref()
     }
 
-    /// True while the id is a stored one that the platform has not confirmed.
+    /// True while the platform has not confirmed the stored id.
     pub fn is_unconfirmed(&self) -> bool {
         self.is_unconfirmed
     }

@@ -16,7 +16,7 @@ pub(crate) struct Transcript {
 }
 
 impl Transcript {
-    /// The first one that fits, by name.
+    /// First match, by name.
     pub(crate) fn of(platform: &Platform) -> Self {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
         let directory = directory.join("tests/transcripts").join(platform.name);

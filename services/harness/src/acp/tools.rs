@@ -165,7 +165,7 @@ fn name_of(call: &Value) -> String {
         .to_owned()
 }
 
-/// What exactly is asked for: the differences, the command, or the arguments.
+/// Exact subject of the question: differences, command, or arguments.
 fn detail_of(call: &Value) -> String {
     let differences: Vec<String> = diffs(call).map(crate::diff::of_acp).collect();
     if !differences.is_empty() {

@@ -27,7 +27,7 @@ pub(super) fn rule(mode: Mode, permission: &Permission, workspace: &Path) -> Rul
     }
 }
 
-/// What "allow for this conversation" allows: edits inside the workspace together, everything else exactly.
+/// Scope of "allow for this conversation": edits inside the workspace together, everything else exactly.
 pub(super) fn key(permission: &Permission, workspace: &Path) -> String {
     let kind = permission.kind.as_str();
     if permission.kind == ActionKind::Edit && stays(permission, workspace) {

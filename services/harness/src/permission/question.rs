@@ -22,7 +22,7 @@ const ONCE: &str = "allow_once";
 const CONVERSATION: &str = "allow_conversation";
 const REJECT: &str = "reject";
 
-/// What became of a question.
+/// Outcome of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Once,

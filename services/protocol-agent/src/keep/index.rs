@@ -116,7 +116,7 @@ impl Index {
         true
     }
 
-    /// Names graphs whose heads stand in state, and forgets open ones that have none; false when nothing changed.
+    /// Adds graphs whose heads are in state and drops open ones without a head; false when nothing changed.
     pub(super) fn mend(&mut self, found: &[Open], absent: &[GraphId]) -> bool {
         let before = self.open.len();
         self.open.retain(|one| !absent.contains(&one.id));
