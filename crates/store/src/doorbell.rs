@@ -49,7 +49,7 @@ impl Store {
                 Err(error) => error,
             };
             if !is_away {
-                tracing::warn!(%error, "notices of other replicas cannot be heard; they are looked for until that is over");
+                tracing::warn!(%error, "notifications of other replicas are lost, polling until the connection returns");
             }
             is_away = true;
             hear(Notice::Missed);
@@ -66,7 +66,7 @@ async fn follow(
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(CHANNEL).await?;
     if std::mem::take(is_away) {
-        tracing::info!("notices of other replicas are heard again");
+        tracing::info!("notifications of other replicas received again");
     }
     // Earlier notifications were missed.
     hear(Notice::Missed);

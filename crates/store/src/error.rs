@@ -10,7 +10,7 @@ use crate::page::OverBudget;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// An invalid row: written by another program, or by a bug.
-    #[error("column {column} of {row} holds what it cannot hold")]
+    #[error("column {column} of {row} has an invalid value")]
     Corrupt { column: &'static str, row: String },
     /// The name or id is taken.
     #[error("a row with this name or id exists")]
@@ -22,13 +22,13 @@ pub enum StoreError {
     #[error("the decision was to store nothing")]
     Refused,
     /// The caller's memory budget has no room for a page.
-    #[error("no room for a page: {}", .0.reason)]
+    #[error("memory budget has no room for a page: {}", .0.reason)]
     OverBudget(OverBudget),
     /// The database did not answer in time: the outcome is unknown.
     #[error("the database cannot be reached")]
     Unreachable,
     /// Another session holds a needed row lock: nothing was written.
-    #[error("somebody keeps a row of the database locked that is needed")]
+    #[error("another session holds a lock on a needed database row; retry later")]
     Locked,
     /// A bug: the transaction was rolled back.
     #[error("a write panicked")]

@@ -62,7 +62,7 @@ pub fn arm() {
     std::mem::forget(fail::FailScenario::setup());
     let armed = fail::list();
     if !armed.is_empty() {
-        tracing::warn!("this build is for tests alone, and FAILPOINTS breaks it: {armed:?}");
+        tracing::warn!("test build with active failpoints: {armed:?}");
     }
 }
 

@@ -334,7 +334,7 @@ pub(crate) fn readable(models: Vec<runs::Model>) -> Vec<Run> {
         Err(error) => {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
-                "a run is left out"
+                "unreadable run row skipped"
             );
             None
         }

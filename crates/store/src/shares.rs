@@ -55,7 +55,7 @@ fn of_scope(scope: StateScope) -> (u64, u64) {
 pub(crate) enum ScopeFull {
     #[error("a scope has at most {STATE_KEYS} keys")]
     Whole,
-    #[error("the run, or its agent, has made its share of the {STATE_KEYS} keys of the scope")]
+    #[error("the run, or its agent, has used its share of the {STATE_KEYS} keys of the scope")]
     Share,
 }
 

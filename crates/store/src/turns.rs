@@ -63,7 +63,7 @@ impl Store {
                 Err(error) => {
                     tracing::error!(
                         error = &error as &dyn std::error::Error,
-                        "an endpoint is left out of discovery"
+                        "unreadable endpoint row skipped by discovery, next check in 5 min"
                     );
                     let until = now + UNREADABLE_PAUSE_MS;
                     let later = ClaimCheck {

@@ -263,14 +263,16 @@ async fn on_a_thread_of_its_own(work: impl Future<Output = ()> + Send + 'static)
         match Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime.block_on(work),
             Err(error) => {
-                tracing::error!(%error, "the writer has no runtime, nothing can be stored");
+                tracing::error!(%error, "writer cannot create its runtime, all writes fail; restart the gateway");
             }
         }
         drop(done);
     });
     match spawned {
         Ok(_) => drop(ended.await),
-        Err(error) => tracing::error!(%error, "the writer has no thread, nothing can be stored"),
+        Err(error) => {
+            tracing::error!(%error, "writer cannot start its thread, all writes fail; restart the gateway")
+        }
     }
 }
 
@@ -282,7 +284,7 @@ async fn keep_running(commits: Commits, mut inbox: Inbox) {
         .await
         .is_err()
     {
-        tracing::error!("the writer panicked, and goes on with what comes next");
+        tracing::error!("writer panicked and lost its batch, continuing with the next");
         meter::panicked();
     }
 }

@@ -261,7 +261,7 @@ impl Commits {
             } = waiting;
             self.aside().note_given_up(needs);
             let told = &error as &dyn std::error::Error;
-            tracing::warn!(error = told, "a write that waited for a lock is given up");
+            tracing::warn!(error = told, "write abandoned, its lock was held too long");
             self.fail(item, error);
         }
     }

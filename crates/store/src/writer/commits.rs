@@ -65,10 +65,10 @@ impl Commits {
 
     /// Empties the write-ahead log, so the database file alone is a complete copy.
     pub(super) fn tidy_up(&self) {
-        const STAYS: &str = "the log of the database stays beside it";
+        const STAYS: &str = "write-ahead log is not merged into the database file, copy both";
         match self.inline.as_ref().map(Inline::empty_log) {
             None | Some(Ok(true)) => {}
-            Some(Ok(false)) => tracing::warn!("somebody reads the database: {STAYS}"),
+            Some(Ok(false)) => tracing::warn!("another process reads the database: {STAYS}"),
             Some(Err(error)) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "{STAYS}");
@@ -167,7 +167,7 @@ impl Commits {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     items = batch.len(),
-                    "a batch failed, its items are tried one by one"
+                    "batch failed, retrying its items one by one"
                 );
                 // Keep the wait short: every item that needs the same lock would wait as long again.
                 let lock_wait = error.is_lock_wait().then_some(LOOK);
@@ -183,7 +183,7 @@ impl Commits {
                 tracing::debug!(
                     error = &error as &dyn std::error::Error,
                     items = batch.len(),
-                    "a batch lost against another writer, it is tried again"
+                    "batch aborted by a conflict with another writer, retrying"
                 );
             }
             outcome => return outcome,
@@ -265,7 +265,10 @@ impl Commits {
             Ok(left) => left,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::debug!(error, "a batch goes the long way");
+                tracing::debug!(
+                    error,
+                    "direct commit failed, retrying the batch through the pool"
+                );
                 return batch;
             }
         };
@@ -349,7 +352,7 @@ impl Commits {
             .wait(transact(&self.db, batch, enough, lock_wait, &self.outage))
             .await;
         let outcome = outcome.unwrap_or_else(|| {
-            tracing::error!("a transaction had no end within {:?}", began.elapsed());
+            tracing::error!("transaction timed out after {:?}", began.elapsed());
             Err(StoreError::Unreachable)
         });
         let items = match &outcome {

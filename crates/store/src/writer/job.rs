@@ -146,7 +146,7 @@ impl<W: Work> Item for Job<W> {
                 if let Err(error) = outcome {
                     tracing::error!(
                         error = &error as &dyn std::error::Error,
-                        "a write that nobody waits for failed"
+                        "background write failed and is lost"
                     );
                 }
             }

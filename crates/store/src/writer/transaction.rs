@@ -59,7 +59,7 @@ impl Outage {
             *told_at = Some(Instant::now());
             self.is_told.store(true, Ordering::Relaxed);
             let error = error as &dyn std::error::Error;
-            tracing::error!(error, "the database fails");
+            tracing::error!(error, "database failed, writes fail until it recovers");
         }
     }
 
