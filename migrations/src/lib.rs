@@ -1,7 +1,7 @@
-//! Numbered schema changes, the same for `SQLite` and `PostgreSQL`. What is frozen once a change is merged is
-//! its statements, their order, its name, and whether they are one transaction (`use_transaction`); the code
-//! around them may be put in order. A new change is one transaction: whole or not at all, also where a process
-//! that is killed would leave half of it.
+//! Numbered schema changes, the same for `SQLite` and `PostgreSQL`.
+//!
+//! A merged change is frozen: its statements, their order, its name, and `use_transaction`. The code around them
+//! may change. A new change runs in one transaction, so a killed process leaves no partial change.
 
 pub use sea_orm_migration::MigratorTrait;
 use sea_orm_migration::prelude::*;
@@ -102,7 +102,7 @@ impl MigratorTrait for Migrator {
     }
 }
 
-/// Runs statements one after the other, to the first that fails.
+/// Runs statements in order and stops at the first error.
 async fn run(manager: &SchemaManager<'_>, statements: &[&str]) -> Result<(), DbErr> {
     for statement in statements {
         let connection = manager.get_connection();

@@ -112,7 +112,7 @@ const TABLES: &[&str] = &[
 impl MigrationTrait for Migration {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         run(manager, UP).await?;
-        // State keys are listed in byte order, whatever language the server was set up for.
+        // State keys sort in byte order, regardless of the server's collation.
         if manager.get_database_backend() == DbBackend::Postgres {
             let statement = "ALTER TABLE state_entries ALTER COLUMN key TYPE TEXT COLLATE \"C\"";
             run(manager, &[statement]).await?;

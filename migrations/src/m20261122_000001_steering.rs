@@ -1,4 +1,4 @@
-//! Events that an active run absorbs, until it pulls them.
+//! Events absorbed by an active run, until it pulls them.
 
 use sea_orm_migration::prelude::*;
 

@@ -1,4 +1,4 @@
-//! When each endpoint is asked again, and what became of its health.
+//! Time of each endpoint's next check, and its health history.
 
 use sea_orm_migration::prelude::*;
 

@@ -1,5 +1,5 @@
-//! The full-text index of transcripts: opaque terms, made by the gateway, the same for both
-//! databases. Items that stand there already are entered by a gateway that runs.
+//! Full-text index of transcripts: opaque terms made by the gateway, the same for both databases. A running
+//! gateway indexes existing items.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::sea_orm::DbBackend;
@@ -9,7 +9,7 @@ use crate::run;
 #[derive(DeriveMigrationName)]
 pub(crate) struct Migration;
 
-/// Keeps no text and no places of words: who finds a row looks at its item.
+/// Stores no text and no word positions: readers check the item of a row.
 const SQLITE: &[&str] = &["CREATE VIRTUAL TABLE transcript_terms USING fts5(
     terms, conversation_key UNINDEXED, seq UNINDEXED,
     content='', contentless_unindexed=1, detail=none, columnsize=0, tokenize='ascii')"];
@@ -21,8 +21,8 @@ const POSTGRES: &[&str] = &[
     "CREATE INDEX transcript_terms_found ON transcript_terms USING gin (terms)",
 ];
 
-/// `terms_version`: which terms the index has of an item, 0 for none. An older gateway beside this
-/// one writes 0 without knowing it.
+/// `terms_version`: version of the item's index terms; 0: not indexed. An older gateway beside this one writes 0
+/// by default.
 const UP: &[&str] = &[
     "ALTER TABLE transcript_items ADD COLUMN terms_version BIGINT NOT NULL DEFAULT 0",
     "CREATE INDEX transcript_unindexed ON transcript_items (conversation_key, seq)
@@ -33,7 +33,7 @@ const DOWN: &[&str] = &[
     "DROP INDEX transcript_unindexed",
     "ALTER TABLE transcript_items DROP COLUMN terms_version",
     "DROP TABLE transcript_terms",
-    // FTS5 leaves it behind when it keeps columns and no text.
+    // FTS5 does not drop this table of a contentless index with stored columns.
     "DROP TABLE IF EXISTS transcript_terms_content",
 ];
 

@@ -1,7 +1,7 @@
-//! Blob storage: a name points at a content, a content is kept in chunks.
+//! Blob storage: a name points at a content, stored in chunks.
 //!
-//! `storage_garbage` names contents that no name points at: uploads that go on, and contents that
-//! were replaced while somebody may still read them. They are deleted when their time has come.
+//! `storage_garbage` lists unnamed contents: uploads in progress, and replaced contents that may still have
+//! readers. They are deleted after their expiry.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::sea_orm::DbBackend;
@@ -20,7 +20,7 @@ const UP: &[&str] = &[
     "CREATE TABLE storage_garbage (
         content_id TEXT PRIMARY KEY, workspace_id TEXT NOT NULL, area TEXT NOT NULL,
         owner TEXT NOT NULL, size BIGINT NOT NULL, expires_at BIGINT NOT NULL)",
-    // What an owner keeps is summed for each upload: by the index alone.
+    // Covering index: each upload sums the usage of an owner.
     "CREATE INDEX storage_blobs_usage ON storage_blobs (workspace_id, area, owner, size, key)",
     "CREATE INDEX storage_garbage_area ON storage_garbage (workspace_id, area, owner)",
     "CREATE INDEX storage_garbage_expiry ON storage_garbage (expires_at)",
@@ -43,7 +43,7 @@ impl MigrationTrait for Migration {
                 bytes {bytes} NOT NULL, PRIMARY KEY (content_id, n))"
         );
         run(manager, &[&chunks]).await?;
-        // Keys are listed in byte order, whatever language the server was set up for.
+        // Keys sort in byte order, regardless of the server's collation.
         if is_postgres {
             let statement = "ALTER TABLE storage_blobs ALTER COLUMN key TYPE TEXT COLLATE \"C\"";
             run(manager, &[statement]).await?;

@@ -1,4 +1,4 @@
-//! The payloads of platforms, apart from the events that refer to them.
+//! Payloads of platforms, stored apart from their events.
 
 use sea_orm_migration::prelude::*;
 

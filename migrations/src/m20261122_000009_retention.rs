@@ -1,4 +1,4 @@
-//! Runs whose ledger was deleted for its age.
+//! Marks runs with a ledger deleted by retention.
 
 use sea_orm_migration::prelude::*;
 

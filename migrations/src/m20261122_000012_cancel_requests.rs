@@ -1,4 +1,4 @@
-//! Runs that were asked to end, for their owners to find without reading all that run.
+//! Index of runs with a cancel request, so owners find them without scanning all live runs.
 
 use sea_orm_migration::prelude::*;
 
@@ -14,7 +14,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        // Small however much runs: a run is in it from the request to its end.
+        // Always small: it contains a run from the cancel request to its end.
         let statement = "CREATE INDEX runs_asked_to_end ON runs (lease_owner) \
              WHERE status = 'running' AND cancel_requested_at IS NOT NULL";
         run(manager, &[statement]).await

@@ -1,5 +1,4 @@
-//! How many runs an endpoint may have at once, and an index of the runs that live, from which alone
-//! they are counted.
+//! Maximum concurrent runs of an endpoint, and an index of live runs that counts them.
 
 use sea_orm_migration::prelude::*;
 

@@ -1,5 +1,5 @@
-//! The index by which alone it is summed what an owner keeps. Databases that were migrated before it was
-//! added to the migration of storage have not got it.
+//! Covering index for the storage usage of an owner. Databases migrated before the storage migration contained
+//! it lack it.
 
 use sea_orm_migration::prelude::*;
 
@@ -8,7 +8,7 @@ pub(crate) struct Migration;
 
 #[async_trait::async_trait]
 impl MigrationTrait for Migration {
-    // Whole or not at all, also where a process that is killed would leave half of it.
+    // One transaction, so a killed process leaves no partial change.
     fn use_transaction(&self) -> Option<bool> {
         Some(true)
     }
@@ -23,7 +23,7 @@ impl MigrationTrait for Migration {
         Ok(())
     }
 
-    // The migration of storage makes it, too, and drops it with its table.
+    // The storage migration creates it, too, and drops it with its table.
     async fn down(&self, _manager: &SchemaManager) -> Result<(), DbErr> {
         Ok(())
     }

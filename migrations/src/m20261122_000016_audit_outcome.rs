@@ -1,5 +1,4 @@
-//! What came of an audited call, and how long it took: a call that goes out of the house ends later than
-//! it is allowed.
+//! Outcome and duration of an audited call: an external call ends later than its permission check.
 
 use sea_orm_migration::prelude::*;
 

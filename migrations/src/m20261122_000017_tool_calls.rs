@@ -1,4 +1,4 @@
-//! Calls of tools under an idempotency key: the intent before the call, the result after it.
+//! Tool calls with an idempotency key: the intent before the call, the result after it.
 
 use sea_orm_migration::prelude::*;
 

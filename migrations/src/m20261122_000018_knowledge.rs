@@ -1,8 +1,7 @@
-//! Documents of knowledge bases, cut into chunks that are found by words and by vectors.
+//! Documents of knowledge bases, in chunks searchable by words and by vectors.
 //!
-//! A content is one reading of a document; its chunks have the ids `content * 32768 + n`. A document points at
-//! the content that is searched, so that a replacement is seen whole or not at all. `knowledge_garbage` names
-//! contents that no document points at any more.
+//! A content is one indexed version of a document; its chunks have the ids `content * 32768 + n`. A document
+//! points at its searchable content, so a replacement is atomic. `knowledge_garbage` lists unused contents.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::sea_orm::DbBackend;
@@ -13,7 +12,7 @@ use crate::run;
 pub(crate) struct Migration;
 
 const UP: &[&str] = &[
-    // `version` rises with every change of what is found.
+    // `version` increases with every change to search results.
     "CREATE TABLE knowledge_bases (
         workspace_id TEXT NOT NULL, kb_id TEXT NOT NULL, version BIGINT NOT NULL,
         PRIMARY KEY (workspace_id, kb_id))",
@@ -39,7 +38,7 @@ const UP: &[&str] = &[
     "CREATE TABLE knowledge_garbage (content BIGINT PRIMARY KEY)",
 ];
 
-/// Keeps no text and no places of words: who finds a row looks at its chunk.
+/// Stores no text and no word positions: readers check the chunk of a row.
 const SQLITE: &[&str] = &[
     "CREATE TABLE knowledge_vectors (id BIGINT PRIMARY KEY, vector BLOB NOT NULL)",
     "CREATE VIRTUAL TABLE knowledge_terms USING fts5(
@@ -50,7 +49,7 @@ const POSTGRES: &[&str] = &[
     "CREATE TABLE knowledge_vectors (id BIGINT PRIMARY KEY, vector BYTEA NOT NULL)",
     "CREATE TABLE knowledge_terms (rowid BIGINT PRIMARY KEY, terms TSVECTOR NOT NULL)",
     "CREATE INDEX knowledge_terms_found ON knowledge_terms USING gin (terms)",
-    // Listed in byte order, whatever language the server was set up for.
+    // Sorts in byte order, regardless of the server's collation.
     "ALTER TABLE knowledge_documents ALTER COLUMN document_id TYPE TEXT COLLATE \"C\"",
 ];
 

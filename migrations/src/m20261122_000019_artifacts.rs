@@ -1,5 +1,5 @@
-//! Artifacts: what is known of files whose bytes stand elsewhere. A row comes before its bytes and goes
-//! after them, so that no bytes are ever forgotten.
+//! Artifacts: metadata of files with their bytes in a blob store. A row is created before its bytes and deleted
+//! after them, so no bytes are orphaned.
 
 use sea_orm_migration::prelude::*;
 
@@ -14,7 +14,7 @@ const UP: &[&str] = &[
         run_id TEXT, runner_id TEXT, conversation_key TEXT, event_id TEXT, sequence BIGINT,
         name TEXT NOT NULL, mime_type TEXT NOT NULL, size BIGINT NOT NULL, sha256 TEXT NOT NULL,
         place TEXT NOT NULL, created_at BIGINT NOT NULL, expires_at BIGINT NOT NULL)",
-    // What a workspace keeps is summed for each upload: by the index alone.
+    // Covering index: each upload sums the usage of a workspace.
     "CREATE INDEX artifacts_usage ON artifacts (workspace_id, size)",
     "CREATE INDEX artifacts_expiry ON artifacts (expires_at)",
     "CREATE INDEX artifacts_run ON artifacts (run_id)",

@@ -1,5 +1,5 @@
-//! What calls out of the house use up: each call with what was reserved for it and what it came to, and
-//! the sums that budgets are held against.
+//! Usage of external calls: each call with its reservation and actual usage, and the sums checked against
+//! budgets.
 
 use sea_orm_migration::prelude::*;
 

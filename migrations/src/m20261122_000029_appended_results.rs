@@ -1,5 +1,5 @@
-//! Runs whose runner answers later: what it has appended, in its own numbers, until the owner of the run has
-//! judged it, and until when it must be heard of.
+//! Async runs: appended results in the runner's numbering until the run's owner has judged them, and the
+//! runner's heartbeat lease.
 
 use sea_orm_migration::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Questions of runs to persons. What was answered shows by the event of the answer, whose key is made of the
+//! Questions of runs to users. The event of an answer marks its question as answered; its key contains the
 //! question's id.
 
 use sea_orm_migration::prelude::*;

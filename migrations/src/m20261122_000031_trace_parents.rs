@@ -1,4 +1,4 @@
-//! The span that the event of a run came with, as a `traceparent` header has it.
+//! Span of a run's event, in the format of a `traceparent` header.
 
 use sea_orm_migration::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What is reserved for calls that go on: given back with the run where nobody settles the call.
+//! Reservations of calls in progress: those of unsettled calls are released with the run.
 
 use sea_orm_migration::prelude::*;
 

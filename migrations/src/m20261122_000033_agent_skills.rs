@@ -1,4 +1,4 @@
-//! Skills that runs have registered for later runs of their agent.
+//! Skills registered by runs for later runs of their agent.
 
 use sea_orm_migration::prelude::*;
 

@@ -1,8 +1,10 @@
-//! Rows of runs that are cheap to change: what a live run changes is in no index, and what is frozen with a run
-//! stands beside its row. `PostgreSQL` puts large values there by itself, so that its columns stay, also for
-//! replicas that are not replaced yet; `SQLite` would write them anew with each change, and gets a table for them.
+//! Cheaper updates of runs. Columns that a live run changes are in no index, and frozen texts are stored outside
+//! the row.
 //!
-//! A run lives while it has no `finished_at`.
+//! `PostgreSQL` stores large values out of line itself, so its columns stay, also for replicas of an older
+//! version. `SQLite` would rewrite them on each change, so they get a table.
+//!
+//! A run is live while `finished_at` is null.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::sea_orm::DbBackend;
@@ -12,7 +14,7 @@ use crate::run;
 #[derive(DeriveMigrationName)]
 pub(crate) struct Migration;
 
-// Without a row id: one tree instead of a table and an index that say the same.
+// Without a row id: one tree instead of a table and an index with the same content.
 const FROZEN_APART: &[&str] = &[
     "CREATE TABLE run_snapshots (
         run_id TEXT PRIMARY KEY, agent_spec TEXT NOT NULL, snapshot TEXT NOT NULL) WITHOUT ROWID",
@@ -42,7 +44,7 @@ const UP: &[&str] = &[
      WHERE cancel_requested_at IS NOT NULL AND finished_at IS NULL",
     "DROP INDEX runs_to_prune",
     "CREATE INDEX runs_to_prune ON runs (finished_at) WHERE pruned_at IS NULL AND finished_at IS NOT NULL",
-    // Nobody asks in this order: pages are in the order of `received_at`.
+    // No query uses this order: pages are in the order of `received_at`.
     "DROP INDEX events_conversation",
 ];
 

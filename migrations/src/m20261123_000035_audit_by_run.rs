@@ -1,6 +1,6 @@
-//! Rows of the audit by their runs, in one tree, where `SQLite` had a table and two indexes: a row is written for
-//! each host call, and read by its run. `PostgreSQL` keeps its table: replicas that are not replaced yet find rows
-//! by their ids alone.
+//! Audit rows clustered by run, where `SQLite` had a table and two indexes: a row is written for each host call,
+//! and read by its run. `PostgreSQL` keeps its table, because replicas of an older version find rows by id
+//! alone.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::sea_orm::DbBackend;
@@ -17,7 +17,7 @@ const TYPED: &str = "workspace_id TEXT NOT NULL, run_id TEXT NOT NULL, action TE
     operation TEXT NOT NULL, decision TEXT NOT NULL, rule TEXT NOT NULL, bytes BIGINT NOT NULL, at BIGINT NOT NULL, \
     outcome TEXT, duration_ms BIGINT";
 
-/// Makes the table anew as `create` says.
+/// Rebuilds the table with `create`.
 async fn make_anew(manager: &SchemaManager<'_>, create: &str) -> Result<(), DbErr> {
     let copy = format!("INSERT INTO audit_entries ({COLUMNS}) SELECT {COLUMNS} FROM older_entries");
     run(

@@ -1,5 +1,5 @@
-//! Conversations by their ids alone: who asks for the runs, the events or the questions of one names neither its bot
-//! nor its thread, and the unique index has the bot first.
+//! Index of conversations by id alone. Filters of runs, events and questions name neither bot nor thread, and
+//! the unique index starts with the bot.
 
 use sea_orm_migration::prelude::*;
 

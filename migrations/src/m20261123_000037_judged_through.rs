@@ -1,5 +1,5 @@
-//! How much of what a runner has appended stands in the ledger: whoever takes its run over goes on behind that. A
-//! run that is under way at this change has an owner of before, which says nothing of it: -1.
+//! Number of the last appended result in the ledger: a new owner resumes behind it. A run in progress during
+//! this migration has an older owner, which does not record it: -1.
 
 use sea_orm_migration::prelude::*;
 

@@ -1,5 +1,5 @@
-//! What is reserved for a call is held by the process that makes it: when that dies, it is free again, though the run
-//! goes on. Rows of before have no lease, and end with their runs.
+//! Lease of a reservation, held by the process of the call. When that process dies, the reservation is released
+//! before the run ends. Older rows have no lease and end with their runs.
 
 use sea_orm_migration::prelude::*;
 

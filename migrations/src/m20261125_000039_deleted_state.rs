@@ -1,5 +1,5 @@
-//! The highest version that was deleted of each scope of state: what is written there anew begins above it, so that
-//! nobody who read what was there before overwrites it.
+//! Highest deleted version of each state scope. New entries start above it, so a reader of an old version cannot
+//! overwrite them.
 
 use sea_orm_migration::prelude::*;
 

@@ -1,5 +1,4 @@
-//! Ways to the sums of budgets that nobody asks for any more: of windows that are long over, and of runs that are
-//! pruned.
+//! Indexes for the deletion of budget sums: of past windows, and of pruned runs.
 
 use sea_orm_migration::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Who said an item of a transcript, and what was wrong with a result that was not taken.
+//! Author of a transcript item, and the reason of a rejected result.
 
 use sea_orm_migration::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Whether a run takes results that are appended no more: its owner ends it, behind what it has taken until then.
+//! Marks a run as closed for appended results: its owner judges the accepted ones and ends it.
 
 use sea_orm_migration::prelude::*;
 

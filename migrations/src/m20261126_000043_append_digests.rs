@@ -1,4 +1,5 @@
-//! Digests of appended results: another result under an accepted number is refused. Calls of an older gateway have none.
+//! Digests of appended results, to refuse another result with an accepted number. Calls of an older gateway have
+//! none.
 
 use sea_orm_migration::prelude::*;
 

@@ -1,4 +1,4 @@
-//! A run may say several messages: its role and its event make an item of a transcript unique no more.
+//! Allows several messages per run: role and event no longer identify a transcript item.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::sea_orm::DatabaseBackend;
@@ -8,7 +8,7 @@ use crate::run;
 #[derive(DeriveMigrationName)]
 pub(crate) struct Migration;
 
-/// `SQLite` drops no constraint: the table is made anew.
+/// `SQLite` cannot drop a constraint, so the table is rebuilt.
 macro_rules! anew {
     ($constraint:literal) => {
         &[
@@ -37,7 +37,7 @@ const UNINDEXED: &str =
     "CREATE INDEX transcript_unindexed ON transcript_items (conversation_key, seq)
     WHERE terms_version = 0";
 
-/// Of a run that said several, the last one stays.
+/// Keeps the last message of a run with several.
 const ONE_EACH: &str = "DELETE FROM transcript_items WHERE EXISTS (SELECT 1 FROM transcript_items later
     WHERE later.run_id = transcript_items.run_id AND later.role = transcript_items.role
     AND later.event_id = transcript_items.event_id

@@ -1,4 +1,4 @@
-//! The agent behind each artifact and blob, so that no run and no agent takes all of a quota that others share.
+//! Agent of each artifact and blob, for quota shares per run and agent.
 
 use sea_orm_migration::prelude::*;
 
@@ -11,7 +11,7 @@ const UP: &[&str] = &[
     "ALTER TABLE artifacts ADD COLUMN agent_id TEXT",
     "UPDATE artifacts SET agent_id = (SELECT agent_id FROM runs WHERE runs.id = artifacts.run_id)
         WHERE run_id IS NOT NULL",
-    // The share of an agent is summed for each upload: by the index alone.
+    // Covering index: each upload sums the share of an agent.
     "CREATE INDEX artifacts_agent_usage ON artifacts (workspace_id, agent_id, size)",
     "ALTER TABLE storage_blobs ADD COLUMN agent_id TEXT",
     "UPDATE storage_blobs SET agent_id = (SELECT agent_id FROM runs WHERE runs.id = storage_blobs.run_id)",

@@ -1,4 +1,4 @@
-//! Why the gateway refuses an agent of its configuration: the faults that its runner finds in it.
+//! Faults that disable an agent of the config file, found by its runner's schema.
 
 use sea_orm_migration::prelude::*;
 

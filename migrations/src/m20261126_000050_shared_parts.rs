@@ -1,6 +1,6 @@
-//! Parts that many runs share are stored once, by hash: schemas of granted tools, agents' specifications.
+//! Text parts shared by many runs are stored once, by hash: schemas of granted tools, agents' specifications.
 //!
-//! Rows of runs that were written before hold their whole texts, and stay so.
+//! Existing rows of runs keep their complete texts.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::sea_orm::{DbBackend, Statement};
@@ -11,11 +11,11 @@ use crate::run;
 pub(crate) struct Migration;
 
 const UP: &[&str] = &[
-    // `is_kept`: a run's snapshot or specification names the part, and stays for as long as its run.
+    // `is_kept`: a run's snapshot or specification uses the part, so it stays with the run.
     "CREATE TABLE shared_parts (
         sha256 TEXT PRIMARY KEY, text TEXT NOT NULL, is_kept BOOLEAN NOT NULL, created_at BIGINT NOT NULL)",
     "CREATE INDEX shared_parts_loose ON shared_parts (created_at) WHERE NOT is_kept",
-    // The contexts that name a part. They are pruned with the ledger of their runs.
+    // Contexts that use a part, pruned with the ledger of their runs.
     "CREATE TABLE part_uses (
         run_id TEXT NOT NULL, sha256 TEXT NOT NULL, PRIMARY KEY (run_id, sha256))",
     "CREATE INDEX part_uses_part ON part_uses (sha256)",
@@ -32,7 +32,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        // Each text gets its parts back: an older gateway reads whole texts alone.
+        // Restores the complete texts, because an older gateway reads only those.
         let backend = manager.get_database_backend();
         let (texts, mark) = match backend {
             DbBackend::Sqlite => (

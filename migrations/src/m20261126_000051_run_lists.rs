@@ -1,4 +1,4 @@
-//! Lists of runs by agent, and of live runs, in the order in which they are shown.
+//! Indexes for lists of runs by agent, and of live runs, in display order.
 
 use sea_orm_migration::prelude::*;
 

@@ -1,4 +1,4 @@
-//! How many denied calls an entry of the audit stands for.
+//! Number of denied calls aggregated in an audit entry.
 
 use sea_orm_migration::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Questions that a live run waits for, and the answers to them.
+//! Questions awaited by a live run, and their answers.
 
 use sea_orm_migration::prelude::*;
 

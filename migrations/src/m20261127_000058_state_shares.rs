@@ -1,4 +1,4 @@
-//! The run and the agent that made each key of state, so that none takes all keys of a scope that others share.
+//! Run and agent that created each state key, for shares of a scope's keys.
 
 use sea_orm_migration::prelude::*;
 

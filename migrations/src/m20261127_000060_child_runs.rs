@@ -1,4 +1,4 @@
-//! The run that started a run as its child, and reservations in budgets of several subjects for one call.
+//! Parent of a child run, and reservations in budgets of several subjects for one call.
 
 use sea_orm_migration::prelude::*;
 

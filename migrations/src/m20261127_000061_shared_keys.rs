@@ -1,4 +1,4 @@
-//! Idempotency keys of tool calls that the runs of a conversation share.
+//! Idempotency keys of tool calls, shared by the runs of a conversation.
 
 use sea_orm_migration::prelude::*;
 

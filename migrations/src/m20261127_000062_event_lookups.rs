@@ -1,8 +1,8 @@
-//! Lookups of one event, by its id or by its deduplication key, have one index each.
+//! One index each for lookups of an event by id and by deduplication key.
 //!
-//! PostgreSQL plans a lookup on an empty table by any index that begins with the workspace, since all cost the same, and
-//! keeps that plan while the table grows: each lookup then reads the entries of the whole workspace. So the index of a
-//! workspace's newest events has a condition that lists alone have, and the keys begin with the key.
+//! On an empty table PostgreSQL plans such a lookup with any index that starts with the workspace, as all cost
+//! the same. It keeps that plan as the table grows, and each lookup reads the whole workspace. So the index of
+//! newest events has a condition that only lists use, and key indexes start with the key.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::sea_orm::DatabaseBackend;

@@ -1,4 +1,4 @@
-//! Skills that runs have registered for later runs of their agent.
+//! Skills registered by runs for later runs of their agent.
 
 use domain::canonical::canonical_json;
 use domain::skill::{AGENT_SKILLS, bytes_of};
@@ -18,20 +18,20 @@ use crate::sql::{Row, Sql, locked};
 use crate::state::hold_live_run;
 use crate::writer::{Share, Work};
 
-/// A skill with all that it says.
+/// A skill with its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentSkillRecord {
     pub skill_name: String,
     pub description: String,
     /// Without front matter.
     pub content: String,
-    /// By their paths.
+    /// Sorted by path.
     pub files: Vec<SkillFile>,
     pub registered: RegisteredSkill,
 }
 
-/// A live run registers a skill, which was judged before, for later runs of its agent. It takes the place
-/// of the agent's own of that name, and of nobody else's.
+/// Registers a checked skill for later runs of the live run's agent. It replaces only a skill of the same agent
+/// and name.
 #[derive(Clone, Debug)]
 pub struct RegisterSkill {
     pub run_id: RunId,
@@ -41,12 +41,12 @@ pub struct RegisterSkill {
     pub at: i64,
 }
 
-/// What became of it.
+/// Result of a registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SkillRegistered {
-    /// Now or before: the same content under the same name is the same skill.
+    /// Stored now or before: the same content under the same name is the same skill.
     Stands(RegisteredSkill),
-    /// The agent has as many as it may.
+    /// The agent has the maximum number of skills.
     Full,
     RunEnded,
     AgentGone,
@@ -67,7 +67,7 @@ impl Work for RegisterSkill {
         vec![Share::of(&self.agent_id.to_string())]
     }
 
-    /// Applied twice, it says the same.
+    /// Idempotent.
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<SkillRegistered, StoreError> {
         if !hold_live_run(tx, self.run_id).await? {
             return Ok(SkillRegistered::RunEnded);
@@ -124,7 +124,7 @@ impl RegisterSkill {
     }
 }
 
-/// Locks the agent's row, if there is one: its skills are counted, and it is deleted, before or after.
+/// Locks the agent's row, so counts and deletes come before or after. False: no such agent.
 async fn hold_agent(
     tx: &DatabaseTransaction,
     workspace: &WorkspaceId,
@@ -135,7 +135,7 @@ async fn hold_agent(
     Ok(locked(tx, query).one(tx).await?.is_some())
 }
 
-/// An operator takes a skill away. Gives whether there was one.
+/// Deletes a skill on behalf of an operator. False: no such skill.
 #[derive(Clone, Debug)]
 pub struct WithdrawSkill {
     pub workspace: WorkspaceId,
@@ -157,7 +157,7 @@ impl Work for WithdrawSkill {
     }
 }
 
-/// Deletes what runs of an agent have registered, with the agent.
+/// Deletes the registered skills of a deleted agent.
 pub(crate) async fn delete_skills(tx: &DatabaseTransaction, agent: &str) -> Result<(), StoreError> {
     agent_skills::Entity::delete_many()
         .filter(agent_skills::Column::AgentId.eq(agent))
@@ -166,7 +166,7 @@ pub(crate) async fn delete_skills(tx: &DatabaseTransaction, agent: &str) -> Resu
     Ok(())
 }
 
-/// What an agent has, as it is granted. By agent, and by name.
+/// Skills of all agents, as granted, sorted by agent and name.
 pub(crate) async fn skills_of_workspace(
     conn: &impl Sql,
     workspace: &WorkspaceId,
@@ -177,7 +177,7 @@ pub(crate) async fn skills_of_workspace(
     let rows = rows.await?;
     let skills: Result<Vec<_>, _> = rows.iter().map(read_skill).collect();
     let mut skills = skills?;
-    // Not left to the database: each sorts letters in its own way.
+    // Sorted here, because the databases collate differently.
     skills.sort_by(|(agent, one), (other_agent, other)| {
         let (one, other) = (&one.skill_name, &other.skill_name);
         agent.0.cmp(&other_agent.0).then_with(|| one.cmp(other))
@@ -222,7 +222,7 @@ fn record(row: agent_skills::Model) -> Result<AgentSkillRecord, StoreError> {
 }
 
 impl Store {
-    /// The skills of an agent by name, without what they say.
+    /// Skills of an agent by name, without content.
     pub async fn list_agent_skills(
         &self,
         workspace: &WorkspaceId,

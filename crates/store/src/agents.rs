@@ -15,11 +15,11 @@ use crate::writer::Work;
 
 mod reads;
 
-/// Where an object was written. What stands in the config file is read-only over the API.
+/// Origin of an object. Objects from the config file are read-only in the API.
 pub(crate) const FROM_CONFIG: &str = "config";
 pub(crate) const FROM_API: &str = "api";
 
-/// An agent and what the gateway keeps beside it.
+/// An agent with its stored metadata.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentRecord {
     pub id: AgentId,
@@ -29,7 +29,7 @@ pub struct AgentRecord {
     pub version: i64,
     pub created_at: i64,
     pub updated_at: i64,
-    /// Why an agent of the config file is disabled whatever the file says; empty for all others.
+    /// Faults that disable an agent of the config file; empty for all others.
     pub refused: Vec<Fault>,
 }
 
@@ -42,7 +42,7 @@ pub enum SaveAgent {
         spec: AgentSpec,
         at: i64,
     },
-    /// Over the API; `if_match`: the version that must stand.
+    /// Over the API; `if_match`: the expected current version.
     Update {
         id: AgentId,
         workspace: WorkspaceId,
@@ -56,16 +56,16 @@ pub enum SaveAgent {
         workspace: WorkspaceId,
         if_match: Option<i64>,
     },
-    /// From the config file: found by name, changed only when it differs.
+    /// From the config file: found by name, changed only if different.
     Configure {
         new_id: AgentId,
         workspace: WorkspaceId,
         spec: AgentSpec,
-        /// Faults by the schema of its runner: the agent is disabled.
+        /// Faults by the runner's schema; they disable the agent.
         refused: Vec<Fault>,
         at: i64,
     },
-    /// Disables what the config file no longer names.
+    /// Disables agents missing from the config file.
     DisableUnnamed {
         workspace: WorkspaceId,
         names: Vec<String>,
@@ -73,15 +73,15 @@ pub enum SaveAgent {
     },
 }
 
-/// What became of it.
+/// Result of a save.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SavedAgent {
     Saved(Box<AgentRecord>),
     Done,
     Unknown,
-    /// It stands in the config file.
+    /// The config file owns it.
     ReadOnly,
-    /// Another version stands.
+    /// The current version differs.
     Mismatch(i64),
 }
 
@@ -153,7 +153,7 @@ impl Work for SaveAgent {
             } => {
                 agents::Entity::update_many()
                     .col_expr(agents::Column::Enabled, Expr::value(false))
-                    // From now on it is the API's: to be changed, or deleted.
+                    // From now on the API owns it, so it can be changed or deleted.
                     .col_expr(agents::Column::Origin, Expr::value(FROM_API))
                     .col_expr(agents::Column::Refused, Expr::value(None::<String>))
                     .col_expr(agents::Column::UpdatedAt, Expr::value(*at))
@@ -180,7 +180,7 @@ impl Work for SaveAgent {
     }
 }
 
-/// The row, when the API may change it. It is locked: another replica changes it before or after.
+/// The row, if the API may change it. Locked, so replicas change it one after the other.
 async fn changeable(
     tx: &DatabaseTransaction,
     workspace: &WorkspaceId,
@@ -258,7 +258,7 @@ async fn update(
     Ok(SavedAgent::Saved(Box::new(agent_record(row)?)))
 }
 
-/// The columns that follow from a specification and the faults for which it is refused.
+/// Columns derived from a specification and its faults.
 fn columns(spec: &AgentSpec, refused: &[Fault]) -> agents::Model {
     agents::Model {
         id: String::new(),
@@ -279,7 +279,7 @@ fn columns(spec: &AgentSpec, refused: &[Fault]) -> agents::Model {
     }
 }
 
-/// An agent as a statement gave it.
+/// An agent from a result row.
 pub(crate) fn read_agent(row: &Row) -> Result<AgentRecord, StoreError> {
     agent_record(agents::Model {
         id: row.text("id")?,

@@ -1,4 +1,4 @@
-//! API keys, each by its hash.
+//! API keys, stored as hashes.
 
 use std::sync::LazyLock;
 
@@ -17,23 +17,23 @@ use crate::page::{Found, PageBound, PageOf};
 use crate::sql::{Row, Sql, columns};
 use crate::writer::Work;
 
-/// An API key, without the key.
+/// An API key, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKeyRecord {
     pub id: ApiKeyId,
     pub workspace: WorkspaceId,
     pub name: String,
     pub role: KeyRole,
-    /// The public part that it is looked up by.
+    /// The public part, used for lookups.
     pub prefix: String,
     /// The hex SHA-256 of the whole key.
     pub hash: String,
     pub created_at: i64,
-    /// Since when it opens nothing.
+    /// Time of revocation; a revoked key grants no access.
     pub revoked_at: Option<i64>,
 }
 
-/// Stores a new key. [`StoreError::Taken`]: another key has its public part.
+/// Stores a new key. [`StoreError::Taken`]: its public part is taken.
 impl Work for ApiKeyRecord {
     type Output = ();
     const SAVEPOINT: bool = true;
@@ -56,17 +56,17 @@ impl Work for ApiKeyRecord {
     }
 }
 
-/// Whether a revocation covers owner keys and the last admin key of a workspace.
+/// Protection of owner keys and of the last admin key of a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastAdmin {
-    /// They are refused: the admin API revokes them, and could not make others.
+    /// Refuse them: the admin API could not create new ones.
     Stays,
-    /// They go like any other: the command line revokes them, and can make others.
+    /// Revoke them: the command line can create new ones.
     Goes,
 }
 
-/// Takes a key back. Those who take back at the same time take turns at the workspace's row, so
-/// that two admins who revoke each other do not lock everybody out.
+/// Revokes a key. Locks the workspace's row, so two admins cannot revoke each other's keys concurrently and lock
+/// the workspace out.
 #[derive(Clone, Debug)]
 pub struct RevokeApiKey {
     pub workspace: WorkspaceId,
@@ -75,17 +75,17 @@ pub struct RevokeApiKey {
     pub at: i64,
 }
 
-/// How a revocation ended. The records tell the key as it stands now.
+/// Result of a revocation, with the current record of the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Revoked {
     Now {
         key: ApiKeyRecord,
         was_last_admin: bool,
     },
-    /// It was revoked before, and stays so since then.
+    /// Revoked earlier; its time stays.
     Before(ApiKeyRecord),
     LastAdmin,
-    /// It is of role owner, and only the command line revokes those.
+    /// An owner key, which only the command line revokes.
     Owner,
     Unknown,
 }
@@ -152,8 +152,8 @@ static WITH_PREFIX: LazyLock<String> = LazyLock::new(|| {
 });
 
 impl Store {
-    /// The live API key with this public part. The one query that starts from no workspace: it
-    /// finds out which one the caller belongs to.
+    /// The live API key with this public part. The only query without a workspace: it determines the caller's
+    /// workspace.
     pub async fn find_api_key(&self, prefix: &str) -> Result<Option<ApiKeyRecord>, StoreError> {
         let asked = self
             .quick

@@ -1,5 +1,5 @@
-//! Artifacts: rows of files whose bytes stand elsewhere. A row is begun before its first byte is written,
-//! is found once it is finished, and is forgotten after its bytes are gone.
+//! Artifacts: rows of files with their bytes in a blob store. A row is created before the first byte, visible
+//! once finished, and deleted after its bytes.
 
 mod binding;
 mod scope;
@@ -29,31 +29,31 @@ pub use upload::{
     ShareOf,
 };
 
-/// Its bytes are on their way.
+/// Upload in progress.
 const PENDING: &str = "pending";
-/// It can be read.
+/// Readable.
 const READY: &str = "ready";
 /// Its bytes are being deleted.
 const DELETING: &str = "deleting";
 
-/// Artifacts that a message of a transcript names at most.
+/// Maximum artifacts named by a transcript message.
 const MOST_ANNOUNCED: u64 = 100;
 
-/// Where an artifact came from.
+/// Origin of an artifact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArtifactOrigin {
-    /// A run uploaded it.
+    /// Uploaded by a run.
     Runner,
-    /// It came with an event.
+    /// Attached to an event.
     Event,
-    /// A tool gave it to a run, and it was too large to be handed over.
+    /// Tool result too large to return in the response.
     Tool,
-    /// A client uploaded it, for an event that names it.
+    /// Uploaded by a client for a later event.
     Client,
 }
 
 impl ArtifactOrigin {
-    /// The name in the table and on the wire.
+    /// Name in the table and on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Runner => "runner",
@@ -73,14 +73,14 @@ pub struct ArtifactRecord {
     pub runner_id: Option<String>,
     pub conversation_key: Option<String>,
     pub event_id: Option<String>,
-    /// The ledger event of its run that announced it.
+    /// Sequence of the ledger event that announced it.
     pub sequence: Option<u64>,
     pub name: String,
     pub mime_type: String,
     pub size: u64,
     /// Lower-case hex.
     pub sha256: String,
-    /// Where its bytes stand.
+    /// Location of its bytes.
     pub place: String,
     pub created_at: i64,
     pub expires_at: i64,
@@ -108,7 +108,7 @@ fn record(row: artifacts::Model) -> Result<ArtifactRecord, StoreError> {
     })
 }
 
-/// Binds artifacts of a run to the events that announce them, the first of each.
+/// Binds artifacts of a run to the first event that announces each.
 pub(crate) async fn bind(
     tx: &DatabaseTransaction,
     run: RunId,
@@ -127,7 +127,7 @@ pub(crate) async fn bind(
 }
 
 impl Store {
-    /// An artifact of a workspace that can be read and has not expired by the database's clock.
+    /// A readable artifact of a workspace, not expired by the database clock.
     pub async fn find_artifact(
         &self,
         workspace: &WorkspaceId,
@@ -143,8 +143,8 @@ impl Store {
         row.map(record).transpose()
     }
 
-    /// The artifacts of a run that it has announced, or announces by what is about to be written (`announcing`):
-    /// the first hundred that can be read and have not expired by the database's clock.
+    /// Artifacts that a run has announced, or announces in the pending write (`announcing`): the first hundred
+    /// readable ones, not expired by the database clock.
     pub async fn announced_artifacts(
         &self,
         run: RunId,
@@ -167,7 +167,7 @@ impl Store {
         rows.into_iter().map(record).collect()
     }
 
-    /// Whether a run has uploaded this artifact itself, and can still read it.
+    /// True when this run uploaded the artifact and it is readable.
     pub async fn is_artifact_of(
         &self,
         workspace: &WorkspaceId,

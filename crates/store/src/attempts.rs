@@ -1,4 +1,4 @@
-//! The intent to POST: written before the POST, so that an uncertain one is never repeated.
+//! Dispatch intents: written before the POST, so an uncertain POST is never repeated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,49 +22,48 @@ use crate::writer::Work;
 /// Moves a run into its next attempt: `created` → `running`, or a retry of a `running` one.
 #[derive(Clone, Debug)]
 pub struct Dispatch {
-    /// The run as the caller knows it: its status and its epoch must still stand.
+    /// The run as the caller read it; its status and epoch must not have changed.
     pub run: Run,
     /// From 1.
     pub attempt: u32,
     pub owner: String,
-    /// How long the owner has the run, from the commit on.
+    /// Duration of the owner's lease, from the commit on.
     pub lease: Duration,
-    /// The context as it will be sent.
+    /// The context as sent.
     pub context: Arc<RawValue>,
-    /// The parts of the context that other runs share.
+    /// Parts of the context that are shared with other runs.
     pub shared: SharedParts,
-    /// When the run must have ended: its time begins with its first attempt.
+    /// Deadline of the run; its time starts with the first attempt.
     pub deadline_at: i64,
     pub at: i64,
 }
 
-/// The first attempt of a run that begins with its event: the intent to POST stands in the same transaction as the
-/// run.
+/// The first attempt of a run dispatched at ingest: one transaction stores its intent and the run.
 #[derive(Clone, Debug)]
 pub struct FirstAttempt {
     pub owner: String,
-    /// How long the owner has the run, from the commit on.
+    /// Duration of the owner's lease, from the commit on.
     pub lease: Duration,
-    /// The context as it will be sent.
+    /// The context as sent.
     pub context: Arc<RawValue>,
 }
 
 impl FirstAttempt {
-    /// The number of the attempt, and the epoch of its lease.
+    /// Number of the attempt, and epoch of its lease.
     pub const NUMBER: u32 = 1;
 }
 
-/// What became of a dispatch.
+/// Result of a dispatch.
 #[derive(Clone, Debug)]
 pub enum Dispatched {
-    /// The run is this owner's, under its new epoch.
+    /// The caller owns the run, under its new epoch.
     Owned(Box<Run>),
-    /// Somebody else has it, or it has ended.
+    /// The run has another owner, or has ended.
     Lost,
 }
 
 impl Dispatch {
-    /// The time of the run begins now.
+    /// True for the first attempt, which starts the run's time.
     pub(crate) fn begins(&self) -> bool {
         self.run.status == RunStatus::Created
     }
@@ -108,7 +107,7 @@ impl Work for Dispatch {
 }
 
 impl Dispatch {
-    /// The run as its row is after this: `told` are the time and the reason of a cancel.
+    /// The run as its row is afterwards; `told` are time and reason of a cancel.
     pub(crate) fn taken(&self, told: (Option<i64>, Option<String>)) -> Run {
         let (cancel_requested_at, status_reason) = told;
         let mut run = Run {
@@ -126,7 +125,7 @@ impl Dispatch {
         run
     }
 
-    /// The run, when it was this very dispatch that took it and the answer to its commit was lost.
+    /// The run, if this dispatch took it and the commit's reply was lost.
     async fn find_own(&self, tx: &DatabaseTransaction) -> Result<Dispatched, StoreError> {
         let row = runs::Entity::find_by_id(self.run.id.to_string())
             .one(tx)
@@ -139,7 +138,7 @@ impl Dispatch {
         }
     }
 
-    /// Whether the intent of the attempt is this one: the same owner may have taken the run to end it.
+    /// True when the attempt's intent is this one: the same owner may have taken the run to end it.
     async fn is_intended(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
         let key = (self.run.id.to_string(), i64::from(self.attempt));
         let intent = run_attempts::Entity::find_by_id(key).one(tx).await?;
@@ -157,10 +156,10 @@ impl Dispatch {
     }
 }
 
-/// The outcome of an attempt whose runner streams its results.
+/// Outcome of an attempt with streamed results.
 pub const STARTED: &str = "started";
 
-/// Notes how an attempt was answered.
+/// Records the outcome of an attempt.
 pub struct AttemptOutcome {
     pub(crate) run_id: RunId,
     pub(crate) attempt: u32,
@@ -193,7 +192,7 @@ impl Work for AttemptOutcome {
 }
 
 impl Store {
-    /// Notes how an attempt was answered, without waiting for the commit.
+    /// Records the outcome of an attempt, without waiting for the commit.
     pub async fn note_attempt(
         &self,
         run_id: RunId,
@@ -212,7 +211,7 @@ impl Store {
         .await
     }
 
-    /// Whether the runner is known to stream the results of this attempt: it will append none.
+    /// True when the runner streams the results of this attempt, and so appends none.
     pub async fn does_stream(&self, run_id: RunId, attempt: u32) -> Result<bool, StoreError> {
         let key = (run_id.to_string(), i64::from(attempt));
         let row = run_attempts::Entity::find_by_id(key);
@@ -220,7 +219,7 @@ impl Store {
         Ok(row.is_some_and(|row| row.outcome.as_deref() == Some(STARTED)))
     }
 
-    /// The context of the run's newest attempt, as it was sent.
+    /// The context of the run's newest attempt, as sent.
     pub async fn find_context(
         &self,
         run_id: RunId,

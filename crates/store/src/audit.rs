@@ -1,4 +1,4 @@
-//! Who touched what: a row for each host API call, allowed or denied.
+//! Audit log: one row for each host API call, allowed or denied.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use crate::page::{Found, PageBound, PageOf};
 use crate::sql::{Sql, executed, inserted};
 use crate::writer::Work;
 
-/// One call, as the audit keeps it. Never a value, a token or a text of a user.
+/// An audited call. Contains no values, tokens or user texts.
 #[derive(Clone, Debug)]
 pub struct AuditEntry {
-    /// A `UUIDv7`: the order of a run's entries.
+    /// A `UUIDv7`, which orders the entries of a run.
     pub id: Uuid,
     pub workspace: WorkspaceId,
     pub run_id: RunId,
@@ -34,7 +34,7 @@ pub struct AuditEntry {
     pub rule: Cow<'static, str>,
     pub bytes: u64,
     pub at: i64,
-    /// It stands for many denied calls: where its id is there, it counts one more.
+    /// Aggregates denied calls: an existing id increments its count.
     pub is_shared: bool,
 }
 
@@ -50,27 +50,27 @@ pub struct AuditRecord {
     pub rule: String,
     pub bytes: u64,
     pub at: i64,
-    /// How many calls it stands for.
+    /// Number of aggregated calls.
     pub calls: u64,
-    /// `ok` or an error's code; absent while the call goes on, and for calls that end at once.
+    /// `ok` or an error code; absent during the call, and for calls without a duration.
     pub outcome: Option<String>,
     pub duration_ms: Option<i64>,
 }
 
-/// How a call that had been allowed ended.
+/// Outcome of an allowed call.
 #[derive(Clone, Debug)]
 pub struct AuditOutcome {
-    /// The call's entry.
+    /// Id of the call's entry.
     pub id: Uuid,
     pub run_id: RunId,
-    /// Bytes that went to the runner.
+    /// Bytes sent to the runner.
     pub bytes: u64,
-    /// `ok`, or the code of the error.
+    /// `ok`, or the error code.
     pub outcome: &'static str,
     pub duration_ms: i64,
 }
 
-/// Records calls.
+/// Inserts audit entries.
 pub(crate) async fn insert(
     conn: &impl Sql,
     entries: impl IntoIterator<Item = &AuditEntry>,
@@ -78,7 +78,7 @@ pub(crate) async fn insert(
     let (mut own, mut shared) = (Vec::new(), BTreeMap::new());
     for entry in entries {
         if entry.is_shared {
-            // A statement may touch a row once.
+            // A statement may change a row only once.
             let key = (entry.run_id.0, entry.id);
             let calls = shared.get(&key).map_or(0, |(_, calls)| *calls);
             shared.insert(key, (entry, calls + 1_i64));
@@ -115,7 +115,7 @@ pub(crate) async fn insert(
     executed(conn, shared.into_values().map(row).collect(), &counted).await
 }
 
-/// Whether a call is recorded: then all that was written with it stands.
+/// True when the entry is committed, and with it all rows of its transaction.
 pub(crate) async fn is_recorded(
     conn: &impl ConnectionTrait,
     entry: &AuditEntry,
@@ -193,7 +193,7 @@ impl Work for WriteOutcome {
         Ok(())
     }
 
-    /// Written twice, it says the same.
+    /// Idempotent, so a retry is harmless.
     async fn stands(&self, _: &DatabaseTransaction, (): &()) -> Result<bool, StoreError> {
         Ok(false)
     }
@@ -204,7 +204,7 @@ struct SweepAudit {
     kept: Duration,
 }
 
-/// Entries of one transaction.
+/// Maximum entries per transaction.
 const OLD_ENTRIES: u64 = 1000;
 
 impl Work for SweepAudit {
@@ -213,7 +213,7 @@ impl Work for SweepAudit {
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
         let before = read_now(tx).await? - millis(self.kept);
-        // The ids of runs begin with their times, so that an index finds old entries.
+        // Run ids start with their time, so an index finds old entries.
         let first_younger = Uuid::from_u128(u128::from(before.max(0).unsigned_abs()) << 80);
         let ours = match tx.get_database_backend() {
             DbBackend::Postgres => "FOR UPDATE SKIP LOCKED",
@@ -229,23 +229,23 @@ impl Work for SweepAudit {
 }
 
 impl Store {
-    /// Deletes some of the entries of calls that are older than this; says how many.
+    /// Deletes a batch of entries older than `kept`; returns their number.
     pub async fn sweep_audit(&self, kept: Duration) -> Result<u64, StoreError> {
         self.write(SweepAudit { kept }).await
     }
 
-    /// Queues what came of a call whose entry was queued before.
+    /// Queues the outcome of a call with a queued entry.
     pub async fn audit_outcome(&self, outcome: AuditOutcome) -> Result<(), StoreError> {
         self.write_later(WriteOutcome(outcome)).await
     }
 
-    /// Queues an audit row. A full queue makes the caller wait; while the database is away the row is
-    /// kept in memory, see [`Store::write_later`].
+    /// Queues an audit row. Waits while the queue is full. During a database outage the row stays in memory, see
+    /// [`Store::write_later`].
     pub async fn audit(&self, entry: AuditEntry) -> Result<(), StoreError> {
         self.write_later(WriteAudit { entry }).await
     }
 
-    /// The calls of a run after `after`, in their order.
+    /// Calls of a run after `after`, in order.
     pub async fn list_audit(
         &self,
         run: RunId,

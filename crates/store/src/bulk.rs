@@ -1,4 +1,4 @@
-//! Items of one commit that are done together: a few statements for all of them instead of some for each.
+//! Batch operations: a few statements for many items of one commit, instead of some for each.
 
 mod appends;
 mod attempts;
@@ -18,13 +18,13 @@ use crate::sql::Sql;
 pub(crate) use appends::{advance, insert_segments, items_of};
 pub(crate) use attempts::{Intent, insert_intents};
 
-/// Work of which many are done at once.
+/// Work with a batch operation.
 #[derive(Clone, Copy)]
 pub enum Together<'a> {
     Ingest(&'a Ingest),
-    /// Events of a run, and nothing beside them.
+    /// Events of a run without other effects.
     Append(&'a Append),
-    /// The last events of a run, and nothing beside them.
+    /// The last events of a run without other effects.
     End(&'a Append),
     Dispatch(&'a Dispatch),
     Outcome(&'a AttemptOutcome),
@@ -32,7 +32,7 @@ pub enum Together<'a> {
     Audited(&'a AuditOutcome),
 }
 
-/// What became of it.
+/// The result of a batch operation.
 pub enum Done {
     Ingest(Ingested),
     Append(Appended),
@@ -41,7 +41,7 @@ pub enum Done {
     Audited,
 }
 
-/// Each run stands among the work of one kind once, but for what does not look at what was there before.
+/// A batch operation takes each run once per kind, except for kinds that read no earlier state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     Ingest,
@@ -52,7 +52,7 @@ pub(crate) enum Key {
 }
 
 impl Together<'_> {
-    /// Its kind and its run.
+    /// Kind and run.
     pub(crate) fn key(&self) -> Key {
         match self {
             Self::Ingest(_) => Key::Ingest,
@@ -63,7 +63,7 @@ impl Together<'_> {
         }
     }
 
-    /// Where the conversation of an event stands among all, as locks are taken. `None`: it has none, or is no event.
+    /// Lock order key of the event's conversation. `None`: no conversation, or no event.
     pub(crate) fn conversation(&self) -> Option<[String; 4]> {
         match self {
             Self::Ingest(ingest) => ingest.conversation_identity(),
@@ -72,8 +72,8 @@ impl Together<'_> {
     }
 }
 
-/// Does the work of many, each run once for each kind. In the order of `work`; `None`: it needs more than
-/// the others and is to be applied by itself.
+/// Applies work in batch operations, each run once per kind. Results are in the order of `work`; `None`: apply
+/// the item singly.
 pub(crate) async fn apply(
     tx: &impl Sql,
     work: &[Together<'_>],
@@ -93,7 +93,7 @@ pub(crate) async fn apply(
             Together::Audited(outcome) => audited.push(*outcome),
         }
     }
-    // Conversations first, their runs after.
+    // Conversations before their runs.
     let mut ingested = take_together(tx, &ingests, common).await?.into_iter();
     let mut ended = appends::end_all(tx, &ends).await?.into_iter();
     let mut dispatched = attempts::dispatch_all(tx, &dispatches).await?.into_iter();

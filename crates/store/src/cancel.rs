@@ -1,4 +1,4 @@
-//! Asking a run to end.
+//! Cancel requests.
 
 use domain::run::Run;
 use protocol::id::{RunId, WorkspaceId};
@@ -14,18 +14,18 @@ use crate::failpoint;
 use crate::runs::find;
 use crate::writer::Work;
 
-/// What became of a request to cancel.
+/// Result of a cancel request.
 #[derive(Clone, Debug)]
 pub enum CancelOutcome {
-    /// Noted: the owner of the run will end it.
+    /// Recorded: the run's owner will end it.
     Requested(Box<Run>),
-    /// The run had ended before.
+    /// The run had already ended.
     Ended(Box<Run>),
     Unknown,
 }
 
 impl Store {
-    /// Writes the intent to cancel. The run's owner acts on it; the first reason given stays.
+    /// Records a cancel request. The run's owner acts on it; the first reason stays.
     pub async fn request_cancel(
         &self,
         workspace: &WorkspaceId,

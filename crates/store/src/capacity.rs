@@ -1,4 +1,4 @@
-//! How many runs live, counted where they are made: by an index that holds the live ones alone.
+//! Counts live runs when a run is created, with an index of live runs only.
 
 use std::collections::HashMap;
 
@@ -9,26 +9,26 @@ use sea_orm::DbBackend;
 use crate::error::{StoreError, parsed, unsigned};
 use crate::sql::Sql;
 
-/// With more places free than this, nobody is overrun by what other replicas commit in this very
-/// moment: eight of them with a full batch each. Then no lock is taken.
+/// With more free slots than this, no lock is needed: concurrent commits of eight replicas, each with a full
+/// batch, cannot exceed the limit.
 const MARGIN: u64 = 8192;
 
-/// How many runs live, and how many may.
+/// Live runs and their limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capacities {
-    /// Of the workspace; not counted where nothing is bounded.
+    /// Of the workspace; not counted without any limit.
     pub workspace: Capacity,
-    /// Of the endpoints that have a bound.
+    /// Of the endpoints with a limit.
     pub endpoints: HashMap<EndpointId, Capacity>,
 }
 
 impl Capacities {
-    /// What an endpoint may have: without a bound, anything.
+    /// Capacity of an endpoint; unlimited without a limit.
     pub fn of(&self, endpoint: EndpointId) -> Capacity {
         self.endpoints.get(&endpoint).copied().unwrap_or_default()
     }
 
-    /// One run more, at this endpoint.
+    /// Adds a run at this endpoint.
     pub(crate) fn add(&mut self, endpoint: EndpointId) {
         self.workspace.live += 1;
         if let Some(capacity) = self.endpoints.get_mut(&endpoint) {
@@ -49,15 +49,15 @@ impl Capacities {
     }
 }
 
-/// Counts, and keeps what is counted true until the commit: of several replicas one at a time makes
-/// runs in a workspace whose bound is near. Comes before every other lock of its transaction.
+/// Counts live runs; near a limit the count stays valid until the commit. An advisory lock then serialises
+/// replicas per workspace. Takes precedence over every other lock of the transaction.
 pub(crate) async fn hold_capacity(
     tx: &impl Sql,
     workspace: &WorkspaceId,
     most: Option<u64>,
 ) -> Result<Capacities, StoreError> {
     let counted = count_live(tx, workspace, most).await?;
-    // `SQLite` has one writer anyway.
+    // `SQLite` has one writer.
     if tx.backend() != DbBackend::Postgres || !counted.is_tight() {
         return Ok(counted);
     }
@@ -67,7 +67,7 @@ pub(crate) async fn hold_capacity(
     count_live(tx, workspace, most).await
 }
 
-/// Counts what lives now.
+/// Counts live runs without a lock.
 pub(crate) async fn count_live(
     conn: &impl Sql,
     workspace: &WorkspaceId,

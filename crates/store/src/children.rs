@@ -1,4 +1,4 @@
-//! Child runs: whether a parent may start one more, and which of them end with it.
+//! Child runs: limits of their parents, and cancellation with the parent.
 
 use protocol::child_run::{MOST_CHILDREN, WAITING_CHILD};
 use protocol::id::RunId;
@@ -15,21 +15,21 @@ use crate::sql::{Row, Sql};
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
-/// Child runs that one pass over all parents ends.
+/// Maximum child runs cancelled by one pass over all parents.
 const BATCH: i64 = 200;
 
-/// The run that asks for a child run.
+/// The parent of a requested child run.
 #[derive(Clone, Copy, Debug)]
 pub struct ParentOf {
     pub run_id: RunId,
-    /// The attempt that asks: a later one has another token.
+    /// The requesting attempt: a later attempt has another token.
     pub attempt: u32,
 }
 
-/// Why a run starts no child run.
+/// Reason to refuse a child run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Childless {
-    /// Also where another attempt has begun.
+    /// Or another attempt has begun.
     #[error("the run has ended and starts no child run")]
     Ended,
     #[error("the run was cancelled and starts no child run")]
@@ -42,7 +42,7 @@ pub enum Childless {
 }
 
 impl Ingest {
-    /// Locks the parent's row until the commit: its end comes before or after, never between.
+    /// Locks the parent's row until the commit, so its end comes before or after.
     pub(crate) async fn childless(
         &self,
         tx: &DatabaseTransaction,
@@ -76,7 +76,7 @@ struct EndChildren {
     at: i64,
 }
 
-/// A live child run whose parent leaves it no time.
+/// A live child run of an ended or cancelled parent.
 struct Orphan {
     id: Uuid,
     has_parent_ended: bool,
@@ -86,7 +86,7 @@ impl Work for EndChildren {
     type Output = Vec<RunId>;
     const CHANGES_AGENTS: bool = false;
 
-    /// A commit of its own on `PostgreSQL`: it takes rows of other runs.
+    /// A separate commit on `PostgreSQL`: it locks rows of other runs.
     fn lock(&self) -> Option<String> {
         Some("child runs".to_owned())
     }
@@ -116,16 +116,16 @@ impl Work for EndChildren {
 }
 
 impl Store {
-    /// Asks live child runs to end whose parent has ended, or was asked to end: of one parent, or of any, some of them at a
-    /// time. A parent that completed with the finish reason [`WAITING_CHILD`] leaves them. Gives those that were asked.
-    /// `at`: epoch milliseconds.
+    /// Requests cancel of live child runs after their parent ended or got a cancel request. Without `parent` it
+    /// handles a batch over all parents. A parent that completed with the finish reason [`WAITING_CHILD`] keeps
+    /// its children. Returns the cancelled runs. `at`: epoch milliseconds.
     pub async fn end_children(
         &self,
         parent: Option<RunId>,
         at: i64,
     ) -> Result<Vec<RunId>, StoreError> {
         let end = EndChildren { parent, at };
-        // The writer is asked only where there is something to do.
+        // Skips the writer when there is nothing to do.
         if end.orphans(&self.readers).await?.is_empty() {
             return Ok(Vec::new());
         }

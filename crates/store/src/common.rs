@@ -1,4 +1,4 @@
-//! What items of one transaction read alike: once is enough.
+//! Read cache of one transaction, shared by its items.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,8 +9,7 @@ use crate::error::StoreError;
 use crate::new_run::{Candidate, candidates};
 use crate::sql::Sql;
 
-/// Read by one item, for those after it in the same transaction. Forgotten with each item that may change
-/// it.
+/// Rows read by one item and reused by later ones. Items that may change these rows clear it.
 #[derive(Default)]
 pub struct Common {
     candidates: HashMap<WorkspaceId, Arc<[Candidate]>>,

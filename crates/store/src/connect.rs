@@ -1,4 +1,4 @@
-//! Opening a database: migrations, connections for the writer, a pool of readers.
+//! Opens a database: migrations, write connections, pool of readers.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -19,7 +19,7 @@ use crate::readers::{Quick, Readers};
 use crate::shared_parts::PartCache;
 use crate::writer::{self, Writer};
 
-/// Which database stands behind a store.
+/// The database engine of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     Sqlite,
@@ -30,55 +30,53 @@ pub enum Backend {
 #[derive(Clone)]
 pub struct Store {
     pub(crate) readers: Readers,
-    /// For questions about single rows.
+    /// For point reads.
     pub(crate) quick: Quick,
     pub(crate) writer: Writer,
     pub(crate) parts: PartCache,
     backend: Backend,
-    /// The connection that renews leases: see [`Store::lease_keeper`].
+    /// Options of the connection that renews leases: see [`Store::lease_keeper`].
     pub(crate) renewing: Option<Arc<ConnectOptions>>,
-    /// Whether the database answered.
+    /// Last result of the read probe.
     answered: Kept<bool>,
-    /// Whether something small could be written.
+    /// Last result of the write probe.
     proof: Kept<Condition>,
 }
 
-/// When something was last tried, and whether that went well. Held while it is tried: who asks meanwhile gets the
-/// same answer.
+/// Time and result of the last probe. The lock is held during a probe, so concurrent callers share its result.
 type Kept<T> = Arc<Mutex<Option<(Instant, T)>>>;
 
 const READERS: u32 = 8;
-/// Places for write connections. The writer uses one at a time; a place whose connection dies without a word
-/// just as it is handed back is lost until the system gives that connection up, which takes a quarter of an hour.
+/// Maximum write connections. The writer uses one at a time. A connection that dies silently on release occupies
+/// its slot until TCP gives up, about 15 minutes.
 const WRITE_PLACES: u32 = 3;
-/// Statements that a connection knows by heart: each kind that the writer has comes in all its widths.
+/// Statement cache size per connection: each statement of the writer exists in all widths.
 const STATEMENTS: usize = 60 * crate::sql::WIDTHS;
 const BETWEEN_PROOFS: Duration = Duration::from_secs(1);
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may take to show that it is alive, when it comes back to the pool and when it is taken out.
+/// Timeout of the liveness check when the pool releases or acquires a connection.
 const PROOF_OF_LIFE: Duration = Duration::from_secs(1);
-/// The longest that a transaction may wait for its next answer, however long a lease is.
+/// Maximum silence within a transaction, however long a lease is.
 const LONGEST_SILENCE: Duration = Duration::from_secs(15);
-/// The shortest: a disk may be slow.
+/// Minimum silence: a disk may be slow.
 const SHORTEST_SILENCE: Duration = Duration::from_secs(1);
 
-// A replica that stops in the middle of a transaction must not hold up the others for ever, and an
-// acknowledged commit is on disk.
+// A replica that stops within a transaction must not block others. An acknowledged commit is on disk.
 const POSTGRES_SETTINGS: [(&str, &str); 2] = [
     ("idle_in_transaction_session_timeout", "10s"),
     ("synchronous_commit", "on"),
 ];
-/// The longest that a statement waits for a lock: all that is written with it waits, too. Whoever needs a lock that is
-/// kept for longer is set aside by the writer, and tried again. More than a server takes to find that two wait for each other.
+/// Maximum wait for a lock: the other items of the batch wait, too. On timeout the item moves to the lock-wait
+/// queue. Longer than the server's `deadlock_timeout`.
 const LONGEST_LOCK_WAIT: Duration = Duration::from_millis(1500);
 
-/// A read that takes longer costs more than its answer is worth; pages and searches are bounded, so that
-/// none should. `SQLite` has the bounds alone.
+/// A read of more than 2 s costs more than its result is worth. Pages and searches are bounded, so none should.
+/// `SQLite` has these bounds alone.
 const READING: [(&str, &str); 1] = [("statement_timeout", "2s")];
 
-/// The writer looks rows up by key. A connection keeps its plans, and a plan of a new table joins by a scan, also once the
-/// table is large. So the writer joins by lookups alone, and an index page costs less than a scan of a few pages.
+/// The writer looks rows up by key. A connection caches plans, and a plan made for an empty table keeps scanning
+/// the table after it grows. So the writer uses index lookups only, at a page cost below that of a short scan.
 const WRITING: [(&str, &str); 3] = [
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
@@ -86,17 +84,17 @@ const WRITING: [(&str, &str); 3] = [
 ];
 
 impl Store {
-    /// Connects to `sqlite://PATH` or `postgres://…`, migrates, and gives the store with the writer's
-    /// work, which the caller runs as a task until [`Store::close`].
+    /// Connects to `sqlite://PATH` or `postgres://…` and migrates. Returns the store and the writer's future,
+    /// which the caller runs as a task until [`Store::close`].
     pub async fn open(
         url: &str,
     ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
         Self::open_for_leases(url, LONGEST_SILENCE * 3).await
     }
 
-    /// [`Store::open`] for who holds leases of this length: within a transaction the database is silent no longer
-    /// than a third of it, one second at least and 15 at most, and the whole takes half as long again at most, so
-    /// that a connection that dies without a word is replaced while leases of four seconds and more still hold.
+    /// [`Store::open`] for holders of leases of this length. Within a transaction the database may be silent for
+    /// a third of the lease, clamped to 1 to 15 s. The whole transaction takes at most 1.5 times as long. So a
+    /// dead connection is replaced while leases of 4 s and more still hold.
     pub async fn open_for_leases(
         url: &str,
         lease: Duration,
@@ -147,16 +145,16 @@ impl Store {
         ))
     }
 
-    /// Which database this is.
+    /// The database engine.
     pub fn backend(&self) -> Backend {
         self.backend
     }
 
-    /// Whether the database answers a query and the writer takes work. After a commit that failed
-    /// for the database's sake, a disk that is full for example, it takes no writes until a small
-    /// one is committed. Both are tried here: once a second, however many ask.
+    /// Probes the database: a query, and the state of the writer. After a commit that failed on the database,
+    /// for example on a full disk, it also probes a small write. Each probe runs at most once per second, shared
+    /// by concurrent callers.
     pub async fn condition(&self) -> Condition {
-        // Boxed, as is the other: what asks a database is large, and lies in every handler that waits for it.
+        // Boxed, like the other probe: the future is large, and every waiting handler embeds it.
         if !self.writer.is_open() || !kept(&self.answered, Box::pin(self.answers())).await {
             return Condition::Unreachable;
         }
@@ -169,7 +167,7 @@ impl Store {
             } else if self.answers().await {
                 Condition::TakesNoWrites
             } else {
-                // It has gone since it was asked.
+                // The database went away since the last probe.
                 Condition::Unreachable
             }
         };
@@ -180,23 +178,23 @@ impl Store {
         self.readers.ping().await.is_ok()
     }
 
-    /// Ends the writer once what is queued has been committed. Later writes are refused.
+    /// Stops the writer after all queued items are committed. Later writes fail.
     pub async fn close(&self) {
         self.writer.close().await;
     }
 }
 
-/// What can be done with the database now.
+/// Current state of the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     Sound,
-    /// It answers, and writes fail: its disk is full or broken, for example.
+    /// Reads work and writes fail, for example on a full or broken disk.
     TakesNoWrites,
-    /// It does not answer, or the store is closed.
+    /// The database does not answer, or the store is closed.
     Unreachable,
 }
 
-/// What was found out within the last second, or else is now.
+/// Returns the last result if it is younger than one second, or probes now.
 async fn kept<T: Copy>(last: &Kept<T>, trying: impl Future<Output = T>) -> T {
     let mut last = last.lock().await;
     if let Some((at, known)) = *last
@@ -209,11 +207,11 @@ async fn kept<T: Copy>(last: &Kept<T>, trying: impl Future<Output = T>) -> T {
     found
 }
 
-/// Waits until the server lets us in, as long as for any connection. A pool would say that it has waited, and
-/// neither for whom nor why.
+/// Connects until the server accepts, within the acquire timeout. The pool's own error names neither the server
+/// nor the cause.
 async fn reach(url: &str) -> Result<(), StoreError> {
     const PAUSE: Duration = Duration::from_millis(200);
-    // It starts, or has no place left: a replica that goes leaves its own.
+    // Starting up, or out of connections: an old replica frees its own.
     const FOR_NOW: [&str; 2] = ["57P03", "53300"];
     let told = |message: String| StoreError::Db(sea_orm::DbErr::Custom(message));
     let options = PgConnectOptions::from_str(url);
@@ -232,7 +230,7 @@ async fn reach(url: &str) -> Result<(), StoreError> {
                 why =
                     answered.map_or_else(|| error.to_string(), |error| error.message().to_owned());
                 let code = answered.map(|error| error.code().unwrap_or_default());
-                // Who was answered otherwise is answered so again.
+                // Other errors of the server are permanent.
                 if code.is_some_and(|code| !FOR_NOW.contains(&&*code)) {
                     break;
                 }
@@ -247,7 +245,7 @@ async fn reach(url: &str) -> Result<(), StoreError> {
     Err(told(format!("database.url: {place}: {why}")))
 }
 
-/// Migrates. Replicas that start together take turns: the lock is the connection's, and the pool must have
+/// Migrates. An advisory lock serialises replicas; it belongs to the connection, so the pool must have exactly
 /// one.
 async fn migrate(writes: &DatabaseConnection, backend: Backend) -> Result<(), StoreError> {
     let (lock, unlock) = (
@@ -255,7 +253,7 @@ async fn migrate(writes: &DatabaseConnection, backend: Backend) -> Result<(), St
         "SELECT pg_advisory_unlock(7245736)",
     );
     if backend == Backend::Postgres {
-        // Another replica that builds an index first may take its time.
+        // Another replica may build a large index first.
         let patiently = format!("BEGIN; SET LOCAL lock_timeout = 0; {lock}; COMMIT");
         writes.execute_unprepared(&patiently).await?;
     }
@@ -266,7 +264,7 @@ async fn migrate(writes: &DatabaseConnection, backend: Backend) -> Result<(), St
     Ok(migrated?)
 }
 
-/// What keeps this URL from leading to a database, as far as it says so itself.
+/// Checks the syntax of a database URL.
 pub fn check_database_url(url: &str) -> Result<(), String> {
     match backend_of(url).map_err(|error| error.to_string())? {
         Backend::Sqlite => Ok(()),
@@ -287,12 +285,12 @@ fn backend_of(url: &str) -> Result<Backend, StoreError> {
     }
 }
 
-/// How long a statement waits for a lock, when a transaction may be silent for so long.
+/// Lock timeout for a silence limit.
 fn lock_wait(silence: Duration) -> Duration {
     LONGEST_LOCK_WAIT.min(silence / 2)
 }
 
-/// The statements that set up a session of `PostgreSQL`.
+/// Statements that configure a `PostgreSQL` session.
 fn session(lock_wait: Duration, more: &[(&str, &str)]) -> String {
     let lock_wait = format!("{}ms", lock_wait.as_millis());
     let settings = POSTGRES_SETTINGS.iter().chain(more).copied();
@@ -303,10 +301,10 @@ fn session(lock_wait: Duration, more: &[(&str, &str)]) -> String {
         .join("; ")
 }
 
-/// `session`: what each connection to `PostgreSQL` is told first.
+/// `session`: statements for each new `PostgreSQL` connection.
 fn options(url: &str, backend: Backend, connections: u32, session: String) -> ConnectOptions {
     let sqlite_url = match sqlite_path(url) {
-        // `mode=rwc` makes the file when it is not there.
+        // `mode=rwc` creates a missing file.
         Some(path) => format!("sqlite://{}?mode=rwc", path.display()),
         None => url.to_owned(),
     };
@@ -340,26 +338,26 @@ fn options(url: &str, backend: Backend, connections: u32, session: String) -> Co
     options
 }
 
-/// `SQLite` rolls back by itself when the disk fails it. The driver then counts a transaction that
-/// is there no more, and would refuse every other: such a connection is not used again.
+/// `SQLite` rolls back on a disk failure. The driver still counts the transaction and would fail every later
+/// one, so the pool drops such a connection.
 fn leave_broken_transactions(pool: PoolOptions<Sqlite>) -> PoolOptions<Sqlite> {
     pool.after_release(|connection, _| {
         Box::pin(async move {
-            // Behind a rollback that is on its way.
+            // After a pending rollback.
             connection.ping().await?;
             Ok(!connection.is_in_transaction())
         })
     })
 }
 
-/// A connection that is cut off without a word would keep its place in the pool for a quarter of an
-/// hour, and who gets it would wait for as long as he may wait at all.
+/// A dead connection would occupy its slot for about 15 minutes, and its next user would wait for the whole
+/// timeout.
 fn leave_silent_connections(pool: PoolOptions<Postgres>) -> PoolOptions<Postgres> {
     pool.after_release(|connection, _| Box::pin(is_alive(connection)))
         .before_acquire(|connection, _| Box::pin(is_alive(connection)))
 }
 
-/// By statements: a pooler lets settings through that are made within a session, and few that come with its start.
+/// By statements: a connection pooler accepts settings within a session, but few startup parameters.
 fn tell_session(pool: PoolOptions<Postgres>, session: String) -> PoolOptions<Postgres> {
     pool.after_connect(move |connection, _| {
         let telling = sqlx::raw_sql(AssertSqlSafe(session.clone()));
@@ -377,7 +375,7 @@ async fn is_alive(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
     }
 }
 
-/// The file that the pool has opened: it reads percent signs as URLs have them.
+/// The file opened by the pool, which decodes percent signs as in URLs.
 fn sqlite_file(url: &str) -> Option<PathBuf> {
     let url = format!("sqlite://{}", sqlite_path(url)?.display());
     let opened = SqliteConnectOptions::from_str(&url).ok()?;
@@ -404,7 +402,7 @@ mod tests {
         let ask = || {
             kept(&last, async {
                 asked.fetch_add(1, Ordering::Relaxed);
-                // The others come meanwhile.
+                // The other callers arrive meanwhile.
                 tokio::task::yield_now().await;
                 true
             })

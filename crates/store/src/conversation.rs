@@ -1,4 +1,4 @@
-//! One conversation: its lock, its live runs, and who comes next (contracts §4).
+//! Conversations: lock, live runs, promotion of the next run (contracts §4).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -20,30 +20,30 @@ use crate::error::{StoreError, parsed, unsigned};
 use crate::sql::{EACH_ALONE, Row, Sql, executed, returned, text_array};
 use crate::steering::QUEUED;
 
-/// A run of the conversation that has not ended.
+/// An unfinished run of the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveRun {
     pub run_id: RunId,
     pub agent_id: AgentId,
     pub status: RunStatus,
     pub cancel_requested: bool,
-    /// Events that it absorbed and has not pulled.
+    /// Absorbed events not yet pulled.
     pub steering: u64,
-    /// The newest event of its ledger; 0 for none.
+    /// Sequence of the newest event in its ledger; 0 for none.
     pub last_sequence: u64,
 }
 
-/// A conversation as it is now, read without its lock.
+/// State of a conversation, read without its lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConversationNow {
     pub last_event_seq: i64,
     pub last_transcript_seq: i64,
-    /// Runs live in it.
+    /// True when it has live runs.
     pub is_busy: bool,
 }
 
 impl Store {
-    /// A conversation as it is now. `None`: it has not begun.
+    /// Current state of a conversation. `None`: it does not exist.
     pub async fn conversation_now(
         &self,
         workspace: &WorkspaceId,
@@ -72,7 +72,7 @@ impl Store {
     }
 }
 
-/// How busy the conversation is for one agent. `live`: oldest first.
+/// Occupancy of the conversation for one agent. `live`: oldest first.
 pub fn occupancy(live: &[LiveRun], agent: AgentId) -> Occupancy {
     let own = || live.iter().filter(|run| run.agent_id == agent);
     Occupancy {
@@ -89,7 +89,7 @@ pub fn occupancy(live: &[LiveRun], agent: AgentId) -> Occupancy {
     }
 }
 
-/// Conversations of one id: of all bots and threads, or of one. `''` is the bot, or the thread, of those without one.
+/// Conversations with one id, for all bots and threads or for one. `''` means no bot, or no thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ConversationsOf {
     pub conversation_id: String,
@@ -107,10 +107,10 @@ impl ConversationsOf {
     }
 }
 
-/// What is of the conversations that were asked for: of an id, of a key, or of both. `None`: nobody asked for any.
+/// Filter for the requested conversations: by id, by key, or both. `None`: no filter was requested.
 ///
-/// A key is of one workspace. To say the workspace besides would let a database walk through all that the workspace
-/// has, newest first, and look at each.
+/// A key belongs to one workspace. A workspace condition beside it would let a database scan the whole
+/// workspace, newest first.
 pub(crate) fn of_conversations(
     key: impl ColumnTrait,
     workspace: &WorkspaceId,
@@ -130,8 +130,7 @@ pub(crate) fn of_conversations(
     asked.then(|| Condition::all().add_option(of_id).add_option(of_key))
 }
 
-/// Takes the locks of conversations, in the order in which events take them. `SQLite` has one writer, which is
-/// lock enough.
+/// Locks conversations in the order used by events. No lock on `SQLite`, which has one writer.
 pub(crate) async fn lock_all(
     tx: &impl Sql,
     keys: impl Iterator<Item = &str>,
@@ -140,7 +139,8 @@ pub(crate) async fn lock_all(
     if tx.backend() == DbBackend::Sqlite || keys.is_empty() {
         return Ok(());
     }
-    // `OFFSET 0` keeps each lookup apart: joined, a plan of the empty table scans it, and stays in use as it grows.
+    // `OFFSET 0` keeps each lookup separate. A joined plan of an empty table scans it, and stays cached as the
+    // table grows.
     let lock = "SELECT l.key FROM \
         (SELECT f.key FROM unnest(CAST($1 AS text[])) AS k (key), LATERAL \
             (SELECT * FROM conversations c WHERE c.key = k.key OFFSET 0) AS f \
@@ -152,7 +152,7 @@ pub(crate) async fn lock_all(
     Ok(())
 }
 
-/// Those of these conversations in which runs live.
+/// Subset of these conversations with live runs.
 pub(crate) async fn busy_among(
     tx: &impl Sql,
     keys: impl Iterator<Item = &str>,
@@ -160,7 +160,7 @@ pub(crate) async fn busy_among(
     among(tx, keys, "").await
 }
 
-/// Those of these conversations in which runs wait for their turn.
+/// Subset of these conversations with queued runs.
 pub(crate) async fn waiting_among(
     tx: &impl Sql,
     keys: impl Iterator<Item = &str>,
@@ -181,8 +181,8 @@ async fn among(
     found.iter().map(|row| row.text("key")).collect()
 }
 
-/// The live runs of the conversation, in the order of their events: counted under the conversation's
-/// lock, whatever the clocks of the replicas say.
+/// Live runs of the conversation, in the order of their events. That order was set under the conversation's
+/// lock, so replica clocks do not matter.
 pub(crate) async fn live_runs(
     tx: &impl Sql,
     key: Option<&str>,
@@ -217,7 +217,7 @@ pub(crate) async fn live_runs(
     rows.iter().map(read).collect()
 }
 
-/// The place of each run's event in the conversation.
+/// Sequence of each run's event in the conversation.
 async fn places(tx: &impl Sql, rows: &[Row]) -> Result<HashMap<String, i64>, StoreError> {
     let events = rows.iter().map(|row| {
         Ok([
@@ -251,7 +251,7 @@ async fn steering_waiting(
     Ok(counts)
 }
 
-/// Writes the wish to cancel for live runs, each with its time. They are taken in everybody's order: other replicas
+/// Marks live runs as cancelled, each with its time. Locks them in the common order, because other replicas
 /// write them, too.
 pub(crate) async fn cancel_all(
     tx: &impl Sql,
@@ -271,7 +271,8 @@ pub(crate) async fn cancel_all(
     executed(tx, rows.collect(), cancel).await
 }
 
-/// Locks runs and those that wait in these conversations, in the order of their ids. `SQLite` has one writer.
+/// Locks these runs and the queued runs of these conversations, in id order. No lock on `SQLite`, which has one
+/// writer.
 pub(crate) async fn hold_runs(
     tx: &impl Sql,
     runs: &BTreeSet<Uuid>,
@@ -293,8 +294,7 @@ pub(crate) async fn hold_runs(
     Ok(())
 }
 
-/// Lets the oldest waiting run of each agent go of which none is active any more. The caller holds the
-/// conversation's lock.
+/// Promotes the oldest queued run of each agent without an active run. The caller holds the conversation's lock.
 pub(crate) async fn promote_next(
     tx: &DatabaseTransaction,
     key: &str,

@@ -1,7 +1,7 @@
-//! The clock of the database: the one that all replicas share.
+//! The database clock, shared by all replicas.
 //!
-//! What one replica writes and another compares is compared by it. A replica whose own clock is
-//! wrong takes nothing from the others.
+//! Timestamps that one replica writes and another compares use it. A replica with a wrong clock cannot take work
+//! from others.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::error::StoreError;
 fn sql(backend: DbBackend) -> &'static str {
     match backend {
         DbBackend::Postgres => "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
-        // The clock of the process, since the database is in it.
+        // The clock of the process, which hosts the database.
         _ => "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
     }
 }
@@ -24,7 +24,7 @@ pub(crate) fn database_now(backend: DbBackend) -> SimpleExpr {
     Expr::cust(sql(backend))
 }
 
-/// The same, read: for rows that are written as values.
+/// The same as a value, for rows written as parameters.
 pub(crate) async fn read_now(tx: &DatabaseTransaction) -> Result<i64, StoreError> {
     let backend = tx.get_database_backend();
     let query = Statement::from_string(backend, format!("SELECT {} AS now", sql(backend)));
@@ -34,17 +34,17 @@ pub(crate) async fn read_now(tx: &DatabaseTransaction) -> Result<i64, StoreError
     Ok(row.try_get("", "now")?)
 }
 
-/// The end of a lease that is taken now.
+/// End of a lease that starts now.
 pub(crate) fn lease_end(backend: DbBackend, lease: Duration) -> SimpleExpr {
     database_now(backend).add(millis(lease))
 }
 
-/// The end of a lease of so many milliseconds that is taken now, as SQL.
+/// SQL for the end of a lease of `millis` that starts now.
 pub(crate) fn lease_end_sql(backend: DbBackend, millis: &str) -> String {
     format!("{} + {millis}", sql(backend))
 }
 
-/// So long ago.
+/// `age` before now.
 pub(crate) fn ago(backend: DbBackend, age: Duration) -> SimpleExpr {
     database_now(backend).sub(millis(age))
 }
@@ -54,8 +54,7 @@ pub(crate) fn millis(duration: Duration) -> i64 {
 }
 
 impl Store {
-    /// What the database's clock says, in epoch milliseconds. `None` on `SQLite`, which has none of
-    /// its own.
+    /// Time of the database in epoch milliseconds. `None` on `SQLite`, which uses the process clock.
     pub async fn read_clock(&self) -> Result<Option<i64>, StoreError> {
         if self.backend() == Backend::Sqlite {
             return Ok(None);

@@ -1,6 +1,6 @@
-//! Runs whose runner answers later. What it appends is taken by any replica, in the runner's own numbers and
-//! without a gap, and is judged by the one that owns the run: that alone writes the ledger. See `handover` for what
-//! becomes of it when its owner is lost.
+//! Async runs: the runner appends results later. Any replica accepts them, in the runner's numbering without
+//! gaps. The run's owner judges them and alone writes the ledger. See `handover` for the take-over of a lost
+//! owner.
 
 use std::time::Duration;
 
@@ -27,15 +27,15 @@ pub use digests::result_digest;
 mod closing;
 mod digests;
 
-/// Calls of one look.
+/// Append calls per read.
 const CALLS: u64 = 8;
 
-/// Opens a run for results that are appended.
+/// Opens a run for appended results.
 #[derive(Clone, Debug)]
 pub struct Defer {
     pub run_id: RunId,
     pub attempt: u32,
-    /// It ends when nothing is heard for so long.
+    /// The run ends after this long without a heartbeat.
     pub lease: Duration,
 }
 
@@ -61,7 +61,7 @@ impl Work for Defer {
             lease_expires_at: Set(read_now(tx).await? + millis(self.lease)),
             is_closed: Set(false),
         };
-        // Written again by a try after a lost answer: what has been appended meanwhile stands.
+        // A retry after a lost reply keeps the results appended meanwhile.
         let there = OnConflict::column(run_deferrals::Column::RunId)
             .update_column(run_deferrals::Column::Attempt)
             .to_owned();
@@ -73,34 +73,34 @@ impl Work for Defer {
     }
 }
 
-/// Appends results of a run, in the runner's numbers.
+/// Appends results of a run, in the runner's numbering.
 #[derive(Clone, Debug)]
 pub struct AppendResults {
     pub run_id: RunId,
     pub attempt: u32,
     pub lease: Duration,
-    /// Each with its number, without a gap between.
+    /// Each with its number, without gaps.
     pub results: Vec<(u64, String)>,
-    /// Of each result, see [`result_digest`].
+    /// Digest of each result, see [`result_digest`].
     pub digests: Vec<String>,
-    /// What one run may append in all. The call that comes past it is still taken, for whoever judges it to end the run:
-    /// nothing else would.
+    /// Maximum bytes that one run may append. The call that exceeds it is still stored, so its judgement ends
+    /// the run.
     pub most_bytes: u64,
     pub audit: AuditEntry,
 }
 
-/// What became of appended results.
+/// Result of an append call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultsAppended {
-    /// All up to this number are stored.
+    /// All results up to this number are stored.
     Through(u64),
-    /// A number is missing before the first of them: nothing was stored.
+    /// A number is missing before the first result: nothing was stored.
     Gap { expected: u64 },
-    /// Another result was accepted under this number: nothing was stored.
+    /// Another result has this number: nothing was stored.
     Conflict { sequence: u64 },
-    /// The run has appended more than it may.
+    /// The run has appended more than its limit.
     Full,
-    /// The runner has not answered that it will append, or it streams its results.
+    /// The runner has not answered with 202, or streams its results.
     NotDeferred,
     /// Or its owner is about to end it.
     RunEnded,
@@ -119,7 +119,7 @@ impl Work for AppendResults {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<ResultsAppended, StoreError> {
-        // Its row is held: calls of the same run take turns.
+        // Locks the run's row, which serialises calls of one run.
         if !hold_live_run(tx, self.run_id).await? {
             return Ok(ResultsAppended::RunEnded);
         }
@@ -207,7 +207,7 @@ impl AppendResults {
     }
 }
 
-/// Says that the runner of a run is alive.
+/// A heartbeat of a run's runner.
 #[derive(Clone, Copy, Debug)]
 pub struct Heartbeat {
     pub run_id: RunId,
@@ -215,39 +215,39 @@ pub struct Heartbeat {
     pub lease: Duration,
 }
 
-/// What became of a heartbeat.
+/// Result of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     Alive(Deferral),
-    /// The runner has not answered that it will append, or it streams its results.
+    /// The runner has not answered with 202, or streams its results.
     NotDeferred,
     /// Or its owner is about to end it.
     RunEnded,
 }
 
-/// How a run stands whose runner appends.
+/// State of an async run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deferral {
     /// All results up to this number are stored.
     pub accepted_through: u64,
     pub bytes: u64,
-    /// By the clock of the database, epoch milliseconds.
+    /// Database clock, epoch milliseconds.
     pub lease_expires_at: i64,
-    /// No more is taken: see [`CloseAppends`].
+    /// It accepts no more results: see [`CloseAppends`].
     pub is_closed: bool,
 }
 
-/// What of the appended results of a run waits to be judged.
+/// Appended results of a run that wait for judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {
     /// All results up to this number are stored.
     pub accepted_through: u64,
-    /// What came of the results up to this number stands, too, when its owner says so.
+    /// All results up to this number are judged and committed, if the owner's version records it.
     pub judged_through: Option<u64>,
 }
 
 impl Backlog {
-    /// What came of all results up to this number stands, as far as that is told.
+    /// True when results up to this number are judged, or when that is unknown.
     pub fn is_judged_to(self, through: u64) -> bool {
         self.judged_through.is_none_or(|judged| judged >= through)
     }
@@ -305,8 +305,8 @@ async fn find(
 }
 
 impl Store {
-    /// Whether the runner of a run has been heard of within its lease, by the database's clock; for how many
-    /// milliseconds that holds. `None`: it has not, or it does not append.
+    /// Remaining time of the runner's heartbeat lease in milliseconds, by the database clock. `None`: it
+    /// expired, or the runner does not append.
     pub async fn heard_for(&self, run: RunId, attempt: u32) -> Result<Option<u64>, StoreError> {
         let now = database_now(self.readers.get_database_backend());
         let left = Expr::col(run_deferrals::Column::LeaseExpiresAt).sub(now);
@@ -320,8 +320,7 @@ impl Store {
         Ok(left.and_then(|left| u64::try_from(left).ok()))
     }
 
-    /// How far a live run has appended results in this attempt, and how far they are judged. `None`: it has ended, or
-    /// does not append.
+    /// Progress of a live run's appended results in this attempt. `None`: it has ended, or does not append.
     pub async fn find_backlog(
         &self,
         run: RunId,
@@ -337,15 +336,14 @@ impl Store {
             let column = "run_deferrals.accepted_through";
             Ok(Backlog {
                 accepted_through: unsigned(column, &row.run_id, row.accepted_through)?,
-                // Below nothing: its owner is of a version that does not say so.
+                // Negative: the owner's version does not record it.
                 judged_through: u64::try_from(row.judged_through).ok(),
             })
         })
         .transpose()
     }
 
-    /// Results of a run after a number, of a bounded number of calls, as they were sent; and the number of the
-    /// last of them.
+    /// Results of a run after a number, from at most eight calls, as sent; with the number of the last one.
     pub async fn appended_results(
         &self,
         run: RunId,

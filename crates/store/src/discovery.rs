@@ -1,4 +1,4 @@
-//! What discovery leaves: the runners of an endpoint, and its health.
+//! Stores discovery results: runners of an endpoint and its health.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,27 +17,27 @@ use crate::health::write_health;
 use crate::runners::{FoundRunner, RunnerStatus, served_elsewhere};
 use crate::writer::Work;
 
-/// No answer comes this many milliseconds after another that was asked for later.
+/// Maximum delay in milliseconds between the replies of overlapping checks.
 const LONGEST_QUESTION: i64 = 60_000;
 const HEALTHY: &str = "healthy";
 
-/// Writes what a discovery found. A runner that the endpoint does not list any more is absent while
-/// an agent is bound to it, else removed.
+/// Stores a discovery result. A runner missing from the list becomes absent if an agent is bound to it, and is
+/// deleted otherwise.
 ///
-/// An answer of an endpoint that has changed, was disabled or was asked again since is dropped.
+/// Results are dropped if the endpoint has changed, was disabled, or a later check has been stored.
 #[derive(Clone, Debug)]
 pub struct SaveDiscovery {
     pub workspace: WorkspaceId,
     pub endpoint_id: EndpointId,
-    /// The version of the endpoint that was asked.
+    /// Version of the checked endpoint.
     pub version: i64,
-    /// The endpoint whose ids may be taken over.
+    /// The endpoint that may lose its ids to this one.
     pub replaces: Option<EndpointId>,
-    /// Somebody wants it to serve what it lists. Else it gets no id that agents are bound to and nobody serves:
-    /// whoever lists that, too, would only have to wait for its endpoint to be deleted.
+    /// True when an operator requested this discovery. Otherwise the endpoint gets no unserved ids with bound
+    /// agents, or it could take the ids of a deleted endpoint.
     pub may_claim: bool,
     pub found: Vec<FoundRunner>,
-    /// How many manifests were rejected.
+    /// Number of rejected manifests.
     pub rejected: u64,
     pub findings: Value,
     pub asked_at: i64,
@@ -46,11 +46,11 @@ pub struct SaveDiscovery {
     pub at: i64,
 }
 
-/// Notes that an endpoint gave no list, and why; the runners that it listed before stay.
+/// Stores a failed discovery with its reason; the runners stay.
 #[derive(Clone, Debug)]
 pub struct SaveFailure {
     pub endpoint_id: EndpointId,
-    /// The version of the endpoint that was asked.
+    /// Version of the checked endpoint.
     pub version: i64,
     pub health: String,
     pub reason: String,
@@ -60,7 +60,7 @@ pub struct SaveFailure {
     pub at: i64,
 }
 
-/// How the runners of an endpoint differ from before.
+/// Changes to the runners of an endpoint.
 #[derive(Default)]
 struct Changes {
     added: u64,
@@ -75,8 +75,7 @@ impl Changes {
 }
 
 impl Work for SaveDiscovery {
-    /// Ids that are not for this endpoint, each with the one that it belongs to, if there is one: nothing is written
-    /// when there are any.
+    /// Refused ids, each with its owning endpoint, if any. Any refused id prevents the whole write.
     type Output = Vec<(RunnerId, Option<EndpointId>)>;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
@@ -109,7 +108,7 @@ impl Work for SaveDiscovery {
 }
 
 impl SaveDiscovery {
-    /// Those of what it lists that agents are bound to and no endpoint serves, this one included.
+    /// Listed runners with bound agents that no endpoint serves.
     async fn bound_and_unserved(
         &self,
         tx: &DatabaseTransaction,
@@ -130,7 +129,7 @@ impl SaveDiscovery {
         Ok(found.filter(is_bound).cloned().collect())
     }
 
-    /// Those of these runners that agents are bound to.
+    /// Subset of these runners with bound agents.
     async fn bound(
         &self,
         tx: &DatabaseTransaction,
@@ -225,7 +224,7 @@ impl SaveDiscovery {
                     runners::Column::ManifestSha256,
                     runners::Column::SeenAt,
                 ])
-                // Two endpoints may list a new id in the same moment: the first one has it.
+                // Two endpoints may list a new id concurrently: the first one gets it.
                 .action_and_where(runners::Column::EndpointId.is_in(may_give_way))
                 .to_owned();
         runners::Entity::insert(runners::ActiveModel::from(row))
@@ -235,7 +234,7 @@ impl SaveDiscovery {
         Ok(())
     }
 
-    /// Runners that are not listed any more. Agents keep theirs in sight, so that they are told why.
+    /// Removes unlisted runners. Runners with bound agents stay as absent, so the API shows the reason.
     async fn take_away(
         &self,
         tx: &DatabaseTransaction,
@@ -247,7 +246,7 @@ impl SaveDiscovery {
         let bound = self.bound(tx, gone.clone()).await?;
         let (kept, removed): (Vec<_>, Vec<_>) =
             gone.into_iter().partition(|runner| bound.contains(runner));
-        // Another endpoint may have taken them over in this very moment.
+        // Another endpoint may have taken them concurrently.
         let own = |ids: Vec<String>| {
             runners::Column::WorkspaceId
                 .eq(self.workspace.as_str())
@@ -369,8 +368,8 @@ impl Work for SaveFailure {
     }
 }
 
-/// Locks the endpoint's row for an answer to a question of `asked_at`, and gives it as it was before.
-/// `None`: it is gone, disabled, of another version, or a later question was answered already.
+/// Locks the endpoint's row for the reply to a check of `asked_at` and returns its previous state. `None`: it is
+/// deleted, disabled, of another version, or a later check has been stored.
 async fn lock(
     tx: &DatabaseTransaction,
     id: EndpointId,

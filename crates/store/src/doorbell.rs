@@ -1,7 +1,6 @@
-//! Notices between replicas on one `PostgreSQL`, by LISTEN and NOTIFY.
+//! Notifications between replicas on one `PostgreSQL`, by LISTEN and NOTIFY.
 //!
-//! A notice is sent in a transaction of its own and may be lost: whoever waits also looks by itself
-//! from time to time.
+//! A notification has its own transaction and may be lost, so receivers also poll.
 
 use std::time::Duration;
 
@@ -13,20 +12,20 @@ use crate::connect::{Backend, Store};
 use crate::error::StoreError;
 
 const CHANNEL: &str = "runnel";
-/// Before the connection is tried again.
+/// Pause before a reconnect.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What is heard.
+/// A received notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
-    /// What somebody with a login of the database has sent, our own notices among it.
+    /// Payload sent by any database login, including our own.
     Text(&'a str),
-    /// The connection was away: anything may have been missed.
+    /// The connection was lost: notifications may be missing.
     Missed,
 }
 
 impl Store {
-    /// Sends a notice of less than 8,000 bytes to everybody who listens. On `SQLite` nobody does.
+    /// Sends a payload of less than 8,000 bytes to all listeners. No effect on `SQLite`.
     pub async fn notify(&self, notice: &str) -> Result<(), StoreError> {
         if self.backend() == Backend::Postgres {
             let values = [CHANNEL.into(), notice.into()];
@@ -37,7 +36,7 @@ impl Store {
         Ok(())
     }
 
-    /// Calls `hear` for what is sent, until dropped. On `SQLite` nothing is.
+    /// Calls `hear` for each notification until dropped. Never called on `SQLite`.
     pub async fn listen(&self, hear: impl Fn(Notice<'_>)) {
         if self.backend() == Backend::Sqlite {
             return std::future::pending().await;
@@ -50,7 +49,7 @@ impl Store {
                 Err(error) => error,
             };
             if !is_away {
-                tracing::warn!(%error, "notices of other replicas cannot be heard; they are looked for until that is over");
+                tracing::warn!(%error, "notifications of other replicas are lost, polling until the connection returns");
             }
             is_away = true;
             hear(Notice::Missed);
@@ -67,9 +66,9 @@ async fn follow(
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(CHANNEL).await?;
     if std::mem::take(is_away) {
-        tracing::info!("notices of other replicas are heard again");
+        tracing::info!("notifications of other replicas received again");
     }
-    // What was sent before this moment was not heard.
+    // Earlier notifications were missed.
     hear(Notice::Missed);
     loop {
         match listener.try_recv().await? {

@@ -1,4 +1,4 @@
-//! Runner endpoints and the runners that discovery found there.
+//! Runner endpoints.
 
 use protocol::admin::{DeltaMode, EndpointMode};
 use protocol::id::{EndpointId, WorkspaceId};
@@ -33,21 +33,21 @@ pub struct EndpointRecord {
     pub secret: String,
     pub headers: String,
     pub manifests: Option<Vec<Value>>,
-    /// The most runs that it may have at once.
+    /// Maximum concurrent runs.
     pub max_runs: Option<u64>,
     /// `healthy`, `unreachable`, `unhealthy` or `unknown`.
     pub health: String,
     pub health_reason: Option<String>,
-    /// What the last discovery accepted and rejected, as the API shows it.
+    /// Accepted and rejected manifests of the last discovery, as the API shows them.
     pub findings: Value,
     pub discovered_at: Option<i64>,
-    /// When it is asked again.
+    /// Time of the next check.
     pub next_check_at: i64,
     pub version: i64,
     pub created_at: i64,
 }
 
-/// What a call of an endpoint needs. `secret` and `headers` are sealed under the master key.
+/// Address and secrets for calls of an endpoint. `secret` and `headers` are sealed under the master key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EndpointAddress {
     pub id: EndpointId,
@@ -59,7 +59,7 @@ pub struct EndpointAddress {
 }
 
 impl EndpointRecord {
-    /// How it is called.
+    /// The address of the endpoint.
     pub fn address(&self) -> EndpointAddress {
         EndpointAddress {
             id: self.id,
@@ -77,14 +77,14 @@ impl EndpointRecord {
 pub enum SaveEndpoint {
     /// Over the API; the name must be free.
     Create(Box<EndpointRecord>),
-    /// From the config file: found by name, keeps its id and what was discovered.
+    /// From the config file: found by name; keeps its id and its discovery results.
     Configure(Box<EndpointRecord>),
     /// Over the API, with its runners.
     Delete {
         id: EndpointId,
         workspace: WorkspaceId,
     },
-    /// Disables what the config file no longer names, and its runners with it.
+    /// Disables endpoints missing from the config file, and deletes their runners.
     DisableUnnamed {
         workspace: WorkspaceId,
         names: Vec<String>,
@@ -114,8 +114,8 @@ impl Work for SaveEndpoint {
                     .all(tx)
                     .await?;
                 for row in gone {
-                    // The endpoint first, as a discovery does: none that is under way enters after.
-                    // From now on it is the API's: to be deleted.
+                    // Lock the endpoint before its runners, like discovery, so a running discovery cannot
+                    // re-insert them. From now on the API owns it, so it can be deleted.
                     let why =
                         "it is gone from the configuration file; delete it, or name it there again";
                     runner_endpoints::Entity::update_many()
@@ -133,8 +133,7 @@ impl Work for SaveEndpoint {
         }
     }
 
-    // Who created it must be told the secret that was made for it, also when the answer to the commit
-    // was lost.
+    // The creator needs the generated secret, even after a lost commit reply.
     async fn stands(
         &self,
         tx: &DatabaseTransaction,
@@ -155,7 +154,7 @@ async fn configure(
     let known = runner_endpoints::Entity::find()
         .filter(runner_endpoints::Column::WorkspaceId.eq(record.workspace.as_str()))
         .filter(runner_endpoints::Column::Name.eq(record.name.as_str()));
-    // A discovery may be writing what it found.
+    // A discovery may write concurrently.
     let Some(known) = locked(tx, known).one(tx).await? else {
         let row = to_row(record).into_active_model();
         runner_endpoints::Entity::insert(row)
@@ -212,7 +211,7 @@ impl Store {
         row.map(endpoint_record).transpose()
     }
 
-    /// How an endpoint of the workspace is called.
+    /// Address of an endpoint of the workspace.
     pub async fn find_endpoint_address(
         &self,
         workspace: &WorkspaceId,
@@ -222,7 +221,7 @@ impl Store {
         Ok(found.into_iter().next())
     }
 
-    /// The workspace and the name of an endpoint: for metrics, never for clients.
+    /// Workspace and name of an endpoint, for metrics only, never for clients.
     pub async fn find_endpoint_name(
         &self,
         id: EndpointId,
@@ -272,7 +271,7 @@ impl Store {
         found.try_map(endpoint_record)
     }
 
-    /// The names of the endpoints that are enabled, each with whether it is a configuration's.
+    /// Names of the enabled endpoints, each with true if it comes from the config file.
     pub async fn enabled_endpoints(
         &self,
         workspace: &WorkspaceId,
@@ -292,7 +291,7 @@ impl Store {
     }
 }
 
-/// How these endpoints of a workspace are called.
+/// Addresses of these endpoints of a workspace.
 pub(crate) async fn endpoint_addresses(
     conn: &impl Sql,
     workspace: &WorkspaceId,

@@ -1,4 +1,4 @@
-//! What can go wrong between the domain and its tables. "Not found" is not an error.
+//! Errors of the store. "Not found" is not an error.
 
 use std::borrow::Cow;
 
@@ -9,28 +9,28 @@ use crate::page::OverBudget;
 /// An error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A row that cannot be: somebody else wrote it, or a bug of ours did.
-    #[error("column {column} of {row} holds what it cannot hold")]
+    /// An invalid row: written by another program, or by a bug.
+    #[error("column {column} of {row} has an invalid value")]
     Corrupt { column: &'static str, row: String },
     /// The name or id is taken.
     #[error("a row with this name or id exists")]
     Taken,
-    /// The events were deleted for their age while they were read.
+    /// Retention deleted the events during the read.
     #[error("the events of the run have been deleted")]
     Pruned,
     /// The decision inside the transaction was to store nothing.
     #[error("the decision was to store nothing")]
     Refused,
-    /// The memory budget of the caller has no room for a page.
-    #[error("no room for a page: {}", .0.reason)]
+    /// The caller's memory budget has no room for a page.
+    #[error("memory budget has no room for a page: {}", .0.reason)]
     OverBudget(OverBudget),
-    /// The database did not answer in time: what was asked may or may not be done.
+    /// The database did not answer in time: the outcome is unknown.
     #[error("the database cannot be reached")]
     Unreachable,
-    /// Somebody else keeps a row locked that it needs: it is not done.
-    #[error("somebody keeps a row of the database locked that is needed")]
+    /// Another session holds a needed row lock: nothing was written.
+    #[error("another session holds a lock on a needed database row; retry later")]
     Locked,
-    /// A bug of ours, met inside a transaction that was taken back.
+    /// A bug: the transaction was rolled back.
     #[error("a write panicked")]
     Panicked,
     /// The writer has stopped, because the store was closed.
@@ -39,7 +39,7 @@ pub enum StoreError {
     /// The database itself.
     #[error("the database failed")]
     Db(#[source] DbErr),
-    /// The same, met without the pool.
+    /// The same, from the direct `SQLite` connection.
     #[error("the database failed")]
     Sqlite(#[source] rusqlite::Error),
 }
@@ -65,7 +65,7 @@ impl From<DbErr> for StoreError {
 }
 
 impl StoreError {
-    /// True when the same work may succeed later: the database is away, busy, full or restarting.
+    /// True for transient errors: the database is away, busy, full or restarting.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Sqlite(error) => {
@@ -85,7 +85,7 @@ impl StoreError {
         }
     }
 
-    /// True when the same work may succeed on a second try: the database chose between two writers.
+    /// True when a retry may succeed at once: the database aborted one of two conflicting writers.
     pub(crate) fn is_contention(&self) -> bool {
         if let Self::Sqlite(error) = self {
             return sqlite_code_of(error).is_some_and(|code| is_choice(&code));
@@ -93,7 +93,7 @@ impl StoreError {
         self.postgres_code().is_some_and(|code| is_choice(&code))
     }
 
-    /// True when somebody else keeps a lock: only what needs it has to wait.
+    /// True after a lock timeout: only work that needs this lock has to wait.
     pub(crate) fn is_lock_wait(&self) -> bool {
         self.postgres_code().is_some_and(|code| code == "55P03")
     }
@@ -121,9 +121,8 @@ fn is_choice(code: &str) -> bool {
     }
 }
 
-/// What says nothing against the work itself. `PostgreSQL`: a connection that was lost, a resource
-/// that ran out, a server that stops, starts or fails on its disk, a statement or a transaction that
-/// was ended for its time. `SQLite`: a table or a file that is held, a disk that fails or is full.
+/// Transient codes. `PostgreSQL`: lost connection, exhausted resource, server shutdown, start or disk failure,
+/// timeout. `SQLite`: locked table or file, disk failure or full disk.
 fn is_of_the_moment(code: &str) -> bool {
     match sqlite_code(code) {
         Some(code) => matches!(code, 5 | 6 | 10 | 13 | 14),
@@ -135,13 +134,14 @@ fn is_of_the_moment(code: &str) -> bool {
     }
 }
 
-/// The primary one of `SQLite`'s codes, which are numbers; those of `PostgreSQL` have five places.
+/// The primary code of an extended `SQLite` code. `SQLite` codes are numbers; `PostgreSQL` codes have five
+/// characters.
 fn sqlite_code(code: &str) -> Option<u32> {
     let code: u32 = (code.len() < 5).then(|| code.parse().ok())??;
     Some(code & 0xff)
 }
 
-/// Parses a column that only this crate writes.
+/// Parses a text column written only by this crate.
 pub(crate) fn parsed<T: std::str::FromStr>(
     column: &'static str,
     row: &str,
@@ -153,7 +153,7 @@ pub(crate) fn parsed<T: std::str::FromStr>(
     })
 }
 
-/// Parses a JSON column that only this crate writes.
+/// Parses a JSON column written only by this crate.
 pub(crate) fn parsed_json<T: serde::de::DeserializeOwned>(
     column: &'static str,
     row: &str,
@@ -165,7 +165,7 @@ pub(crate) fn parsed_json<T: serde::de::DeserializeOwned>(
     })
 }
 
-/// A count or number that is never negative.
+/// A non-negative number.
 pub(crate) fn unsigned(column: &'static str, row: &str, value: i64) -> Result<u64, StoreError> {
     u64::try_from(value).map_err(|_| StoreError::Corrupt {
         column,
@@ -173,7 +173,7 @@ pub(crate) fn unsigned(column: &'static str, row: &str, value: i64) -> Result<u6
     })
 }
 
-/// A number for a BIGINT column. Ours never come near the end of it.
+/// A number for a BIGINT column; real values stay far below the limit.
 pub(crate) fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The event log: what came in, whoever wanted it.
+//! Event log: all received events, with or without a run.
 
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::sea_query::Expr;
@@ -15,7 +15,7 @@ use crate::runs::LOOKED_AT;
 use crate::sql::{Sql, padded};
 use crate::steering::DROPPED;
 
-/// Milliseconds by which a run may be older than the event that it takes up.
+/// Tolerance in milliseconds: a run may be older than the event that it takes up.
 const AROUND_ENDS: i64 = 60_000;
 
 /// A stored event.
@@ -25,20 +25,20 @@ pub struct EventRecord {
     /// The envelope as JSON.
     pub envelope: String,
     pub conversation_key: Option<String>,
-    /// The place in its conversation.
+    /// Sequence in its conversation.
     pub event_seq: Option<i64>,
     pub received_at: i64,
-    /// What its sender was told, as JSON.
+    /// The sender's answer, as JSON.
     pub answer: String,
     /// The run that absorbed it.
     pub steered_into: Option<RunId>,
-    /// The run of its own that it got, since that one has not pulled it.
+    /// Its own run, created because the absorbing run did not pull it.
     pub taken_up_by: Option<RunId>,
-    /// What became of it there: `queued`, `pulled` or `dropped`.
+    /// Steering status in that run: `queued`, `pulled` or `dropped`.
     pub steering: Option<String>,
 }
 
-/// Which events a list shows.
+/// Filter of an event list.
 #[derive(Clone, Debug, Default)]
 pub struct EventFilter {
     /// Exact types; all when empty.
@@ -48,18 +48,19 @@ pub struct EventFilter {
     pub conversation_key: Option<String>,
 }
 
-/// The place of an event in a list, newest first.
+/// Position of an event in a list, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventPosition {
     pub received_at: i64,
     pub event_id: String,
 }
 
-/// A part of a list of events.
+/// A page of events.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventsFound {
     pub records: Vec<EventRecord>,
-    /// Where the next part begins: behind the last event, or where the look for rare types ended. `None`: there is no more.
+    /// Start of the next page: behind the last event, or at the end of the scan for rare types. `None`: the list
+    /// is complete.
     pub next: Option<EventPosition>,
 }
 
@@ -77,7 +78,7 @@ impl Store {
         }
     }
 
-    /// The event of a row, with what became of it.
+    /// The event of a row, with its steering status.
     async fn event_record(&self, row: events::Model) -> Result<EventRecord, StoreError> {
         let steering = match &row.steered_into {
             None => None,
@@ -90,7 +91,7 @@ impl Store {
         to_record(row, steering, taken_up_by)
     }
 
-    /// The run of its own that an event got which another run had absorbed and not pulled.
+    /// The run created for an absorbed event after the absorbing run dropped it.
     async fn run_that_took_up(&self, event: &events::Model) -> Result<Option<RunId>, StoreError> {
         let (Some(key), Some(absorbed)) = (&event.conversation_key, &event.steered_into) else {
             return Ok(None);
@@ -99,7 +100,7 @@ impl Store {
                    AND id <> $4 ORDER BY created_at LIMIT 1";
         let values = vec![
             key.as_str().into(),
-            // The end of the other run may have been told just before; and clocks of replicas differ.
+            // The other run's end may be timed just before; replica clocks differ.
             (event.received_at - AROUND_ENDS).into(),
             event.event_id.as_str().into(),
             absorbed.as_str().into(),
@@ -110,7 +111,7 @@ impl Store {
             .transpose()
     }
 
-    /// The platform's own payload of an event, as JSON, when it came with one.
+    /// The platform's own payload of an event, as JSON, if any.
     pub async fn find_raw_payload(
         &self,
         workspace: &WorkspaceId,
@@ -123,7 +124,8 @@ impl Store {
         Ok(row.map(|row| row.payload))
     }
 
-    /// Events of the workspace, newest first, after `position`. For certain types it looks at [`LOOKED_AT`] events at most.
+    /// Events of the workspace, newest first, after `position`. With a type filter it scans at most
+    /// [`LOOKED_AT`] events.
     pub async fn list_events(
         &self,
         workspace: &WorkspaceId,
@@ -172,7 +174,7 @@ impl Store {
         Ok(EventsFound { records, next })
     }
 
-    /// The last event that is looked at, when there are more than [`LOOKED_AT`].
+    /// Last event of the scan, when more than [`LOOKED_AT`] match.
     async fn events_look_end(
         &self,
         all: Select<events::Entity>,
@@ -195,8 +197,8 @@ impl Store {
     }
 }
 
-/// All events of a workspace. The second condition holds always: the index `events_newest` has it, so that it serves lists,
-/// and no lookup of one event by its key or id.
+/// All events of a workspace. The second condition is always true; it matches the partial index `events_newest`,
+/// which serves lists and no lookup by key or id.
 fn of_workspace(workspace: &WorkspaceId) -> Condition {
     Condition::all()
         .add(events::Column::WorkspaceId.eq(workspace.as_str()))
@@ -208,11 +210,11 @@ fn is_older(position: &EventPosition) -> Condition {
     let edge = at
         .lt(position.received_at)
         .or(id.lt(position.event_id.as_str()));
-    // The first half is a range of an index, the second cuts its edge.
+    // The first condition is an index range, the second excludes ties at its edge.
     Condition::all().add(at.lte(position.received_at)).add(edge)
 }
 
-/// The events up to the end of the look, itself among them.
+/// Events up to the end of the scan, inclusive.
 fn is_seen(end: &EventPosition) -> Condition {
     let (at, id) = (events::Column::ReceivedAt, events::Column::EventId);
     let edge = at.gt(end.received_at).or(id.gte(end.event_id.as_str()));

@@ -1,39 +1,43 @@
-//! Named moments at which tests break the process. Only `cargo test` builds a binary that has them:
-//! without the feature `failpoints` of the crate `fail`, [`pass`] is nothing.
+//! Failpoints: named steps at which tests inject faults. Only `cargo test` builds them in; without the feature
+//! `failpoints` of the crate `fail`, [`pass`] does nothing.
 //!
-//! `FAILPOINTS='ingest.after_commit=1*return(abort);relay.before_commit=return(delay)'` breaks such a
-//! binary at its start: `return(abort)` ends the process at that moment as SIGKILL would, `return(panic)`
-//! panics, `return(error)` fails as a database does that went away, `return(delay)` waits two seconds, `return(block)`
-//! keeps its thread for four.
-//! Counts and chances are those of the crate `fail`.
+//! `FAILPOINTS='ingest.after_commit=1*return(abort);relay.before_commit=return(delay)'` sets them at start:
+//!
+//! - `return(abort)` ends the process as SIGKILL would
+//! - `return(panic)` panics
+//! - `return(error)` fails like a lost database
+//! - `return(delay)` waits 2 s
+//! - `return(block)` blocks its thread for 4 s
+//!
+//! Counts and probabilities use the syntax of the crate `fail`.
 
 use std::time::Duration;
 
 use crate::error::StoreError;
 
-/// Every moment. The tests of crashes go through all of them.
+/// All failpoints. The crash tests cover each.
 pub const NAMES: [&str; 23] = [
-    // An event is taken.
+    // Event ingest.
     "ingest.before_commit",
     "ingest.after_commit",
-    // Its run is dispatched: around the intent to POST, and with the runner's answer at hand.
+    // Dispatch: around the intent row of the POST, and after the runner's reply.
     "dispatch.before_run",
     "post.before_intent",
     "post.after_intent",
     "post.after_send",
-    // Its task has the runner's stream.
+    // The run's task holds the runner's stream.
     "run.task",
-    // Results are stored, then shown.
+    // Results are stored, then published.
     "relay.before_commit",
     "relay.after_commit",
     "project.state",
-    // The run ends: all of it in one transaction, then shown.
+    // The run ends in one transaction, then the end is published.
     "project.transcript",
     "succession.before_next",
     "terminal.before_commit",
     "terminal.after_commit",
     "succession.before_dispatch",
-    // What clients and runners ask for meanwhile.
+    // Requests of clients and runners during a run.
     "cancel.before_commit",
     "cancel.after_commit",
     "steering.before_commit",
@@ -46,24 +50,23 @@ pub const NAMES: [&str; 23] = [
     "writer.after_commit",
 ];
 
-/// How long `return(block)` keeps its thread.
+/// Blocking time of `return(block)`.
 const BLOCK: Duration = Duration::from_secs(4);
 
-/// Sets what the variable `FAILPOINTS` says, once, in a build for tests. Any other build has nothing
-/// to set.
+/// Applies the variable `FAILPOINTS`, once, in a test build. Other builds ignore it.
 pub fn arm() {
     if !fail::has_failpoints() {
         return;
     }
-    // Never torn down: it holds for as long as the process does.
+    // Never torn down: it holds for the life of the process.
     std::mem::forget(fail::FailScenario::setup());
     let armed = fail::list();
     if !armed.is_empty() {
-        tracing::warn!("this build is for tests alone, and FAILPOINTS breaks it: {armed:?}");
+        tracing::warn!("test build with active failpoints: {armed:?}");
     }
 }
 
-/// Does what is set for this moment, if anything is.
+/// Runs the action set for this failpoint, if any.
 pub async fn pass(name: &'static str) -> Result<(), StoreError> {
     match set_for(name) {
         None => Ok(()),
@@ -82,7 +85,7 @@ async fn take(name: &'static str, action: &str) -> Result<(), StoreError> {
     match action {
         "abort" => std::process::abort(),
         "panic" => panic!("failpoint {name}"),
-        // Blocks the thread, as work does that never waits.
+        // Blocks the thread, as non-yielding work does.
         "block" => std::thread::sleep(BLOCK),
         "delay" => tokio::time::sleep(Duration::from_secs(2)).await,
         _ => return Err(StoreError::Unreachable),

@@ -1,7 +1,7 @@
-//! Tables of databases that belong to other programs, to import from.
+//! Imports from databases of other programs.
 //!
-//! Read-only and bounded: no statement writes, no file is made, and each table gives its first rows up to a limit that
-//! is an error to pass. Only tables are read, no views, and only the columns that are there.
+//! Reads are read-only and bounded: no statement writes, and no file is created. A table with more rows than the
+//! limit is an error. Reads cover tables without views, and existing columns only.
 
 mod postgres;
 mod sqlite;
@@ -11,32 +11,32 @@ use protocol::JsonObject;
 pub use postgres::read_postgres;
 pub use sqlite::read_sqlite;
 
-/// A table, and the columns of it that are of interest.
+/// A table and its columns to read.
 #[derive(Clone, Copy, Debug)]
 pub struct ForeignTable {
     /// Lower-case letters and `_`.
     pub name: &'static str,
-    /// The same. Those that are missing in the database are left out.
+    /// The same. Columns missing in the database are skipped.
     pub columns: &'static [&'static str],
 }
 
-/// What one read may take.
+/// Limits of one read.
 #[derive(Clone, Copy, Debug)]
 pub struct ForeignLimits {
-    /// Rows of one table.
+    /// Maximum rows of one table.
     pub rows: usize,
-    /// Bytes of all values of all tables together.
+    /// Maximum bytes of all values of all tables.
     pub bytes: usize,
 }
 
-/// The rows of a table that is there, oldest first, then by id.
+/// Rows of an existing table, oldest first, then by id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ForeignRows {
     pub table: &'static str,
     pub rows: Vec<JsonObject>,
 }
 
-/// Why a database was not read. Shows no value of it and no address.
+/// Reason of a failed read. Contains no values and no address.
 #[derive(Debug, thiserror::Error)]
 pub enum ForeignError {
     #[error(
@@ -78,7 +78,7 @@ impl Meter {
         Self { limits, bytes: 0 }
     }
 
-    /// Counts a row that is about to be kept.
+    /// Counts a row before it is stored.
     fn count(
         &mut self,
         table: &'static str,
@@ -99,7 +99,7 @@ impl Meter {
     }
 }
 
-/// The statement of a table: one row more than the limit tells of too many.
+/// The statement of a table; reads one row above the limit, to detect an excess.
 fn select(table: &ForeignTable, there: &[String], rows: usize) -> Option<String> {
     let columns: Vec<_> = table
         .columns

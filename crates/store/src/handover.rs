@@ -1,5 +1,5 @@
-//! Runs whose runner answers later, from one owner to the next: what was accepted of them stands in a table, and so
-//! does how much of it is in the ledger. Whoever takes such a run over goes on behind that.
+//! Release and resume of async runs. Tables hold the accepted results and how far they are in the ledger. A new
+//! owner resumes behind that.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -20,21 +20,21 @@ use crate::sql::padded;
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
-/// Where the one before has left off.
+/// State left by the previous owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOff {
-    /// What was appended up to this number, in the runner's own numbers, is judged, and what came of it stands.
+    /// Results up to this number, in the runner's numbering, are in the ledger with their effects.
     pub judged_through: u64,
-    /// What was appended up to this number is accepted.
+    /// Results up to this number are accepted.
     pub accepted_through: u64,
-    /// The number of the last rejection that stands.
+    /// Number of the last stored rejection.
     pub rejections: u64,
-    /// Which of what was appended has been rejected, in the runner's own numbers.
+    /// Rejected results, in the runner's numbering.
     pub rejected: HashSet<u64>,
 }
 
-/// Begins to go on with a run that was taken over. Its runner gets a new lease: while nobody had the run, it may
-/// have been heard by nobody.
+/// Resumes a run after a take-over. Renews the runner's lease, because heartbeats may have failed without an
+/// owner.
 struct GoOn {
     run_id: RunId,
     attempt: u32,
@@ -50,13 +50,13 @@ impl Work for GoOn {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Option<LeftOff>, StoreError> {
-        // Its row first, as whoever appends does.
+        // Locks the run's row first, as appends do.
         if !hold_live_run(tx, self.run_id).await? {
             return Ok(None);
         }
         let id = self.run_id.to_string();
         let heard = lease_end(tx.get_database_backend(), self.lease);
-        // Of a run that was closed nobody will be heard.
+        // A closed run accepts no heartbeat.
         run_deferrals::Entity::update_many()
             .col_expr(run_deferrals::Column::LeaseExpiresAt, heard)
             .filter(run_deferrals::Column::RunId.eq(&id))
@@ -67,7 +67,7 @@ impl Work for GoOn {
             .filter(run_deferrals::Column::Attempt.eq(i64::from(self.attempt)))
             .one(tx)
             .await?;
-        // Below nothing: its owner was of a version that did not say so.
+        // Negative: the owner's version did not record it.
         let Some(deferral) = deferral.filter(|row| row.judged_through >= 0) else {
             return Ok(None);
         };
@@ -96,7 +96,7 @@ impl Work for GoOn {
     }
 }
 
-/// Notes what of a run's appended results stands in the ledger, with what came of it.
+/// Records how far a run's appended results are in the ledger.
 pub(crate) async fn note_judged(
     tx: &DatabaseTransaction,
     run: RunId,
@@ -113,7 +113,7 @@ pub(crate) async fn note_judged(
     Ok(())
 }
 
-/// Ends the lease of a run that goes on elsewhere.
+/// Releases the lease of a run for the next owner.
 struct HandOn {
     run_id: RunId,
     epoch: i64,
@@ -130,7 +130,7 @@ impl Work for HandOn {
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
         runs::Entity::update_many()
             .col_expr(runs::Column::LeaseExpiresAt, Expr::value(0))
-            // A renewal that is on its way does not meet it any more.
+            // A concurrent renewal then no longer matches.
             .col_expr(
                 runs::Column::LeaseOwner,
                 Expr::value(Option::<String>::None),
@@ -145,7 +145,7 @@ impl Work for HandOn {
 }
 
 impl Store {
-    /// Those of these runs whose runner appends its results.
+    /// Subset of these runs with a runner that appends results.
     pub async fn deferred_of(&self, runs: &[RunId]) -> Result<HashSet<RunId>, StoreError> {
         let ids: Vec<String> = run_deferrals::Entity::find()
             .select_only()
@@ -160,8 +160,8 @@ impl Store {
         ids.into_iter().map(read).collect()
     }
 
-    /// Begins to go on with a run that was taken over, and whose runner appends its results: from there. `None`:
-    /// its runner does not. `lease`: how long the runner may be silent from now on.
+    /// Resumes a run after a take-over and returns its state. `None`: its runner does not append. `lease`: the
+    /// runner's heartbeat timeout from now on.
     pub async fn go_on(
         &self,
         run_id: RunId,
@@ -176,7 +176,7 @@ impl Store {
         .await
     }
 
-    /// Lets whoever looks next take a run over, unless somebody has.
+    /// Releases a run for take-over, unless its epoch has changed.
     pub async fn hand_on(&self, run_id: RunId, epoch: i64) -> Result<(), StoreError> {
         self.write(HandOn { run_id, epoch }).await
     }

@@ -1,4 +1,4 @@
-//! How the health of an endpoint has gone.
+//! Health history of endpoints.
 
 use protocol::id::EndpointId;
 use sea_orm::{
@@ -10,13 +10,13 @@ use crate::entity::endpoint_health;
 use crate::error::{StoreError, signed, unsigned};
 use crate::page::{Found, PageBound, PageOf};
 
-/// Rows of history that an endpoint keeps; the oldest are dropped.
+/// Maximum rows of history per endpoint; older rows are deleted.
 const MOST_HEALTH: i64 = 200;
 
-/// A change of an endpoint's health, or of what it lists.
+/// A change of an endpoint's health or runners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthRecord {
-    /// Rises with every row of the endpoint.
+    /// Increases with every row of the endpoint.
     pub n: u64,
     pub at: i64,
     pub health: String,
@@ -30,8 +30,8 @@ pub struct HealthRecord {
     pub removed: u64,
 }
 
-/// Writes the next row of an endpoint's history and drops the oldest beyond the most. The caller
-/// holds the endpoint's row.
+/// Appends a row to an endpoint's history and deletes the oldest above the limit. The caller holds the
+/// endpoint's row lock.
 pub(crate) async fn write_health(
     tx: &DatabaseTransaction,
     row: endpoint_health::Model,
@@ -54,7 +54,7 @@ pub(crate) async fn write_health(
     Ok(())
 }
 
-/// Drops the history of an endpoint that is gone.
+/// Deletes the history of a deleted endpoint.
 pub(crate) async fn forget_health(
     conn: &impl ConnectionTrait,
     endpoint: &str,

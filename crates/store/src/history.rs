@@ -1,4 +1,4 @@
-//! Transcripts.
+//! Transcript reads.
 
 use domain::authorization::FrozenConversation;
 use protocol::id::WorkspaceId;
@@ -12,17 +12,17 @@ use crate::error::{StoreError, parsed_json};
 use crate::page::{Budget, Found, PageBound, PageOf};
 use crate::sql::padded;
 
-/// Which items of one conversation.
+/// Selects items of one conversation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HistoryQuery<'a> {
-    /// Only items before this place.
+    /// Only items before this sequence.
     pub before: Option<i64>,
-    /// Only items after this place.
+    /// Only items after this sequence.
     pub after: Option<i64>,
-    /// Oldest first; else newest first.
+    /// True: oldest first; false: newest first.
     pub forward: bool,
     pub limit: u64,
-    /// With the attachments of each; else those are not read.
+    /// True: include the attachments of each item.
     pub attachments: bool,
     pub budget: Budget<'a>,
 }
@@ -45,7 +45,7 @@ pub struct TranscriptRecord {
 }
 
 impl Store {
-    /// The key of a conversation of the workspace, by all three of its parts.
+    /// Key of a conversation of the workspace, by bot, conversation and thread.
     pub async fn find_conversation_key(
         &self,
         workspace: &WorkspaceId,
@@ -61,7 +61,7 @@ impl Store {
         Ok(row.map(|row| row.key))
     }
 
-    /// A page of a transcript: `limit` items, or fewer that are large.
+    /// A page of a transcript: `limit` items, fewer if they are large.
     pub async fn page_history(
         &self,
         conversation_key: &str,
@@ -90,7 +90,7 @@ impl Store {
             .try_map(to_record)
     }
 
-    /// The items at these places, newest first and with their attachments: the first ones that fit an answer.
+    /// Items at these sequences with attachments, newest first, up to the limit of a page.
     pub(crate) async fn fitting_items_at(
         &self,
         conversation_key: &str,

@@ -1,4 +1,4 @@
-//! Full-text search of one transcript. The index says which items may match, the domain which do.
+//! Full-text search of one transcript. The index finds candidates, and the domain checks each.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::history::TranscriptRecord;
 use crate::page::Budget;
 use crate::sql::padded;
 
-/// What is searched for in one conversation.
+/// A search within one conversation.
 #[derive(Clone, Debug)]
 pub struct HistoryMatch {
     pub query: TextQuery,
@@ -21,22 +21,22 @@ pub struct HistoryMatch {
     pub roles: Vec<String>,
     /// Only items of these types; all when empty.
     pub item_types: Vec<String>,
-    /// Only items before this place.
+    /// Only items before this sequence.
     pub before: Option<i64>,
-    /// Only items after this place.
+    /// Only items after this sequence.
     pub after: Option<i64>,
-    /// Items that are found at most.
+    /// Maximum results.
     pub top: u64,
 }
 
-/// Items that one search looks at: the newest that hold every word of the query. They rarely fail
-/// to match: only where words of a longer phrase stand in pairs and never together.
+/// Maximum candidates of one search: the newest items with every word of the query. Nearly all match; exceptions
+/// contain the pairs of a longer phrase, but not the phrase.
 const CANDIDATES: u64 = 400;
-/// Texts that are in memory at a time.
+/// Maximum texts in memory at a time.
 const AT_A_TIME: usize = 100;
 
 impl Store {
-    /// The newest items that match, with their attachments.
+    /// The newest matching items, with their attachments.
     pub async fn search_history(
         &self,
         conversation_key: &str,
@@ -62,7 +62,7 @@ impl Store {
             .await
     }
 
-    /// Places of items that have all terms of the query, newest first.
+    /// Sequences of items with all terms of the query, newest first.
     async fn candidates(
         &self,
         conversation_key: &str,
@@ -116,7 +116,7 @@ impl Store {
     }
 }
 
-/// Terms are letters and digits alone: quoted, neither language of queries sees more in them.
+/// Terms have letters and digits only, so quoting suffices in both query languages.
 fn has_all(terms: &[String], backend: Backend) -> Expr {
     let quoted = |quote: char, and: &str| {
         let terms = terms.iter().map(|term| format!("{quote}{term}{quote}"));

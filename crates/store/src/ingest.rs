@@ -29,54 +29,54 @@ use rows::{Rows, lock_conversations};
 pub use known::EventKey;
 pub(crate) use together::take_together;
 
-/// What a decision may look at, read under the conversation's lock.
+/// Input of a decision, read under the conversation's lock.
 #[derive(Debug)]
 pub struct Facts {
     pub candidates: Arc<[Candidate]>,
-    /// Where the event stands, when it is one of a conversation.
+    /// Position of the event, if it has a conversation.
     pub place: Option<Place>,
-    /// The live runs of the event's conversation, oldest first.
+    /// Live runs of the event's conversation, oldest first.
     pub live: Vec<LiveRun>,
     pub capacities: Capacities,
-    /// Why the question that the event answers can no longer be answered.
+    /// Set when the event answers a question that no longer accepts answers.
     pub unanswerable: Option<Unanswerable>,
-    /// Why the parent of the child run that the event asks for starts none.
+    /// Set when the parent may not start the requested child run.
     pub childless: Option<Childless>,
 }
 
-/// The place of an event in its conversation.
+/// Position of an event in its conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The key of the conversation's row.
+    /// Key of the conversation's row.
     pub conversation_key: String,
     pub event_seq: i64,
-    /// The newest place of the transcript before the event's own message; 0 for none.
+    /// Newest transcript sequence before the event's own message; 0 for none.
     pub transcript_before: i64,
 }
 
-/// What shall be stored.
+/// Outcome of a decision: the rows to store.
 #[derive(Clone, Debug)]
 pub enum Plan {
-    /// Nothing at all: the caller answers with a 4xx or 5xx of its own.
+    /// Nothing: the caller answers with a 4xx or 5xx of its own.
     Refuse,
-    /// The event alone.
+    /// The event without a run.
     Keep { answer: String },
-    /// The event and its run, to be dispatched now. `attempt`: with this the run is dispatched by the same
-    /// transaction, and its owner may POST as soon as it is committed.
+    /// The event and its run, for dispatch now. With `attempt` the same transaction dispatches the run, and its
+    /// owner may POST after the commit.
     Start {
         run: Box<NewRun>,
         attempt: Option<Box<FirstAttempt>>,
         message: Option<UserMessage>,
         answer: String,
     },
-    /// The event and its run, which waits behind the live ones; these of them are cancelled.
+    /// The event and its run, queued behind the live ones. Cancels the runs in `cancel`.
     Queue {
         run: Box<NewRun>,
         message: Option<UserMessage>,
         cancel: Vec<RunId>,
         answer: String,
     },
-    /// The event, for a live run to pull.
+    /// The event, steered into a live run.
     Absorb {
         run: RunId,
         message: Option<UserMessage>,
@@ -84,7 +84,7 @@ pub enum Plan {
     },
 }
 
-/// An event to be taken.
+/// An event to ingest.
 #[derive(Clone)]
 pub struct Ingest {
     pub workspace: WorkspaceId,
@@ -95,51 +95,51 @@ pub struct Ingest {
     pub source: String,
     pub bot_id: Option<String>,
     pub conversation: Option<ConversationIdentity>,
-    /// The key of the conversation's row, should it be new.
+    /// Key of the conversation's row, if it is new.
     pub new_conversation_key: Uuid,
     /// The envelope as JSON.
     pub envelope: String,
-    /// The platform's own payload as JSON, kept apart.
+    /// The platform's own payload as JSON, stored separately.
     pub raw: Option<String>,
-    /// The most runs that may live in the workspace.
+    /// Maximum live runs of the workspace.
     pub most_runs: Option<u64>,
     pub at: i64,
     pub decide: Decide,
-    /// The bytes that the decision brings along, roughly: a context that is ready.
+    /// Approximate bytes that the decision adds: a prepared context.
     pub ready_bytes: usize,
     /// The question that the event answers.
     pub answers: Option<AnsweredBy>,
-    /// The run that asks for a child run by the event.
+    /// The parent, when the event requests a child run.
     pub parent: Option<ParentOf>,
 }
 
-/// Decides about an event, each time that its transaction is tried.
+/// Decides on an event; called in each try of the transaction.
 pub type Decide = Arc<dyn Fn(&Facts) -> Plan + Send + Sync>;
 
-/// What became of an event.
+/// Result of an ingest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ingested {
     /// Stored now.
     Stored { answer: String },
-    /// The same was stored before: the first answer.
+    /// A duplicate: the answer of the first event.
     Replayed { answer: String },
     /// The key was used with another body.
     Mismatch,
-    /// The event id was used under another key.
+    /// The event id was used with another key.
     EventExists,
     /// The decision was to refuse; nothing is stored.
     Refused,
 }
 
 impl Store {
-    /// Takes an event. Two senders of one key get one event: the later one gets the first answer.
+    /// Ingests an event. A duplicate key returns the answer of the first event.
     pub async fn ingest(&self, ingest: Ingest) -> Result<Ingested, StoreError> {
         const TRIES: usize = 3;
         let mut tries = 1;
         loop {
             match self.write(ingest.clone()).await {
                 Err(StoreError::Refused) => return Ok(Ingested::Refused),
-                // Another replica took the same key in this very moment: look again.
+                // Another replica stored the same key concurrently: retry.
                 Err(StoreError::Taken) if tries < TRIES => tries += 1,
                 outcome => return outcome,
             }
@@ -153,7 +153,7 @@ impl Work for Ingest {
     const TAKES_EVENT: bool = true;
     const CHANGES_AGENTS: bool = false;
 
-    /// Before every run, workspace by workspace: replicas that hold the capacity of several take turns.
+    /// Sorts before all runs, and by workspace, so replicas lock several capacities in one order.
     fn order(&self) -> Uuid {
         let bytes = self.workspace.as_str().bytes();
         let place = bytes.fold(0_u64, |place, byte| {
@@ -167,7 +167,7 @@ impl Work for Ingest {
     }
 
     fn together(&self) -> Option<Together<'_>> {
-        // Answers and child runs are rare: each needs its question, or its parent.
+        // Answers and child runs are rare, and need their question or parent.
         let is_plain = self.answers.is_none() && self.parent.is_none();
         is_plain.then_some(Together::Ingest(self))
     }
@@ -193,7 +193,7 @@ impl Work for Ingest {
         }
         let capacities = hold_capacity(tx, &self.workspace, self.most_runs).await?;
         let conversation = lock_conversations(tx, &[self]).await?.pop();
-        // A conversation that begins has no runs.
+        // A new conversation has no runs.
         let lived = conversation.as_ref().filter(|row| row.version > 1);
         let facts = Facts {
             candidates: common.candidates(tx, &self.workspace).await?,
@@ -204,8 +204,8 @@ impl Work for Ingest {
             childless: self.childless(tx).await?,
         };
         let plan = (self.decide)(&facts);
-        // While it waited for its conversation, another replica may have stored this very event: then the run that it
-        // would be refused for may be its own.
+        // Another replica may have stored this event while this one waited for the conversation. The run that
+        // causes the refusal may then be its own.
         if matches!(plan, Plan::Refuse) && self.find_known(tx).await?.is_some() {
             return Err(StoreError::Taken);
         }
@@ -216,7 +216,7 @@ impl Work for Ingest {
         Ok(stored)
     }
 
-    /// The answer names the run, which nobody else has made.
+    /// The answer contains the run id, which is unique to this try.
     async fn stands(
         &self,
         tx: &DatabaseTransaction,

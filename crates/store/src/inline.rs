@@ -1,7 +1,7 @@
-//! `SQLite` without a change of threads: statements run where they are called.
+//! Direct `SQLite` connection: statements run on the calling thread.
 //!
-//! The pool has a thread for each connection, and each statement goes there and back. What many short
-//! runs cost would be that, and not their rows.
+//! The pool has a thread per connection, and each statement makes a round trip to it. For short runs this
+//! hand-off costs more than the rows.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,11 +17,11 @@ use crate::sql::{Row, Sql, over_one_row};
 /// One connection.
 pub(crate) struct Inline {
     connection: Mutex<Connection>,
-    /// What full-text indexes take at the end of the transaction: a statement each, with rows of values.
+    /// Full-text index rows, written just before the commit: a statement each, with rows of values.
     late: Mutex<Vec<(String, Vec<Vec<Value>>)>>,
 }
 
-/// A row of an answer.
+/// A result row.
 pub(crate) struct InlineRow {
     columns: Arc<[String]>,
     values: Vec<rusqlite::types::Value>,
@@ -41,19 +41,18 @@ impl InlineRow {
     }
 }
 
-/// Pages of the log between two of its moves into the database: what is written again and again in
-/// between is moved once. 32 MiB.
+/// Pages between two checkpoints of the write-ahead log, 32 MiB. A page rewritten in between is copied once.
 const CHECKPOINT_PAGES: i64 = 8192;
-/// What the log keeps of its length once all of it is moved: a reader that took long had it grow. 64 MiB.
+/// Maximum size of the log after a checkpoint, 64 MiB; a slow reader makes it grow.
 const LOG_BYTES: i64 = 2 * CHECKPOINT_PAGES * 4096;
-/// Kibibytes of pages that are kept at hand.
+/// Page cache, in KiB.
 const CACHE_KIB: i64 = 16 * 1024;
 
-/// A file that is not there is no database: none is made. A path is no URL.
+/// Without `CREATE`: a missing file is an error. Without `URI`: the path is no URL.
 const THERE: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 
 impl Inline {
-    /// Opens a database that is there, to write into it as the pool would.
+    /// Opens an existing database for writing, with the settings of the pool.
     pub(crate) fn open(
         path: &Path,
         busy_timeout: Duration,
@@ -64,7 +63,7 @@ impl Inline {
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "foreign_keys", true)?;
-        // What a statement may have to take back is small.
+        // Statement journals are small.
         connection.pragma_update(None, "temp_store", "MEMORY")?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         connection.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
@@ -73,7 +72,7 @@ impl Inline {
         Ok(Self::of(connection))
     }
 
-    /// Opens it for small questions: for what takes less time than to ask another thread. Waits for nobody.
+    /// Opens it for point reads, which take less time than a thread switch. A locked file is an error at once.
     pub(crate) fn open_to_ask(path: &Path) -> Result<Self, StoreError> {
         let connection = Connection::open_with_flags(path, THERE)?;
         connection.busy_timeout(Duration::ZERO)?;
@@ -88,22 +87,22 @@ impl Inline {
         }
     }
 
-    // Between two statements a connection is whole, after any panic.
+    // Valid after a panic: a connection is consistent between two statements.
     fn connection(&self) -> MutexGuard<'_, Connection> {
         self.connection
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what a statement without parameters says.
+    /// Executes a statement without parameters.
     pub(crate) fn run(&self, sql: &str) -> Result<(), StoreError> {
         let connection = self.connection();
         connection.prepare_cached(sql)?.execute(())?;
         Ok(())
     }
 
-    /// Moves the whole log into the database and empties it, so that the one file holds everything. What a reader
-    /// still looks at stays in the log: false.
+    /// Checkpoints and truncates the log, so the database file alone holds everything. False when a reader still
+    /// uses the log.
     pub(crate) fn empty_log(&self) -> Result<bool, StoreError> {
         let connection = self.connection();
         let empty = "PRAGMA wal_checkpoint(TRUNCATE)";
@@ -111,7 +110,7 @@ impl Inline {
         Ok(is_busy == 0)
     }
 
-    /// A number that is another one once somebody else has changed the database.
+    /// Changes when another connection commits a change.
     pub(crate) fn version(&self) -> Result<i64, StoreError> {
         let connection = self.connection();
         let mut asking = connection.prepare_cached("PRAGMA data_version")?;
@@ -122,7 +121,7 @@ impl Inline {
         std::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Ends a transaction.
+    /// Commits the transaction.
     pub(crate) fn commit(&self) -> Result<(), StoreError> {
         for (sql, rows) in self.take_late() {
             let connection = self.connection();
@@ -135,7 +134,7 @@ impl Inline {
         self.run("COMMIT")
     }
 
-    /// Takes a transaction back, if there is one still.
+    /// Rolls back the transaction, if one is open.
     pub(crate) fn roll_back(&self) -> Result<(), StoreError> {
         self.take_late();
         let connection = self.connection();
@@ -169,7 +168,7 @@ fn columns_of(statement: &CachedStatement<'_>) -> Arc<[String]> {
     names.collect()
 }
 
-/// Reads what a statement gives.
+/// Reads the result rows of a statement.
 fn read(
     statement: &mut CachedStatement<'_>,
     columns: &Arc<[String]>,
@@ -203,8 +202,8 @@ impl Sql for Inline {
         self.query(&sql, &values)
     }
 
-    // A row costs no way here. A statement over many would keep what it may have to take back, and pass its rows
-    // through a table of its own.
+    // No round trip on this connection, so run one prepared statement per row; a multi-row statement needs a
+    // journal and a temporary table.
     async fn execute_rows<const N: usize>(
         &self,
         text: &str,
@@ -246,7 +245,7 @@ impl Sql for Inline {
         Ok(found)
     }
 
-    // What a statement is to give of its rows it first keeps in a table of its own, which costs more than the rows.
+    // `RETURNING` over many rows fills a temporary table first, which costs more than single rows.
     async fn update_rows<const N: usize>(
         &self,
         text: &str,
@@ -266,7 +265,7 @@ impl Sql for Inline {
     }
 }
 
-/// The text that a value is.
+/// The text of a value.
 fn text_of(value: &Value) -> Result<String, StoreError> {
     match value {
         Value::String(Some(text)) => Ok(text.clone()),
@@ -277,7 +276,7 @@ fn text_of(value: &Value) -> Result<String, StoreError> {
     }
 }
 
-/// Binds values in their order: `$1` comes before `$2` in every statement, while `?1` and `?2` may come as they like.
+/// Binds values in order: statements use `$1` before `$2`, while `?1` and `?2` may come in any order.
 fn bind(statement: &mut CachedStatement<'_>, values: &[Value]) -> Result<(), StoreError> {
     let wanted = statement.parameter_count();
     if wanted != values.len() {

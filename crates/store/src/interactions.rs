@@ -1,5 +1,5 @@
-//! Questions of runs to persons. A question is written with the ledger event that asks it. That it was answered
-//! is the event of its answer, whose key nobody else can use: so there is one answer, whoever sends it where.
+//! Interactions: questions of runs to users. The ledger event and its question are written together. An answer
+//! is an event with a reserved key, so each question has one answer.
 
 mod awaited;
 
@@ -21,16 +21,16 @@ use crate::writer::Work;
 
 pub use awaited::{AwaitedRecord, CloseAwaited, GiveAnswer, Given};
 
-/// A question to be kept.
+/// A question to store.
 #[derive(Clone, Debug)]
 pub struct NewInteraction {
     pub id: Uuid,
-    /// The ledger event that asks.
+    /// Sequence of the ledger event that asks.
     pub sequence: u64,
     pub question: Question,
 }
 
-/// A question that is kept. Times are epoch milliseconds.
+/// A stored question. Times are epoch milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InteractionRecord {
     pub id: String,
@@ -40,77 +40,77 @@ pub struct InteractionRecord {
     pub request: String,
     pub asked_at: i64,
     pub expires_at: i64,
-    /// Who asked.
+    /// The asking agent.
     pub agent_id: AgentId,
-    /// The asking run was cancelled, or is being: nobody waits for an answer.
+    /// The asking run was cancelled or has a cancel request; it takes no answer.
     pub cancelled: bool,
-    /// The event that the asking run was made for.
+    /// The event of the asking run.
     pub event_id: String,
-    /// The asking run waits for the answer as long as it lives.
+    /// The live run awaits the answer itself.
     pub is_awaited: bool,
-    /// The asking run was told that the question has expired: no answer is taken, whatever a clock says.
+    /// The run was notified of the expiry: no more answers, regardless of clocks.
     pub is_closed: bool,
     pub answered: Option<AnsweredInteraction>,
 }
 
-/// An answer that was taken.
+/// An accepted answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnsweredInteraction {
     pub at: i64,
     pub taken: TakenAs,
 }
 
-/// What an answer was taken as.
+/// Form of an accepted answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TakenAs {
-    /// An event, for a run of its own. `answer`: the response to its sender, as JSON.
+    /// An event with a run of its own. `answer`: the response to its sender, as JSON.
     Event { event_id: String, answer: String },
-    /// The answer that the live run waited for.
+    /// Delivered to the live run that awaited it.
     Given,
 }
 
-/// An answer on its way: which question it is for, and the link that it came by.
+/// Question and link of an incoming answer.
 #[derive(Clone, Debug)]
 pub struct AnsweredBy {
     pub interaction: String,
-    /// The hex SHA-256 of the link's token; `None`: it came with an API key.
+    /// Hex SHA-256 of the link's token; `None`: sent with an API key.
     pub token_sha256: Option<String>,
 }
 
-/// Why an answer cannot be taken.
+/// Reason to refuse an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unanswerable {
-    /// Of an answer as an event: the run waits for it, or has got one. See [`GiveAnswer`].
+    /// For an answer as an event: the run awaits it, or has received one. See [`GiveAnswer`].
     Awaited,
-    /// The run that asked was cancelled, or is being.
+    /// The asking run was cancelled or has a cancel request.
     Cancelled,
-    /// It came after `expires_at`.
+    /// Received after `expires_at`.
     Expired,
-    /// Another link was made for it.
+    /// A newer link replaced this one.
     LinkReplaced,
 }
 
-/// Which questions a list shows: the newest first.
+/// Filter of a list of questions, newest first.
 #[derive(Clone, Debug, Default)]
 pub struct InteractionFilter {
     pub run_id: Option<RunId>,
     pub conversations: Option<ConversationsOf>,
-    /// Only those that can be answered at this time.
+    /// Only questions open at this time, in epoch milliseconds.
     pub open_at: Option<i64>,
-    /// Only those before this one.
+    /// Only questions before this id.
     pub before: Option<Uuid>,
 }
 
-/// A part of a list of questions.
+/// A page of questions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InteractionsFound {
     pub records: Vec<InteractionRecord>,
-    /// The id before which the next part begins: that of the last record, or where the look for rare ones ended. `None`:
-    /// there is no more.
+    /// The next page begins before this id: the last record, or the end of the scan for rare matches. `None`:
+    /// the list is complete.
     pub next: Option<String>,
 }
 
-/// The id of the event that answers a question, and the key that the event is known by.
+/// Id and dedupe key of the event that answers a question.
 pub fn answer_event_id(interaction: &str) -> String {
     format!("{ANSWER_ID_PREFIX}{interaction}")
 }
@@ -155,7 +155,7 @@ impl Store {
         rows.first().map(record).transpose()
     }
 
-    /// The question that a link opens, and its workspace.
+    /// The question of a link, with its workspace.
     pub async fn find_interaction_of_link(
         &self,
         token_sha256: &str,
@@ -171,8 +171,8 @@ impl Store {
         Ok(found.map(|found| (workspace, found)))
     }
 
-    /// Questions of the workspace, newest first. For a conversation, or for open ones, it looks at [`LOOKED_AT`] questions
-    /// at most.
+    /// Questions of the workspace, newest first. With a filter by conversation or open state it scans at most
+    /// [`LOOKED_AT`] questions.
     pub async fn list_interactions(
         &self,
         workspace: &WorkspaceId,
@@ -236,8 +236,7 @@ impl Store {
         })
     }
 
-    /// The last question that is looked at, when there are more than [`LOOKED_AT`] and no index finds those that the filter
-    /// lets through.
+    /// Last question of the scan, when more than [`LOOKED_AT`] exist and no index serves the filter.
     async fn interactions_look_end(
         &self,
         workspace: &WorkspaceId,
@@ -291,7 +290,7 @@ fn record(row: &Row) -> Result<InteractionRecord, StoreError> {
     })
 }
 
-/// Writes the questions of a commit.
+/// Inserts the questions of a commit.
 pub(crate) async fn insert_interactions(
     tx: &DatabaseTransaction,
     append: &Append,
@@ -315,7 +314,7 @@ pub(crate) async fn insert_interactions(
 }
 
 impl Ingest {
-    /// Reads the question that an event answers once more, in the transaction that stores the answer.
+    /// Checks the answered question again, in the transaction that stores the answer.
     pub(crate) async fn unanswerable(
         &self,
         tx: &DatabaseTransaction,
@@ -332,7 +331,7 @@ impl Ingest {
             answers.interaction.as_str().into(),
         ];
         let rows = tx.query_sql(sql.to_owned(), values).await?;
-        // Deleted with its run: as good as cancelled.
+        // Deleted with its run, so treated as cancelled.
         let Some(row) = rows.first() else {
             return Ok(Some(Unanswerable::Cancelled));
         };
@@ -348,7 +347,7 @@ impl Ingest {
     }
 }
 
-/// A new link to a question. The one before it opens nothing any more.
+/// Replaces the link of a question. The previous link becomes invalid.
 #[derive(Clone, Debug)]
 pub struct LinkInteraction {
     pub workspace: WorkspaceId,
@@ -371,7 +370,7 @@ impl Work for LinkInteraction {
     }
 }
 
-/// Forgets the questions of runs whose ledger is deleted.
+/// Deletes the questions of runs with a deleted ledger.
 pub(crate) async fn forget_of_runs(
     tx: &DatabaseTransaction,
     runs: &[String],

@@ -1,5 +1,5 @@
-//! Documents of knowledge bases. A document points at the content that is searched; a new one is written
-//! beside it, chunk by chunk, and takes its place in one transaction.
+//! Documents of knowledge bases. A document points at its searchable content. A new content is written in
+//! batches of chunks and replaces the old one in one transaction.
 
 mod chunks;
 mod indexing;
@@ -19,32 +19,32 @@ pub use indexing::{BeginIndexing, FailIndexing, FinishIndexing, IndexingBegun};
 pub use removal::{DeleteDocument, SweepKnowledge};
 pub use search::{FoundChunk, Posting, StoredVector};
 
-/// Chunks of a content have the ids from `content * SPAN` on.
+/// Chunk ids of a content start at `content * SPAN`.
 const SPAN: i64 = 32_768;
 
-/// A knowledge base as one workspace has it.
+/// A knowledge base of one workspace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BaseKey {
     pub workspace: WorkspaceId,
     pub kb_id: String,
 }
 
-/// What is said of a document beside its text.
+/// Metadata of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentFacts {
     pub name: String,
     pub mime_type: String,
     /// A JSON object.
     pub metadata: String,
-    /// Of the bytes that were sent, lower-case hex.
+    /// SHA-256 of the received bytes, lower-case hex.
     pub sha256: String,
     pub bytes: u64,
 }
 
-/// How a content was made: another way makes another one of the same bytes.
+/// Indexing parameters: other parameters give another content for the same bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
-    /// The model of its vectors.
+    /// Embedding model.
     pub vector_model: Option<String>,
     pub chunk_chars: u64,
     pub chunk_overlap: u64,
@@ -56,14 +56,14 @@ pub struct DocumentRecord {
     pub document_id: String,
     pub facts: DocumentFacts,
     pub recipe: Recipe,
-    /// The content that is searched; 0: none.
+    /// The searchable content; 0: none.
     pub content: i64,
     pub characters: u64,
     pub chunks: u64,
-    /// `indexing`, `ready` or `failed`: what became of the last try.
+    /// `indexing`, `ready` or `failed`: status of the last attempt.
     pub status: String,
     pub error: Option<String>,
-    /// While it is indexed: chunks that are written, and all.
+    /// During indexing: written chunks, and all chunks.
     pub done: u64,
     pub all: u64,
     pub created_at: i64,
@@ -127,12 +127,12 @@ fn record(row: &Row) -> Result<DocumentRecord, StoreError> {
 }
 
 impl BaseKey {
-    /// The values of `$1` and `$2` in every statement here.
+    /// Values of `$1` and `$2` in every statement here.
     fn values(&self) -> [Value; 2] {
         [self.workspace.as_str().into(), self.kb_id.as_str().into()]
     }
 
-    /// Who counts documents or replaces one does it alone.
+    /// Advisory lock for counting and replacing documents.
     fn lock(&self) -> String {
         format!("knowledge {} {}", self.workspace, self.kb_id)
     }
@@ -164,7 +164,7 @@ impl Store {
         row.as_ref().map(record).transpose()
     }
 
-    /// Documents of a base in the byte order of their ids, after `after`.
+    /// Documents of a base in byte order of their ids, after `after`.
     pub async fn list_documents(
         &self,
         base: &BaseKey,

@@ -1,5 +1,4 @@
-//! Leases: who drives a run, and for how long (runs §2). Their ends are told and compared by the
-//! database's clock.
+//! Leases: ownership of a run for a limited time (runs §2). Expiry uses the database clock.
 
 mod renewal;
 
@@ -25,19 +24,19 @@ use crate::writer::Work;
 
 pub use renewal::LeaseKeeper;
 
-/// Ids of one statement: databases bound the number of its values.
+/// Ids of one statement: databases limit the number of parameters.
 const IDS: usize = 500;
 
-/// Which leases may be taken.
+/// Leases eligible for take-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leases {
-    /// Those whose time is over.
+    /// Expired leases.
     Lapsed,
-    /// All: there is no other owner, or the owner is who asks.
+    /// All: the caller is the only owner.
     All,
-    /// Those of who asks.
+    /// Leases of the caller.
     Own,
-    /// None: who has an owner is left alone.
+    /// None.
     None,
 }
 
@@ -56,7 +55,7 @@ impl Leases {
 }
 
 impl Store {
-    /// Running runs of these leases as `owner` asks for them, the longest lapsed first.
+    /// Running runs with eligible leases, the longest expired first.
     pub async fn expired_runs(
         &self,
         owner: &str,
@@ -74,8 +73,8 @@ impl Store {
         Ok(readable(models))
     }
 
-    /// Takes over a run: a new epoch, so that its old owner writes nothing more. `None`: its lease is
-    /// not among those that may be taken, or it was renewed, taken or ended meanwhile.
+    /// Takes over a run with a new epoch, which fences the old owner. `None`: the lease is not eligible, or was
+    /// renewed, taken or ended meanwhile.
     pub async fn take_over(
         &self,
         run: &Run,
@@ -94,8 +93,8 @@ impl Store {
         .await
     }
 
-    /// Takes over those of these runs that [`Store::take_over`] would, all at once: each in its new
-    /// epoch. What another is at is left to it, and nobody waits for anybody.
+    /// Takes over these runs in one commit, under the rules of [`Store::take_over`]. Skips locked rows, so
+    /// replicas do not wait for each other.
     pub async fn take_over_some(
         &self,
         ids: Vec<RunId>,
@@ -113,7 +112,7 @@ impl Store {
         .await
     }
 
-    /// The runs of `owner` that were asked to end, and when.
+    /// Runs of `owner` with a cancel request, and its time.
     pub async fn asked_to_end(&self, owner: &str) -> Result<Vec<(RunId, i64)>, StoreError> {
         let rows: Vec<(String, i64)> = runs::Entity::find()
             .select_only()
@@ -161,7 +160,7 @@ impl Work for TakeOver {
         Ok((moved.rows_affected == 1).then_some(self.epoch + 1))
     }
 
-    // Who is not told drives nothing, and the run would wait for its lease to lapse once more.
+    // An unreported take-over would leave the run idle until the lease expires again.
     async fn stands(
         &self,
         tx: &DatabaseTransaction,
@@ -212,7 +211,7 @@ impl Work for TakeOverSome {
         Ok(taken)
     }
 
-    // All of it stands or nothing. Another may have taken some of it since.
+    // All rows are committed or none. Another replica may have taken some since.
     async fn stands(
         &self,
         tx: &DatabaseTransaction,
@@ -227,7 +226,7 @@ impl Work for TakeOverSome {
     }
 }
 
-/// Whether the run is `owner`'s, in this very epoch.
+/// True when `owner` holds the run in this epoch.
 async fn is_held(
     tx: &DatabaseTransaction,
     id: RunId,

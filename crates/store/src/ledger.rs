@@ -1,4 +1,4 @@
-//! The ledger: segments of a run, and what is written with them in one transaction.
+//! The ledger: event segments of a run, with the other rows of the same transaction.
 
 mod lines;
 
@@ -23,34 +23,35 @@ use crate::writer::{Share, Work};
 
 pub use lines::{Line, RejectionRecord};
 
-/// One commit of one run. Zero rows moved means that its owner has lost it: nothing is written.
+/// One commit of one run. When the compare-and-set updates no row, the owner has lost the run and nothing is
+/// written.
 #[derive(Clone, Debug)]
 pub struct Append {
     pub run_id: RunId,
     pub workspace: WorkspaceId,
     pub epoch: i64,
-    /// The last sequence before and after; equal when only rejections or an ending are written.
+    /// Last sequence before and after; equal when the commit has only rejections or an end.
     pub from: u64,
     pub to: u64,
-    /// The events as JSON lines, each ended by LF.
+    /// The events as JSON lines, each terminated by LF.
     pub lines: String,
     pub states: Vec<StateUpdate>,
     pub rejections: Vec<Rejection>,
-    /// The number of the first rejection here, from 1.
+    /// Number of the first rejection, from 1.
     pub first_rejection: u64,
     pub audits: Vec<AuditEntry>,
-    /// Artifacts that the events announce, each with the event's number.
+    /// Announced artifacts, each with the sequence of its event.
     pub artifacts: Vec<(Uuid, u64)>,
-    /// Questions that these events ask.
+    /// Questions asked by these events.
     pub interactions: Vec<NewInteraction>,
-    /// For a runner that appends its results: up to which of them all is in the ledger by this.
+    /// For async runs: all results up to this number are in the ledger after this commit.
     pub judged_through: Option<u64>,
     pub terminal: Option<Terminal>,
     /// Epoch milliseconds.
     pub at: i64,
 }
 
-/// The end of a run, in the transaction that writes its last event.
+/// The end of a run, written with its last event.
 #[derive(Clone, Debug)]
 pub struct Terminal {
     pub status: RunStatus,
@@ -59,14 +60,14 @@ pub struct Terminal {
     pub error: Option<String>,
     pub usage: Option<String>,
     pub metadata: String,
-    /// The messages of the run in order, for a run with a conversation.
+    /// Messages of the run in order, for a run with a conversation.
     pub transcript: Vec<TranscriptWrite>,
-    /// Who comes next, for a run with a conversation.
+    /// Follow-up of the end, for a run with a conversation.
     pub succession: Option<Succession>,
 }
 
 impl Terminal {
-    /// The status that a run ends with: a cancel that was accepted before stands above all that its runner said since.
+    /// Final status of a run: an accepted cancel overrides the runner's results.
     pub fn status_after(&self, was_cancelled: bool) -> RunStatus {
         if was_cancelled {
             RunStatus::Cancelled
@@ -75,7 +76,7 @@ impl Terminal {
         }
     }
 
-    /// The bytes of its messages, of which it brings the last as output and each for the transcript.
+    /// Bytes of its output and transcript messages.
     fn weight(&self) -> usize {
         let output = self.output.as_ref().map_or(0, String::len);
         let items = self.transcript.iter();
@@ -83,12 +84,12 @@ impl Terminal {
     }
 }
 
-/// Whether an append was written.
+/// Result of an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Appended {
-    /// `next`: the waiting runs that this end has let go, to be dispatched.
+    /// `next`: queued runs promoted by this end, to be dispatched.
     Written { next: Vec<RunId> },
-    /// The run is somebody else's now, or has ended.
+    /// The run has another owner, or has ended.
     Lost,
 }
 
@@ -196,7 +197,7 @@ impl Work for Append {
 }
 
 impl Append {
-    /// The moments before and after its commit.
+    /// Failpoints before and after its commit.
     pub fn failpoints(&self) -> (&'static str, &'static str) {
         match self.terminal {
             Some(_) => ("terminal.before_commit", "terminal.after_commit"),
@@ -204,7 +205,7 @@ impl Append {
         }
     }
 
-    /// Writes state. What finds no room stays in the ledger alone, and the audit says so.
+    /// Writes state. Updates beyond the limits stay in the ledger alone, with an audit row.
     async fn apply_states(&self, tx: &DatabaseTransaction) -> Result<Vec<AuditEntry>, StoreError> {
         let mut audits = self.audits.clone();
         for update in &self.states {
@@ -213,7 +214,7 @@ impl Append {
             let applied = crate::state::apply_update(tx, workspace, run, update, self.at).await?;
             if let Err(full) = applied {
                 audits.push(AuditEntry {
-                    // Tried again, it is another row: the first one was taken back.
+                    // A retry inserts another row: the first one was rolled back.
                     id: Uuid::now_v7(),
                     workspace: workspace.clone(),
                     run_id: run,
@@ -231,8 +232,8 @@ impl Append {
         Ok(audits)
     }
 
-    /// What moves no sequence and ends nothing does not show in the run's row that it was done
-    /// before, by a commit whose answer was lost: the rejections show it.
+    /// Detects an earlier commit by its rejections: without a new sequence or an end, the run's row does not
+    /// show it.
     async fn is_written(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
         if self.to > self.from || self.terminal.is_some() || self.rejections.is_empty() {
             return Ok(false);

@@ -1,7 +1,7 @@
-//! Tables in, domain types out. The only crate that knows sea-orm.
+//! Persistence: maps domain types to tables. The only crate that uses sea-orm.
 //!
-//! All writes go through one task per database ([`writer`]) that commits what has gathered; reads
-//! have a pool of their own. Every query starts from its workspace or its run.
+//! One writer task per database ([`writer`]) commits all writes in batches; reads use their own pool. Every
+//! query is keyed by workspace or run.
 
 mod bulk;
 mod cancel;

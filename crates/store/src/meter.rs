@@ -1,11 +1,11 @@
-//! What the writer counts. Nothing is kept unless the process has installed a recorder before.
+//! Metrics of the writer. They count only after the process installs a recorder.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use metrics::{Counter, Histogram, counter, histogram};
 
-/// Seconds of one transaction, from begin to commit.
+/// Duration of one transaction from begin to commit, in seconds.
 pub const COMMIT_SECONDS: &str = "runnel_commit_seconds";
 /// Items of one transaction.
 pub const COMMIT_ITEMS: &str = "runnel_commit_items";
@@ -27,19 +27,19 @@ static METER: LazyLock<Meter> = LazyLock::new(|| Meter {
     failed: counter!(COMMITS_FAILED),
 });
 
-/// Makes the metrics known to the recorder before anything is counted.
+/// Registers the metrics before the first count.
 pub fn register() {
     LazyLock::force(&METER);
-    // It begins at 0 and not with the first: a rise from nothing is no rise.
+    // Starts at 0: `rate` sees no increase when a series begins at 1.
     counter!(PANICS, "task" => "writer").absolute(0);
 }
 
-/// The writer has panicked, and goes on.
+/// Counts a panic of the writer, which continues.
 pub(crate) fn panicked() {
     counter!(PANICS, "task" => "writer").increment(1);
 }
 
-/// A transaction of this many items has ended after this time.
+/// Records the end of a transaction.
 #[expect(clippy::cast_precision_loss, reason = "a batch is small")]
 pub(crate) fn transacted(items: usize, after: Duration, committed: bool) {
     if committed {

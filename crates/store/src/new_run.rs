@@ -1,4 +1,4 @@
-//! New runs: who may win their event, and the rows they begin with.
+//! New runs: candidate agents, and the initial rows of a run.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock};
@@ -23,13 +23,13 @@ use crate::shared_parts::{NamedParts, SharedParts};
 use crate::sql::{Sql, columns, executed, inserted, returned};
 use crate::transcript::{TranscriptWrite, terms_of};
 
-/// An agent that might win, with what is known of its runner and how that is called.
+/// An agent that may handle the event, with its runner and endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     pub agent: AgentRecord,
     pub runner: Option<RunnerRecord>,
     pub endpoint: Option<Arc<EndpointAddress>>,
-    /// What its runs have registered, by name.
+    /// Skills registered by its runs, by name.
     pub skills: Vec<SkillResource>,
 }
 
@@ -37,21 +37,21 @@ pub struct Candidate {
 #[derive(Clone, Debug)]
 pub struct NewRun {
     pub id: RunId,
-    /// The span that its event came with, if that is to be kept.
+    /// Span of the event's trace context, if kept.
     pub trace_parent: Option<TraceParent>,
-    /// The run that starts it as its child.
+    /// The parent, for a child run.
     pub parent_run_id: Option<RunId>,
     pub agent_id: AgentId,
     pub agent_version: i64,
     pub runner_id: RunnerId,
     pub endpoint_id: EndpointId,
     pub deadline_at: i64,
-    /// The agent's specification, frozen, as JSON.
+    /// The frozen agent specification, as JSON.
     pub agent_spec: Arc<str>,
-    /// The authorization snapshot, whole; its hash is that of the whole.
+    /// The complete authorization snapshot; its hash covers all of it.
     pub snapshot: Arc<str>,
     pub snapshot_sha256: String,
-    /// The parts of these texts and of the run's contexts that other runs share.
+    /// Parts of these texts and of the run's contexts that are shared with other runs.
     pub shared: SharedParts,
 }
 
@@ -62,11 +62,11 @@ pub struct UserMessage {
     pub content: Option<String>,
     pub content_json: String,
     pub attachment_refs: String,
-    /// Who said it, as JSON.
+    /// The author, as JSON.
     pub author: Option<String>,
 }
 
-/// The event that a run is for, and where it stands.
+/// The event of a run, and its conversation.
 #[derive(Clone, Copy)]
 pub(crate) struct RunEvent<'a> {
     pub(crate) workspace: &'a WorkspaceId,
@@ -98,7 +98,7 @@ pub(crate) async fn candidates(
     let agents = enabled.iter().map(read_agent).collect::<Result<_, _>>()?;
     let have_skills = enabled.iter().map(|row| row.flag("has_skills"));
     let have_skills: Vec<bool> = have_skills.collect::<Result<_, _>>()?;
-    // Most have none, and are not asked again.
+    // Most agents have none: skip the query.
     let skills = if have_skills.contains(&true) {
         skills_of_workspace(conn, workspace).await?
     } else {
@@ -107,7 +107,7 @@ pub(crate) async fn candidates(
     with_runners(conn, workspace, agents, skills).await
 }
 
-/// Agents with what is known of their runners, and each with its own of these skills.
+/// Agents with their runners, each with its own skills from `skills`.
 pub(crate) async fn with_runners(
     conn: &impl Sql,
     workspace: &WorkspaceId,
@@ -152,7 +152,7 @@ pub(crate) async fn with_runners(
     Ok(candidates)
 }
 
-/// A run that is dispatched by this (`running`), waits to be dispatched (`created`) or for another run to end
+/// A new run: dispatched now (`running`), waiting for dispatch (`created`), or waiting for another run to end
 /// (`queued`).
 pub(crate) struct RunRow<'a> {
     pub(crate) event: RunEvent<'a>,
@@ -160,7 +160,7 @@ pub(crate) struct RunRow<'a> {
     pub(crate) begin: &'a Begin,
 }
 
-/// How a run begins.
+/// Initial state of a run.
 pub(crate) enum Begin {
     Created,
     Queued,
@@ -185,8 +185,8 @@ impl Begin {
     }
 }
 
-/// What is frozen with a run stands beside its row: in a table of its own on `SQLite`, which writes a row anew with
-/// each change. `PostgreSQL` keeps large values apart by itself.
+/// Table and key column of frozen texts. `SQLite` rewrites a whole row on each change, so they have their own
+/// table. `PostgreSQL` stores large values out of line itself.
 pub(crate) fn frozen_in(backend: DbBackend) -> (&'static str, &'static str) {
     match backend {
         DbBackend::Sqlite => ("run_snapshots", "run_id"),
@@ -194,7 +194,7 @@ pub(crate) fn frozen_in(backend: DbBackend) -> (&'static str, &'static str) {
     }
 }
 
-/// Writes new runs, with what is frozen with them and the intents of those that begin at once.
+/// Inserts new runs with their frozen texts, and the intents of dispatched ones.
 pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<(), StoreError> {
     let mut named = NamedParts::default();
     let frozen: Vec<_> = rows
@@ -246,7 +246,7 @@ pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<()
     insert_intents(tx, intents).await
 }
 
-/// Inserts a run from its own values and these beside them. The end of its lease is by the database's clock.
+/// Inserts a run from its own values and the columns in `also`. The lease end uses the database clock.
 fn inserting(backend: DbBackend, also: &str) -> String {
     let lease_end = lease_end_sql(backend, "?1");
     let values = OWN + also.matches(',').count();
@@ -258,7 +258,7 @@ fn inserting(backend: DbBackend, also: &str) -> String {
     )
 }
 
-/// The values of a run's own row.
+/// Number of values in a run's own row.
 const OWN: usize = 21;
 
 fn own_values(RunRow { event, run, begin }: &RunRow<'_>) -> [Value; OWN] {
@@ -289,8 +289,8 @@ fn own_values(RunRow { event, run, begin }: &RunRow<'_>) -> [Value; OWN] {
     ]
 }
 
-/// The user's message of an event as an item of its conversation, under the run that hears it. `None`
-/// without a conversation.
+/// The user message of an event as a transcript item, under the run that receives it. `None` without a
+/// conversation.
 pub(crate) fn user_item(event: &RunEvent<'_>, message: UserMessage) -> Option<TranscriptWrite> {
     let conversation_key = event.conversation_key?.to_owned();
     Some(TranscriptWrite {

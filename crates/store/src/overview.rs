@@ -1,4 +1,4 @@
-//! How much is going on in the database, for whoever watches from outside.
+//! Activity counts for metrics.
 
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, Func, Query};
@@ -8,11 +8,11 @@ use crate::connect::Store;
 use crate::entity::runs;
 use crate::error::StoreError;
 
-/// Runs of one status that are counted; there may be more.
+/// Maximum count of runs per status.
 const MOST: u64 = 10_000;
 
 impl Store {
-    /// Runs that have not ended, by status: at most 10,000 of each are counted.
+    /// Unfinished runs by status, up to 10,000 each.
     pub async fn count_active_runs(&self) -> Result<Vec<(RunStatus, u32)>, StoreError> {
         let mut counts = Vec::new();
         for status in [RunStatus::Created, RunStatus::Queued, RunStatus::Running] {
@@ -34,7 +34,7 @@ impl Store {
         Ok(counts)
     }
 
-    /// Writes that wait for the writer.
+    /// Queued items of the writer.
     pub fn queued_writes(&self) -> usize {
         self.writer.queued()
     }

@@ -1,7 +1,7 @@
-//! Pages of rows: bounded in rows and in bytes, and counted by a memory budget before a row is read.
+//! Pages of rows, bounded by rows and bytes. A memory budget reserves a page before it is read.
 //!
-//! The bytes of a row are those of all its columns of variable length. Queries of entities take them from the entity;
-//! queries in text select through [`Columns`], which knows each column's kind.
+//! The size of a row is the sum of its variable-length columns. Entity queries take them from the entity; text
+//! queries select through [`Columns`], which knows each column's kind.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,16 +15,16 @@ use sea_orm::{
 use crate::error::{StoreError, signed};
 use crate::sql::{Row, Sql, padded};
 
-/// Bytes of the rows of a page, where its caller names no bound.
+/// Default maximum bytes of a page.
 pub const PAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// Memory that pages count in before they are read.
+/// Memory budget that reserves pages before they are read.
 pub trait PageBudget: Sync {
-    /// Takes so many bytes, or refuses.
+    /// Reserves `bytes`, or refuses.
     fn take(&self, bytes: usize) -> Result<(), OverBudget>;
 }
 
-/// A budget has no room for a page: its reason and a message.
+/// The budget has no room for a page: reason code and message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverBudget {
     pub reason: &'static str,
@@ -40,7 +40,7 @@ impl<'a> Budget<'a> {
         Self(Some(budget))
     }
 
-    /// Takes so many bytes, or refuses.
+    /// Reserves `bytes`, or refuses.
     pub(crate) fn take(self, bytes: usize) -> Result<(), StoreError> {
         match self.0 {
             Some(budget) => budget.take(bytes).map_err(StoreError::OverBudget),
@@ -55,7 +55,7 @@ impl fmt::Debug for Budget<'_> {
     }
 }
 
-/// How much a page holds at most. Its first row comes however large it is.
+/// Limits of a page. The first row is always included, whatever its size.
 #[derive(Clone, Copy, Debug)]
 pub struct PageBound<'a> {
     pub limit: u64,
@@ -64,7 +64,7 @@ pub struct PageBound<'a> {
 }
 
 impl<'a> PageBound<'a> {
-    /// So many rows, and [`PAGE_BYTES`].
+    /// `limit` rows and [`PAGE_BYTES`].
     pub fn new(limit: u64, budget: &'a dyn PageBudget) -> Self {
         Self {
             budget: Budget::of(budget),
@@ -83,7 +83,7 @@ impl From<u64> for PageBound<'_> {
     }
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found<T> {
     pub items: Vec<T>,
@@ -91,7 +91,7 @@ pub struct Found<T> {
 }
 
 impl<T> Found<T> {
-    /// The same part of another list, item by item.
+    /// Converts each item of the page.
     pub fn map<U>(self, view: impl FnMut(T) -> U) -> Found<U> {
         Found {
             items: self.items.into_iter().map(view).collect(),
@@ -110,20 +110,20 @@ impl<T> Found<T> {
     }
 }
 
-/// The rows of a page by entity.
+/// A page of entity rows.
 pub(crate) struct PageOf<E: EntityTrait> {
-    /// The rows from where the page begins, in order.
+    /// Query from the start of the page, in order.
     pub(crate) rows: Select<E>,
-    /// Names a row among those of its owner.
+    /// Unique key of a row within its owner.
     pub(crate) key: E::Column,
-    /// Rows of the second read, by key, are looked for here.
+    /// Filter of the second read, which selects rows by key.
     pub(crate) owner: Condition,
-    /// A JSON list that is not read: it comes as `[]`.
+    /// A JSON list column to omit; it reads as `[]`.
     pub(crate) without: Option<E::Column>,
 }
 
 impl<E: EntityTrait> PageOf<E> {
-    /// Reads the sizes of rows, has the budget count those that fit, and reads them.
+    /// Reads the sizes of the rows, reserves those that fit, then reads them.
     pub(crate) async fn read<K>(
         self,
         conn: &impl ConnectionTrait,
@@ -177,7 +177,7 @@ impl<E: EntityTrait> PageOf<E> {
     }
 }
 
-/// Bytes of the columns of variable length. The database knows the length of a text without reading it.
+/// Total bytes of the variable-length columns. The database knows the length of a text without reading it.
 fn bytes_of<E: EntityTrait>(without: Option<E::Column>) -> String {
     let entity = E::default();
     let table = entity.table_name();
@@ -200,7 +200,7 @@ fn sum(columns: impl Iterator<Item = String>) -> String {
     format!("CAST({} AS BIGINT)", bytes.collect::<Vec<_>>().join(" + "))
 }
 
-/// The columns of a query in text, each an expression that may have an alias.
+/// Columns of a text query, each an expression with an optional alias.
 #[derive(Clone, Copy)]
 pub(crate) struct Columns {
     /// Numbers and flags.
@@ -210,12 +210,12 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// All of them, as a query selects them.
+    /// All columns, as a select list.
     pub(crate) fn selected(self) -> String {
         [self.variable, self.fixed].concat().join(", ")
     }
 
-    /// The bytes of a row.
+    /// Bytes of a row.
     fn bytes(self) -> String {
         let names = self.variable.iter().map(|column| {
             let name = column.split_once(" AS ").map_or(*column, |(name, _)| name);
@@ -225,20 +225,20 @@ impl Columns {
     }
 }
 
-/// The rows of a page by a query in text.
+/// A page of rows from a text query.
 pub(crate) struct TextPage<'a> {
     pub(crate) columns: Columns,
     pub(crate) from: &'a str,
-    /// The rows of the owner, by `owner_values`.
+    /// Filter by owner, with `owner_values`.
     pub(crate) owner: &'a str,
     pub(crate) owner_values: Vec<Value>,
-    /// The expression and the name of the column, a text, that names a row of the owner.
+    /// Expression and name of the text column that is unique within the owner.
     pub(crate) key: (&'a str, &'a str),
 }
 
 impl TextPage<'_> {
-    /// Reads the sizes of rows, has the budget count those that fit, and reads them. `rest`: which of the owner's rows,
-    /// and their order; `values` begin with those of the owner.
+    /// Reads the sizes of the rows, reserves those that fit, then reads them. `rest`: further conditions and the
+    /// order; `values` begin with those of the owner.
     pub(crate) async fn read(
         &self,
         conn: &impl Sql,
@@ -282,13 +282,13 @@ impl TextPage<'_> {
     }
 }
 
-/// The keys of the first rows, which fit a page.
+/// Keys of the rows that fit a page.
 pub(crate) struct Fitting<K> {
     pub(crate) keys: Vec<K>,
     has_more: bool,
 }
 
-/// Keys and sizes of one more row than a page holds, cut to the page, which the budget counts.
+/// Cuts a list of keys and sizes to a page and reserves its bytes. `sizes` has one row more than the limit.
 pub(crate) fn fitting<K>(
     sizes: Vec<(K, i64)>,
     bound: PageBound<'_>,

@@ -1,4 +1,4 @@
-//! What a decision would look at now, read without a lock: nothing is written.
+//! Decision inputs of a dry run, read without locks; nothing is written.
 
 use domain::event::ConversationIdentity;
 use protocol::id::WorkspaceId;
@@ -15,8 +15,8 @@ use crate::ingest::Facts;
 use crate::new_run::with_runners;
 
 impl Store {
-    /// The facts about an event of this conversation, as of now. The candidates are all agents of
-    /// the workspace by name, also those that are disabled.
+    /// Current decision inputs for an event of this conversation. The candidates are all agents of the workspace
+    /// by name, with disabled ones.
     pub async fn facts_now(
         &self,
         workspace: &WorkspaceId,

@@ -1,5 +1,4 @@
-//! The pool of readers. Every question to it has an end: a database that is cut off without a word
-//! answers nothing, and who asked must be told.
+//! Pool of read connections. Every query has a timeout, because a dead connection never replies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use crate::error::StoreError;
 use crate::inline::Inline;
 use crate::sql::{Row, Sql};
 
-/// How long one question may take, with the wait for a connection.
+/// Timeout of one query, with the wait for a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
@@ -26,7 +25,7 @@ impl Readers {
         Self(pool)
     }
 
-    /// The pool below, for who listens for ever.
+    /// The underlying pool, for long-lived listeners.
     pub(crate) fn postgres_pool(&self) -> &PgPool {
         self.0.get_postgres_connection_pool()
     }
@@ -36,7 +35,7 @@ impl Readers {
     }
 }
 
-/// For questions about single rows, on the path of every request: asked of `SQLite` where they are called.
+/// Point reads on the path of every request. `SQLite` answers them on the calling thread.
 #[derive(Clone)]
 pub(crate) struct Quick {
     pool: Readers,
@@ -62,7 +61,7 @@ impl Sql for Quick {
     async fn query_sql(&self, sql: String, values: Vec<Value>) -> Result<Vec<Row>, StoreError> {
         if let Some(inline) = &self.inline {
             match inline.query_sql(sql.clone(), values.clone()).await {
-                // Somebody holds the file: where that is waited for, nobody else waits.
+                // Another connection holds the file: wait in the pool, which blocks no other task.
                 Err(error) if error.is_contention() => {}
                 answered => return answered,
             }

@@ -1,4 +1,4 @@
-//! Deleting the ledger of old runs, whole runs at a time: a sequence never has holes (runs §3).
+//! Retention: deletes the ledger of old runs, whole runs at a time, so sequences have no gaps (runs §3).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,16 +19,17 @@ use crate::error::StoreError;
 use crate::sql::Sql;
 use crate::writer::Work;
 
-/// Runs of one transaction, and how many bytes of events they may have: everything else waits behind it. One run may
-/// have 64 MiB, and goes alone.
+/// Maximum runs per transaction, and bytes of their events: other writes wait. A larger run, up to 64 MiB, has
+/// its own transaction.
 const BATCH: u64 = 50;
 const BATCH_BYTES: i64 = 4 * 1024 * 1024;
-/// How many events they may have: to measure what is small, it is read. One run goes alone, however many it has.
+/// Maximum events per transaction, because measuring small rows reads them. A larger run has its own
+/// transaction.
 const BATCH_EVENTS: i64 = 10_000;
 
-/// The longest window of a budget is a month: one that began before this is over in every time zone.
+/// The longest budget window is a month: older windows are over in every time zone.
 const WINDOWS_KEPT: Duration = Duration::from_hours(62 * 24);
-/// Sums of one transaction.
+/// Maximum sums per transaction.
 const SUMS: u64 = 500;
 
 const ENDED: [RunStatus; 4] = [
@@ -94,13 +95,13 @@ impl Work for Prune {
             .exec(tx)
             .await?;
         crate::artifacts::expire_of_runs(tx, &old).await?;
-        // Which of them pulled which event stays with the runs: attachments are read by it.
+        // Pulls of steering events stay with the runs: access to attachments depends on them.
         crate::interactions::forget_of_runs(tx, &old).await?;
         Ok(count)
     }
 }
 
-/// What budgets of single runs call these.
+/// Budget subjects of these runs.
 fn subjects(old: &[String]) -> SelectStatement {
     Query::select()
         .expr(Expr::cust("workspace_id || '/' || id"))
@@ -109,7 +110,7 @@ fn subjects(old: &[String]) -> SelectStatement {
         .take()
 }
 
-/// Deletes sums of budgets whose windows are long over. Those of the present, and of all time, stay.
+/// Deletes sums of past budget windows. Current and unlimited windows stay.
 struct SweepBudgets;
 
 impl Work for SweepBudgets {
@@ -118,7 +119,7 @@ impl Work for SweepBudgets {
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
         let over = read_now(tx).await? - millis(WINDOWS_KEPT);
-        // Of several replicas each takes its own; SQLite has one writer, and no such clause.
+        // Replicas skip each other's rows; SQLite has one writer and no such clause.
         let ours = match tx.get_database_backend() {
             DbBackend::Postgres => "FOR UPDATE SKIP LOCKED",
             _ => "",
@@ -133,7 +134,7 @@ impl Work for SweepBudgets {
     }
 }
 
-/// A question of a run that somebody may still answer.
+/// A question of a run that has not expired.
 fn open_question(backend: DbBackend) -> SelectStatement {
     let of = |name: &'static str| Expr::col((Alias::new("interactions"), Alias::new(name)));
     Query::select()
@@ -144,8 +145,7 @@ fn open_question(backend: DbBackend) -> SelectStatement {
         .take()
 }
 
-/// The first of these runs, each with the number of its events, whose bytes can be measured in one transaction; one of
-/// them, however long.
+/// The first of these runs within the limit of events per transaction, but at least one.
 fn few_events(old: Vec<(String, i64)>) -> Vec<String> {
     let mut left = BATCH_EVENTS;
     let fits = |(n, (_, events)): &(usize, (String, i64))| {
@@ -156,9 +156,9 @@ fn few_events(old: Vec<(String, i64)>) -> Vec<String> {
     first.map(|(_, (id, _))| id).collect()
 }
 
-/// The first of these runs that are not too much for one transaction; one of them, however large.
+/// The first of these runs within the byte limit of a transaction, but at least one.
 async fn at_once(tx: &DatabaseTransaction, old: Vec<String>) -> Result<Vec<String>, StoreError> {
-    // Both databases tell it of what is large without reading it.
+    // Both databases know the length of a large value without reading it.
     let length =
         Func::cust(Alias::new("octet_length")).arg(Expr::col(run_segments::Column::Payload));
     let sizes: Vec<(String, Option<i64>)> = run_segments::Entity::find()
@@ -183,9 +183,9 @@ async fn at_once(tx: &DatabaseTransaction, old: Vec<String>) -> Result<Vec<Strin
     Ok(first.map(|(_, id)| id).collect())
 }
 
-/// Of rows that several replicas want to delete, those that no other is at.
+/// Skips rows locked by other replicas.
 pub(crate) fn left_to_us<S: QuerySelect>(tx: &DatabaseTransaction, query: S) -> S {
-    // SQLite has one writer, and no such clause.
+    // SQLite has one writer and no such clause.
     match tx.get_database_backend() {
         DbBackend::Postgres => query.lock_with_behavior(LockType::Update, LockBehavior::SkipLocked),
         _ => query,
@@ -193,14 +193,13 @@ pub(crate) fn left_to_us<S: QuerySelect>(tx: &DatabaseTransaction, query: S) -> 
 }
 
 impl Store {
-    /// Deletes the events, rejections and contexts of runs that ended longer ago than `age` by the
-    /// database's clock, a bounded number of runs; says of how many. The runs themselves stay, with their output, their
-    /// authorization and their audit.
+    /// Deletes events, rejections and contexts of a batch of runs that ended more than `age` ago, by the
+    /// database clock. Returns the number of runs. The runs stay, with output, authorization and audit.
     pub async fn prune_runs(&self, age: Duration) -> Result<u64, StoreError> {
         self.write(Prune { age }).await
     }
 
-    /// Deletes some of the sums of budgets whose windows are over for a month and more; says how many.
+    /// Deletes a batch of sums of budget windows that started over 62 days ago; returns their number.
     pub async fn sweep_budgets(&self) -> Result<u64, StoreError> {
         self.write(SweepBudgets).await
     }

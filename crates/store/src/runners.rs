@@ -1,4 +1,4 @@
-//! Runners, as discovery found them.
+//! Runners found by discovery.
 
 use domain::manifest::Discovered;
 use protocol::id::{EndpointId, RunnerId, WorkspaceId};
@@ -16,23 +16,23 @@ pub struct RunnerRecord {
     pub id: RunnerId,
     pub endpoint_id: EndpointId,
     pub status: RunnerStatus,
-    /// Why it cannot be bound, when it cannot.
+    /// Reason why agents cannot be bound to it.
     pub reason: Option<String>,
     /// The manifest as JSON.
     pub manifest: String,
     pub manifest_sha256: String,
-    /// When its endpoint last listed it.
+    /// Time of the last list with this runner.
     pub seen_at: i64,
 }
 
-/// What a runner of the registry can be used for.
+/// Status of a runner in the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunnerStatus {
-    /// Agents can be bound to it, and its runs are dispatched.
+    /// Accepts agents, and its runs are dispatched.
     Accepted,
-    /// It speaks another major version.
+    /// It has another major protocol version.
     Incompatible,
-    /// An agent is bound to it, and its endpoint does not list it any more.
+    /// Its endpoint no longer lists it, but an agent is bound to it.
     Absent,
 }
 
@@ -54,7 +54,7 @@ impl RunnerStatus {
 }
 
 impl RunnerRecord {
-    /// Whether agents can be bound to it now.
+    /// True when agents can be bound to it.
     pub fn is_bindable(&self) -> bool {
         self.status == RunnerStatus::Accepted
     }
@@ -64,13 +64,13 @@ impl RunnerRecord {
 #[derive(Clone, Debug)]
 pub struct FoundRunner {
     pub id: RunnerId,
-    /// Why it cannot be bound; `None` when it can.
+    /// Reason why agents cannot be bound; `None` when they can.
     pub incompatible: Option<String>,
     pub manifest: String,
 }
 
 impl FoundRunner {
-    /// All that can be listed of a discovery.
+    /// Accepted and incompatible runners of a discovery.
     pub fn of(discovered: &Discovered) -> Vec<Self> {
         let accepted = discovered.accepted.iter().map(|found| Self {
             id: found.manifest.id.clone(),
@@ -134,7 +134,7 @@ impl Store {
         rows.into_iter().map(runner_record).collect()
     }
 
-    /// Those of these runners that other endpoints serve now.
+    /// Subset of these runners served by other endpoints.
     pub async fn runners_elsewhere(
         &self,
         workspace: &WorkspaceId,
@@ -145,8 +145,8 @@ impl Store {
     }
 }
 
-/// Those of these runners that are other endpoints'. One that is absent for now stays its endpoint's:
-/// else whoever lists it too would only have to wait for a broken list.
+/// Subset of these runners owned by other endpoints. An absent runner keeps its endpoint. Otherwise another
+/// endpoint could take its id after a single broken list.
 pub(crate) async fn served_elsewhere(
     conn: &impl ConnectionTrait,
     workspace: &WorkspaceId,
@@ -174,7 +174,7 @@ pub(crate) async fn delete_runners(
     Ok(())
 }
 
-/// A runner as a statement gave it.
+/// A runner from a result row.
 pub(crate) fn read_runner(row: &Row) -> Result<RunnerRecord, StoreError> {
     runner_record(runners::Model {
         workspace_id: row.text("workspace_id")?,

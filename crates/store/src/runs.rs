@@ -1,4 +1,4 @@
-//! Runs: finding, listing, counting.
+//! Run queries: find, list, count.
 
 mod inputs;
 
@@ -25,7 +25,7 @@ use crate::sql::padded;
 
 pub use inputs::RunInputs;
 
-/// Which runs a list shows.
+/// Filter of a run list.
 #[derive(Clone, Debug, Default)]
 pub struct RunFilter {
     pub statuses: Vec<RunStatus>,
@@ -34,45 +34,45 @@ pub struct RunFilter {
     pub conversations: Option<ConversationsOf>,
     /// One conversation, by its key.
     pub conversation_key: Option<String>,
-    /// Only the child runs of this run.
+    /// Only child runs of this run.
     pub parent_run_id: Option<RunId>,
 }
 
-/// Which part of a list of runs, and which way.
+/// Range and direction of a run list.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RunWindow<'a> {
     /// Only runs older than this one.
     pub before: Option<RunPosition>,
     /// Only runs newer than this one.
     pub after: Option<RunPosition>,
-    /// Oldest first; else newest first.
+    /// True: oldest first; false: newest first.
     pub forward: bool,
     pub limit: u64,
-    /// What the rows of a page may have together; the first one comes however large it is.
+    /// Maximum bytes of a page; the first row is always included.
     pub bytes: usize,
     pub budget: Budget<'a>,
 }
 
-/// A part of a list of runs.
+/// A page of runs.
 #[derive(Clone, Debug, Default)]
 pub struct RunsFound {
     pub runs: Vec<Run>,
-    /// Where the next part begins: behind the last run, or where the look ended for a filter that lets few through.
-    /// `None`: there is no more.
+    /// Start of the next page: behind the last run, or at the end of the scan for a selective filter. `None`:
+    /// the list is complete.
     pub next: Option<RunPosition>,
 }
 
-/// The place of a run in a list.
+/// Position of a run in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunPosition {
     pub created_at: i64,
     pub run_id: RunId,
 }
 
-/// Runs, or events, that one request looks at for a filter without an index.
+/// Maximum rows scanned by one request for a filter without an index.
 pub(crate) const LOOKED_AT: u64 = 10_000;
 
-/// How far runs are counted: a count costs as much as it counts.
+/// Maximum of a count: its cost grows with the result.
 const COUNTED: u64 = 1000;
 
 impl Store {
@@ -85,7 +85,7 @@ impl Store {
         find(&self.readers, workspace, id).await
     }
 
-    /// A run of any workspace: for callers that have checked, or will compare, whose it is.
+    /// A run of any workspace; the caller checks access.
     pub async fn find_run_anywhere(&self, id: RunId) -> Result<Option<Run>, StoreError> {
         let model = runs::Entity::find_by_id(id.to_string())
             .one(&self.readers)
@@ -132,8 +132,7 @@ impl Store {
         })
     }
 
-    /// The last run that is looked at, when there are more than [`LOOKED_AT`] and an index does not find those that the
-    /// filter lets through.
+    /// Last run of the scan, when more than [`LOOKED_AT`] exist and no index serves the filter.
     async fn look_end(
         &self,
         workspace: &WorkspaceId,
@@ -168,7 +167,7 @@ impl Store {
         last.map(position).transpose()
     }
 
-    /// How many runs of the workspace there are; `None`: more than 1000, or more than [`LOOKED_AT`] to be looked at.
+    /// Number of runs of the workspace; `None`: more than 1000, or a scan of more than [`LOOKED_AT`].
     pub async fn count_runs(
         &self,
         workspace: &WorkspaceId,
@@ -194,7 +193,7 @@ impl Store {
         Ok(u64::try_from(n).ok().filter(|n| *n <= COUNTED))
     }
 
-    /// Runs that have waited for a dispatch since `age` ago, oldest first; all of them for `None`.
+    /// Runs that wait for dispatch, created at least `age` ago, oldest first; all for `None`.
     pub async fn created_runs(
         &self,
         age: Option<Duration>,
@@ -214,7 +213,7 @@ impl Store {
         Ok(readable(models))
     }
 
-    /// Runs that have waited behind others for longer than `patience`, by the database's clock.
+    /// Queued runs created more than `patience` ago, by the database clock.
     pub async fn overdue_runs(
         &self,
         patience: Duration,
@@ -235,14 +234,13 @@ impl Store {
 }
 
 impl RunFilter {
-    /// Whether an index finds what the filter lets through: the live runs of the workspace, all runs of an agent or a
-    /// conversation.
+    /// True when an index serves the filter: live runs of the workspace, all runs of an agent or a conversation.
     fn has_index(&self) -> bool {
         let is_of_workspace = self.agent_id.is_none()
             && self.conversations.is_none()
             && self.conversation_key.is_none();
         let is_live = |status: &RunStatus| !status.is_terminal();
-        // Child runs of one run are few.
+        // A run has few child runs.
         if self.parent_run_id.is_some() {
             return true;
         }
@@ -261,10 +259,10 @@ fn order_of(window: &RunWindow<'_>) -> Order {
     }
 }
 
-/// The runs between the ends of a window.
+/// Runs within the window.
 fn within(window: &RunWindow<'_>) -> Condition {
     let (at, id) = (runs::Column::CreatedAt, runs::Column::Id);
-    // The first half is a range of an index, the second cuts its edge.
+    // The first condition is an index range, the second excludes ties at its edge.
     let older = window.before.map(|RunPosition { created_at, run_id }| {
         let edge = at.lt(created_at).or(id.lt(run_id.to_string()));
         at.lte(created_at).and(edge)
@@ -276,7 +274,7 @@ fn within(window: &RunWindow<'_>) -> Condition {
     Condition::all().add_option(older).add_option(newer)
 }
 
-/// The runs up to the end of the look, itself among them.
+/// Runs up to the end of the scan, inclusive.
 fn up_to(RunPosition { created_at, run_id }: RunPosition, window: &RunWindow<'_>) -> SimpleExpr {
     let (at, id) = (runs::Column::CreatedAt, runs::Column::Id);
     if window.forward {
@@ -288,7 +286,7 @@ fn up_to(RunPosition { created_at, run_id }: RunPosition, window: &RunWindow<'_>
     }
 }
 
-/// The runs that a filter lets through.
+/// Runs that match the filter.
 fn of(workspace: &WorkspaceId, filter: &RunFilter) -> Condition {
     let own = of_conversations(
         runs::Column::ConversationKey,
@@ -300,7 +298,7 @@ fn of(workspace: &WorkspaceId, filter: &RunFilter) -> Condition {
     if !filter.statuses.is_empty() {
         let names = filter.statuses.iter().map(|status| status.as_str());
         all = all.add(runs::Column::Status.is_in(padded(names)));
-        // There is an index of those alone.
+        // Matches the partial index of live runs.
         if filter.statuses.iter().all(|status| !status.is_terminal()) {
             all = all.add(runs::Column::FinishedAt.is_null());
         }
@@ -329,14 +327,14 @@ pub(crate) async fn find(
     model.map(to_domain).transpose()
 }
 
-/// What can be read of a batch: one corrupt row does not stop the sweep of the others.
+/// Converts the readable rows: a corrupt row does not stop the others.
 pub(crate) fn readable(models: Vec<runs::Model>) -> Vec<Run> {
     let read = |model: runs::Model| match to_domain(model) {
         Ok(run) => Some(run),
         Err(error) => {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
-                "a run is left out"
+                "unreadable run row skipped"
             );
             None
         }

@@ -1,7 +1,7 @@
-//! Parts of texts that many runs have alike: stored once, under their hash.
+//! Deduplicated parts of texts: parts common to many runs are stored once, by hash.
 //!
-//! A row holds a mark and the hash where a part stood. The mark is a control character, which no JSON text contains, so
-//! rows without marks are whole.
+//! A stored text replaces a part by its hash between two marks. The mark is a control character, which JSON text
+//! cannot contain. Texts without marks are complete.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,16 +23,16 @@ use crate::writer::Work;
 
 /// Encloses the hash of a part.
 const MARK: char = '\u{1}';
-/// A shorter text is stored where it stands: the mark and the row that names the part cost some 200 bytes.
+/// Minimum size of a part: marks and rows of a shared part cost about 200 bytes.
 const LEAST_BYTES: usize = 512;
-/// Bytes of parts that are kept in memory. With more the cache is emptied.
+/// Maximum bytes of the part cache; it is cleared when full.
 const CACHE_BYTES: usize = 32 * 1024 * 1024;
-/// A part without a run is deleted after this time.
+/// An unused part is deleted after this time.
 const UNUSED_KEPT: Duration = Duration::from_hours(24);
-/// Parts of one transaction that deletes. Each may have some MiB.
+/// Maximum parts of one delete transaction; a part may have a few MiB.
 const BATCH: u64 = 20;
 
-/// Texts that occur in what is stored of a run. Cheap to clone.
+/// Candidate parts in the stored texts of a run. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SharedParts(Arc<[Part]>);
 
@@ -42,7 +42,7 @@ struct Part {
     text: String,
 }
 
-/// A text without the parts that are stored apart.
+/// A text with its parts replaced by marks.
 pub(crate) struct Apart<'a> {
     pub(crate) text: String,
     named: Vec<&'a Part>,
@@ -55,7 +55,7 @@ impl Default for SharedParts {
 }
 
 impl SharedParts {
-    /// Of these texts those that are worth it.
+    /// Keeps the texts of at least 512 bytes.
     pub fn of(texts: impl IntoIterator<Item = String>) -> Self {
         let worth = texts.into_iter().filter(|text| text.len() >= LEAST_BYTES);
         let mut parts: Vec<_> = worth
@@ -64,12 +64,12 @@ impl SharedParts {
                 text,
             })
             .collect();
-        // A part may contain another.
+        // Longest first, because a part may contain another.
         parts.sort_by_key(|part| std::cmp::Reverse(part.text.len()));
         Self(parts.into())
     }
 
-    /// Puts a mark where each part stands first.
+    /// Replaces the first occurrence of each part by a mark.
     pub(crate) fn apart(&self, whole: &str) -> Apart<'_> {
         let mut apart = Apart {
             text: whole.to_owned(),
@@ -86,24 +86,24 @@ impl SharedParts {
     }
 }
 
-/// The parts that rows of one transaction name.
+/// Parts referenced by the rows of one transaction.
 #[derive(Default)]
 pub(crate) struct NamedParts<'a> {
-    /// Whether a part is kept as long as runs are, which is for ever.
+    /// Parts, with true for those kept as long as their runs, without expiry.
     parts: BTreeMap<&'a str, (&'a Part, bool)>,
-    /// Parts of contexts, which go with the ledger of their runs.
+    /// Parts of contexts, deleted with the ledger of their runs.
     uses: Vec<(&'a str, RunId)>,
 }
 
 impl<'a> NamedParts<'a> {
-    /// Of a text that stays with its run.
+    /// Adds the parts of a text kept with its run.
     pub(crate) fn keep(&mut self, apart: &Apart<'a>) {
         for part in &apart.named {
             self.parts.insert(&part.sha256, (part, true));
         }
     }
 
-    /// Of a text that is pruned with the run's ledger.
+    /// Adds the parts of a text pruned with the run's ledger.
     pub(crate) fn lend(&mut self, apart: &Apart<'a>, run: RunId) {
         for part in &apart.named {
             self.parts.entry(&part.sha256).or_insert((part, false));
@@ -111,12 +111,12 @@ impl<'a> NamedParts<'a> {
         }
     }
 
-    /// Inserts the parts that are absent, and who uses those that may go.
+    /// Inserts missing parts, and the uses of prunable ones.
     pub(crate) async fn write(self, tx: &impl Sql, at: i64) -> Result<(), StoreError> {
         if self.parts.is_empty() {
             return Ok(());
         }
-        // The lock keeps the sweep of another replica from deleting a part that is used here. Kept parts need none.
+        // The lock stops another replica's sweep from deleting a part in use. Kept parts need no lock.
         let lock = match tx.backend() {
             DbBackend::Postgres if !self.uses.is_empty() => " FOR KEY SHARE OF p",
             _ => "",
@@ -142,7 +142,7 @@ impl<'a> NamedParts<'a> {
                 at.into(),
             ]
         });
-        // In the order of their hashes, as every replica inserts them.
+        // In hash order, like every replica.
         let insert = "INSERT INTO shared_parts (sha256, text, is_kept, created_at) VALUES rows \
             ON CONFLICT (sha256) DO UPDATE SET is_kept = shared_parts.is_kept OR excluded.is_kept";
         executed(tx, rows.collect(), insert).await?;
@@ -154,7 +154,7 @@ impl<'a> NamedParts<'a> {
     }
 }
 
-/// Parts that were read, by their hashes.
+/// Cache of read parts, by hash.
 #[derive(Clone, Default)]
 pub(crate) struct PartCache(Arc<Mutex<Cached>>);
 
@@ -166,7 +166,7 @@ struct Cached {
 
 impl PartCache {
     fn get(&self, sha256: &str) -> Option<Arc<str>> {
-        // A map of plain values is whole after any panic.
+        // Valid after a panic: the map holds plain values.
         let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         cached.parts.get(sha256).cloned()
     }
@@ -183,7 +183,7 @@ impl PartCache {
     }
 }
 
-/// Deletes parts that no run uses any more.
+/// Deletes unused parts.
 struct SweepParts;
 
 impl Work for SweepParts {
@@ -205,7 +205,7 @@ impl Work for SweepParts {
         let found = tx.query_sql(find, vec![old.into()]).await?;
         let hashes = found.iter().map(|row| Ok([row.text("sha256")?.into()]));
         let hashes = hashes.collect::<Result<Vec<_>, StoreError>>()?;
-        // Asked again under the lock: a run may have named a part before it was locked.
+        // Checked again under the lock: a run may have used the part meanwhile.
         let delete = format!("DELETE FROM shared_parts WHERE sha256 = $1 AND {unused}");
         let delete = format!("{delete} RETURNING sha256");
         let mut deleted = 0;
@@ -217,12 +217,12 @@ impl Work for SweepParts {
 }
 
 impl Store {
-    /// Deletes some of the parts that no run uses any more; says how many.
+    /// Deletes a batch of unused parts; returns their number.
     pub async fn sweep_shared_parts(&self) -> Result<u64, StoreError> {
         self.write(SweepParts).await
     }
 
-    /// A stored text with its parts, which the budget counts before they are read. `row` names it in errors.
+    /// Restores a stored text with its parts, reserved in the budget first. `row` names it in errors.
     pub(crate) async fn whole(
         &self,
         row: &str,
@@ -232,7 +232,7 @@ impl Store {
         if !stored.contains(MARK) {
             return Ok(stored);
         }
-        // Between two marks stands a hash.
+        // Hashes are at odd positions.
         let named = || stored.split(MARK).skip(1).step_by(2);
         let mut parts = HashMap::new();
         for sha256 in named() {

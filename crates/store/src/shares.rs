@@ -1,4 +1,4 @@
-//! Shares of quotas: no run and no agent takes all of what several share.
+//! Quota shares: limits per run and agent within a shared quota.
 
 use protocol::id::RunId;
 use protocol::resources::{StateScope, StorageArea};
@@ -24,25 +24,25 @@ pub(crate) async fn agent_of(
     Ok(agent)
 }
 
-/// The most bytes of one run, and of all runs of one agent, in an area of so many bytes.
+/// Maximum bytes per run and per agent in an area with this quota.
 pub(crate) fn of_area(area: StorageArea, bytes: u64) -> (u64, u64) {
     let most = bytes / 4 * 3;
     match area {
-        // All agents write there.
+        // Shared by all agents.
         StorageArea::Workspace => (bytes / 4, bytes / 2),
-        // All agents of one plugin write there.
+        // Shared by all agents of one plugin.
         StorageArea::Plugin => (most, most),
-        // One agent writes there.
+        // Used by one agent.
         StorageArea::Binding => (most, bytes),
     }
 }
 
-/// The most keys that one run, and all runs of one agent, make in a scope of state.
+/// Maximum keys created per run and per agent in a scope.
 fn of_scope(scope: StateScope) -> (u64, u64) {
     match scope {
-        // All agents of one runner write there.
+        // Shared by all agents of one runner.
         StateScope::Runner => (STATE_KEYS / 2, STATE_KEYS / 4 * 3),
-        // One agent writes there.
+        // Used by one agent.
         StateScope::Conversation
         | StateScope::Actor
         | StateScope::Subject
@@ -50,16 +50,16 @@ fn of_scope(scope: StateScope) -> (u64, u64) {
     }
 }
 
-/// Why a run makes no key more in a scope.
+/// Reason to refuse a new key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ScopeFull {
     #[error("a scope has at most {STATE_KEYS} keys")]
     Whole,
-    #[error("the run, or its agent, has made its share of the {STATE_KEYS} keys of the scope")]
+    #[error("the run, or its agent, has used its share of the {STATE_KEYS} keys of the scope")]
     Share,
 }
 
-/// The agent of a run that may make one key more in a scope. Keys that are there can be written all the same.
+/// Checks the limits for a new key and returns the run's agent. Existing keys need no check.
 pub(crate) async fn room_for_key(
     tx: &DatabaseTransaction,
     access: &StateAccess,

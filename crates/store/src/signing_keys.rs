@@ -1,4 +1,4 @@
-//! Sealed signing keys, and their turns.
+//! Sealed signing keys and their rotation.
 
 use domain::signing_key::{KeyPurpose, KeyTimes, Occasion, RotationPlan, plan_rotation};
 use sea_orm::sea_query::{Expr, ExprTrait};
@@ -13,7 +13,7 @@ use crate::entity::{signing_keys, workspaces};
 use crate::error::StoreError;
 use crate::writer::Work;
 
-/// A signing key; `secret` is sealed under the master key, and not printed even so.
+/// A signing key. `secret` is sealed under the master key and never printed.
 #[derive(Clone)]
 pub struct SigningKeyRecord {
     pub purpose: KeyPurpose,
@@ -21,8 +21,8 @@ pub struct SigningKeyRecord {
     pub secret: String,
 }
 
-/// Decides whether a key succeeds those of its purpose, and stores it if so. Replicas that decide at
-/// the same time take turns at the workspaces' rows: the second one finds what the first one did.
+/// Plans a key rotation and stores the new key if due. Locks the workspaces' rows, so concurrent replicas see
+/// each other's rotation.
 #[derive(Clone)]
 pub struct RotateKey {
     pub purpose: KeyPurpose,
@@ -73,7 +73,7 @@ impl Work for RotateKey {
 
 impl RotateKey {
     async fn insert(&self, tx: &DatabaseTransaction, known: &[KeyTimes]) -> Result<(), StoreError> {
-        // The order of keys is the order of their making, whatever the clocks of replicas say.
+        // Keys are ordered by creation, regardless of replica clocks.
         let newest = known.last().map_or(i64::MIN, |key| key.created_at);
         let row = signing_keys::ActiveModel {
             kid: Set(self.kid.clone()),
@@ -101,8 +101,7 @@ async fn retire(tx: &DatabaseTransaction, key: &KeyTimes) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Deletes the keys that are over by the database's clock: a replica whose own is fast takes none from
-/// the others.
+/// Deletes expired keys by the database clock, so a replica with a fast clock deletes no valid key.
 #[derive(Clone, Copy, Debug)]
 pub struct ForgetKeys;
 

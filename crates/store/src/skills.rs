@@ -1,4 +1,4 @@
-//! Which skills were activated in a conversation: an entry of its state that no runner can write.
+//! Skills activated in a conversation, stored in a state entry that no runner can write.
 
 use domain::normalize::StateUpdate;
 use domain::state::ACTIVATED_SKILLS;
@@ -14,7 +14,7 @@ use crate::sql::Sql;
 use crate::state::{StateAccess, find_locked, hold_live_run, upsert};
 use crate::writer::{Share, Work};
 
-/// A live run has activated a skill. Gives whether the run still lives.
+/// Activates a skill in a live run. False: the run has ended.
 #[derive(Clone, Debug)]
 pub struct ActivateSkill {
     pub run_id: RunId,
@@ -36,7 +36,7 @@ impl Work for ActivateSkill {
         vec![Share::of(&self.access.identity)]
     }
 
-    /// Applied twice, it says the same.
+    /// Idempotent.
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
         if !hold_live_run(tx, self.run_id).await? {
             return Ok(false);
@@ -69,7 +69,7 @@ impl Work for ActivateSkill {
 }
 
 impl ActivateSkill {
-    /// An entry to be locked: two first activations at once must not forget one.
+    /// Creates the entry to lock, so concurrent first activations keep both skills.
     async fn begin_entry(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
         let sql = "INSERT INTO state_entries (scope, scope_sha256, key, workspace_id, value, version, \
                    run_id, updated_at) VALUES ($1, $2, $3, $4, '{}', 0, $5, $6) ON CONFLICT DO NOTHING";

@@ -1,7 +1,6 @@
-//! Statements as text, wherever they go: through the pool, or straight into `SQLite`. Many rows in few
-//! of them.
+//! SQL as text, for the pool and for the direct `SQLite` connection. Multi-row statements.
 //!
-//! Every statement is as wide as a power of two, so that the database knows each by heart.
+//! The row count of every statement is a power of two, so few prepared statements cover all sizes.
 
 use std::fmt::Write as _;
 
@@ -14,30 +13,31 @@ use sea_orm::{
 
 use crate::error::StoreError;
 
-/// What takes statements. Their parameters are `$1`, `$2`, … .
+/// An executor of SQL statements with parameters `$1`, `$2`, … .
 pub(crate) trait Sql: Sync {
     fn backend(&self) -> DbBackend;
 
-    /// Whether a part of a transaction may be taken back. Else an error takes all of it back.
+    /// True when savepoints work. Otherwise an error rolls back the whole transaction.
     fn has_savepoints(&self) -> bool {
         true
     }
 
-    /// Does what a statement says.
+    /// Executes a statement.
     fn execute_sql(
         &self,
         sql: String,
         values: Vec<Value>,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// The rows that a statement gives.
+    /// Returns the rows of a statement.
     fn query_sql(
         &self,
         sql: String,
         values: Vec<Value>,
     ) -> impl Future<Output = Result<Vec<Row>, StoreError>> + Send;
 
-    /// Does what a statement says of each row of values: many rows in one, where each costs a way there and back.
+    /// Executes a statement for each row of values. The pool sends many rows in one statement, because each
+    /// statement costs a round trip.
     fn execute_rows<const N: usize>(
         &self,
         text: &str,
@@ -51,8 +51,8 @@ pub(crate) trait Sql: Sync {
         }
     }
 
-    /// The same for a full-text index, which is best written last: whatever statement follows may make it write
-    /// what it gathers.
+    /// The same for a full-text index. Its rows are best written last, because any later statement may flush the
+    /// index.
     fn index_rows<const N: usize>(
         &self,
         text: &str,
@@ -61,7 +61,7 @@ pub(crate) trait Sql: Sync {
         self.execute_rows(text, rows)
     }
 
-    /// The rows that it gives of all of them. Their order is the database's own.
+    /// Returns the result rows for all rows of values, in no defined order.
     fn query_rows<const N: usize>(
         &self,
         text: &str,
@@ -76,8 +76,8 @@ pub(crate) trait Sql: Sync {
         }
     }
 
-    /// Does what an update says of each row of values, and gives the first values, which are text, of those that
-    /// it changed something for. `key`: the column that has them.
+    /// Executes an update for each row of values. Returns the first value (text) of each row with a change.
+    /// `key`: the column of that value.
     fn update_rows<const N: usize>(
         &self,
         text: &str,
@@ -110,7 +110,7 @@ impl<C: ConnectionTrait> Sql for C {
     }
 }
 
-/// A row of an answer.
+/// A result row.
 pub(crate) enum Row {
     Pooled(QueryResult),
     Inline(crate::inline::InlineRow),
@@ -149,14 +149,14 @@ impl Row {
     }
 }
 
-/// All columns of a table, by their names. A newer replica may add one: to a statement that PostgreSQL knows by heart,
-/// `*` would then be another answer than it was, and an error for as long as the connection lives.
+/// All columns of a table by name. A newer replica may add a column. `*` would then change the result of a
+/// cached `PostgreSQL` statement, an error until the connection closes.
 pub(crate) fn columns<E: EntityTrait>(table: &str) -> String {
     let names = E::Column::iter().map(|column| format!("{table}.{}", column.as_str()));
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Has a query lock the rows that it gives until the commit. On `SQLite` there is one writer, and nothing to lock.
+/// Locks the result rows until the commit. No lock on `SQLite`, which has one writer.
 pub(crate) fn locked<E: EntityTrait>(conn: &impl Sql, query: Select<E>) -> Select<E> {
     match conn.backend() {
         DbBackend::Postgres => query.lock(LockType::NoKeyUpdate),
@@ -164,7 +164,7 @@ pub(crate) fn locked<E: EntityTrait>(conn: &impl Sql, query: Select<E>) -> Selec
     }
 }
 
-/// Locks the rows that nobody has locked, and leaves the others out. `SQLite` has one writer.
+/// Locks the unlocked result rows and skips the rest. No lock on `SQLite`, which has one writer.
 pub(crate) fn unlocked<E: EntityTrait>(conn: &impl Sql, query: Select<E>) -> Select<E> {
     match conn.backend() {
         DbBackend::Postgres => {
@@ -174,8 +174,8 @@ pub(crate) fn unlocked<E: EntityTrait>(conn: &impl Sql, query: Select<E>) -> Sel
     }
 }
 
-/// What a list is that a statement looks among, the last of it again and again: as long as a power of two, as every
-/// statement is wide. Somebody else chooses how many there are, and connections keep a statement for each number.
+/// Pads a list with its last value to a power of two, for `IN` lists. Clients choose the length, and connections
+/// cache one statement per length.
 pub(crate) fn padded<T: Clone>(list: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut list: Vec<T> = list.into_iter().collect();
     if let Some(last) = list.last().cloned() {
@@ -184,8 +184,8 @@ pub(crate) fn padded<T: Clone>(list: impl IntoIterator<Item = T>) -> Vec<T> {
     list
 }
 
-/// Ends a subquery of `EXISTS`. `PostgreSQL` would join the subquery instead, and a plan of an empty table joins by a scan
-/// and stays in use as the table grows; so it looks up each row in an index.
+/// Ends a subquery of `EXISTS`. Without it `PostgreSQL` joins the subquery, and a cached plan of an empty table
+/// scans the table as it grows. With it, each row is an index lookup.
 pub(crate) const EACH_ALONE: &str = "LIMIT 1 OFFSET 0";
 
 /// An array literal of `PostgreSQL`, for `CAST($1 AS text[])`.
@@ -195,14 +195,14 @@ pub(crate) fn text_array<'a>(list: impl IntoIterator<Item = &'a str>) -> Value {
     format!("{{{}}}", list.join(",")).into()
 }
 
-/// Rows of one statement at most: databases bound the number of its values.
+/// Maximum rows of one statement: databases limit the number of parameters.
 const WIDEST: usize = 64;
 
-/// The statements that write what one call of [`executed`] is given: wide, narrower, narrowest.
+/// Number of statement widths that one call of [`executed`] may use.
 pub(crate) const WIDTHS: usize = WIDEST.ilog2() as usize + 1;
 
-/// Does what `text` says of rows of values. In it `?1` is the first value of a row. `FROM rows` makes them a table
-/// that stands alone behind its `FROM`, or before all others; `VALUES rows` are the rows as they are.
+/// Executes `text` for rows of values. `?1` is the first value of a row. `FROM rows` becomes a table, alone or
+/// first in its `FROM`; `VALUES rows` becomes the rows themselves.
 pub(crate) async fn executed<const N: usize>(
     conn: &impl Sql,
     rows: Vec<[Value; N]>,
@@ -214,7 +214,7 @@ pub(crate) async fn executed<const N: usize>(
     conn.execute_rows(text, rows).await
 }
 
-/// The same, for statements that give rows. Their order is the database's own.
+/// The same for statements that return rows, in no defined order.
 pub(crate) async fn returned<const N: usize>(
     conn: &impl Sql,
     rows: Vec<[Value; N]>,
@@ -226,7 +226,7 @@ pub(crate) async fn returned<const N: usize>(
     conn.query_rows(text, rows).await
 }
 
-/// Updates rows. Gives the first values of those rows of values that it changed something for; `key` is their column.
+/// Updates rows. Returns the first value of each row of values with a change; `key` is its column.
 pub(crate) async fn updated<const N: usize>(
     conn: &impl Sql,
     rows: Vec<[Value; N]>,
@@ -248,7 +248,7 @@ pub(crate) async fn inserted<const N: usize>(
     executed(conn, rows, &format!("INSERT INTO {into} VALUES rows")).await
 }
 
-/// A statement over rows as one over a single row of so many values, which are the statement's own.
+/// Rewrites a statement over rows as one over a single row; `columns` is its number of parameters.
 pub(crate) fn over_one_row(text: &str, columns: usize) -> String {
     if text.contains("VALUES rows") {
         let own: Vec<_> = (1..=columns).map(|place| format!("?{place}")).collect();
@@ -258,14 +258,14 @@ pub(crate) fn over_one_row(text: &str, columns: usize) -> String {
         .replacen(" FROM rows", "", 1)
 }
 
-/// The same over many: `values` are theirs.
+/// Rewrites it as one over many rows, given by `values`.
 fn over_rows(text: &str, values: &str) -> String {
     text.replacen("VALUES rows", values, 1)
         .replacen("FROM rows", &format!("FROM ({values}) AS v"), 1)
         .replace('?', "v.column")
 }
 
-/// One statement for the widest part, one for the widest part of the rest, and so on.
+/// Splits rows into statements, widest first.
 fn statements<const N: usize>(rows: Vec<[Value; N]>, text: &str) -> Vec<(String, Vec<Value>)> {
     let mut statements = Vec::new();
     let mut rows = rows.into_iter();
@@ -277,7 +277,7 @@ fn statements<const N: usize>(rows: Vec<[Value; N]>, text: &str) -> Vec<(String,
     statements
 }
 
-/// The largest power of two that is left, up to the widest.
+/// The largest power of two up to `left` and `WIDEST`.
 fn widths(left: usize) -> usize {
     (1_usize << left.max(1).ilog2()).min(WIDEST)
 }

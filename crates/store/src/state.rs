@@ -1,4 +1,4 @@
-//! Host-owned state. Runner routes reach only the scopes that their snapshot froze.
+//! Host-owned state. Runners access only the scopes frozen in their snapshot.
 
 use std::collections::HashSet;
 
@@ -22,10 +22,10 @@ use crate::shares::{ScopeFull, room_for_key};
 use crate::sql::{EACH_ALONE, Sql, locked, returned};
 use crate::writer::{Share, Work};
 
-/// Keys that one scope of one owner has at most.
+/// Maximum keys of one scope and owner.
 pub const STATE_KEYS: u64 = 1000;
 
-/// A granted scope: its kind and the canonical identity that the snapshot froze.
+/// A granted scope: its kind and its canonical identity from the snapshot.
 #[derive(Clone, Debug)]
 pub struct StateAccess {
     pub scope: StateScope,
@@ -41,11 +41,11 @@ pub struct StateRecord {
     pub version: i64,
 }
 
-/// As much of a scope as was asked for.
+/// A bounded part of a scope.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatePart {
     pub entries: Vec<StateRecord>,
-    /// Nothing was left out.
+    /// True when the part is the whole scope.
     pub is_whole: bool,
 }
 
@@ -58,24 +58,24 @@ pub struct StateChange {
     pub key: String,
     /// JSON text; `None` deletes.
     pub value: Option<String>,
-    /// The version that must stand, when the caller named one.
+    /// Expected current version, if given.
     pub if_match: Option<i64>,
     pub audit: AuditEntry,
     pub at: i64,
 }
 
-/// What became of a state write.
+/// Result of a state write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateWritten {
     Version(i64),
     Deleted,
-    /// There is no such key to delete or to match.
+    /// No such key to delete or to match.
     Absent,
-    /// Another version stands.
+    /// The current version differs.
     Mismatch(i64),
-    /// The scope has as many keys as it can have.
+    /// The scope has the maximum number of keys.
     Full,
-    /// The run, or its agent, has made its share of the keys of the scope.
+    /// The run, or its agent, has used its share of the scope's keys.
     ShareFull,
     /// The run has ended.
     RunEnded,
@@ -144,7 +144,7 @@ impl Work for StateChange {
     }
 }
 
-/// Locks the run's row when the run is live: its terminal commit comes before or after, never between.
+/// Locks the row of a live run, so its end commits before or after this transaction. False: the run has ended.
 pub(crate) async fn hold_live_run(
     tx: &DatabaseTransaction,
     run: RunId,
@@ -161,7 +161,7 @@ pub(crate) async fn hold_live_run(
     Ok(held.rows_affected == 1)
 }
 
-/// Writes a value that a runner sent as a result, or tells why the scope has no room for the key.
+/// Writes a state update from a runner's result, or returns the exceeded limit.
 pub(crate) async fn apply_update(
     tx: &DatabaseTransaction,
     workspace: &WorkspaceId,
@@ -185,8 +185,8 @@ pub(crate) async fn apply_update(
     Ok(Ok(()))
 }
 
-/// The version of what is written anew in a scope: above all that was deleted there, so that no version that somebody
-/// has read comes again with another value.
+/// First version of a new entry: above all deleted versions of the scope, so a version never returns with
+/// another value.
 async fn first_version(tx: &DatabaseTransaction, access: &StateAccess) -> Result<i64, StoreError> {
     let sql = "SELECT version FROM state_deleted WHERE scope = $1 AND scope_sha256 = $2";
     let rows = tx.query_sql(sql.to_owned(), scope_of(access)).await?;
@@ -211,8 +211,8 @@ pub(crate) fn scope_of(access: &StateAccess) -> Vec<Value> {
     vec![access.scope.as_str().into(), digest.into()]
 }
 
-/// Writes a value; the version rises by one, and is given. An entry that is new begins with `first`, and counts for this
-/// run and agent.
+/// Writes a value and returns its new version. A new entry starts with `first` and counts for this run and
+/// agent.
 pub(crate) async fn upsert(
     conn: &impl ConnectionTrait,
     workspace: &WorkspaceId,
@@ -269,7 +269,7 @@ async fn find(
     Ok(row.map(to_record))
 }
 
-/// The same, held against other writers until the transaction ends.
+/// Finds an entry and locks it until the commit.
 pub(crate) async fn find_locked(
     tx: &DatabaseTransaction,
     access: &StateAccess,
@@ -297,7 +297,7 @@ impl Store {
         find(&self.readers, access, key).await
     }
 
-    /// Those of these scopes that have entries.
+    /// Subset of these scopes with entries.
     pub async fn filled_scopes(
         &self,
         mut accesses: Vec<StateAccess>,
@@ -313,7 +313,7 @@ impl Store {
         let Some(first) = rows.first().cloned() else {
             return Ok(accesses);
         };
-        // One statement, not one for four of them and another one for the fifth.
+        // A power of two, so few statements cover all sizes.
         rows.resize(accesses.len().next_power_of_two(), first);
         let filled = format!(
             "SELECT ?3 AS place FROM rows WHERE EXISTS (SELECT 1 FROM state_entries s \
@@ -327,8 +327,8 @@ impl Store {
         Ok(accesses)
     }
 
-    /// Entries of a scope, in byte order of their keys: `limit` at most, and whose values fit into `bytes` beside those
-    /// before. The rest is left out, which the answer tells.
+    /// Entries of a scope in byte order of their keys: at most `limit`, with values of at most `bytes` in total.
+    /// Skips entries that do not fit; then `is_whole` is false.
     pub async fn read_state(
         &self,
         access: &StateAccess,
@@ -363,7 +363,7 @@ impl Store {
         Ok(part)
     }
 
-    /// Keys of a scope that begin with `prefix` and come behind `after`, in byte order, at most `limit`.
+    /// Keys of a scope with `prefix`, after `after`, in byte order, at most `limit`.
     pub async fn list_state_keys(
         &self,
         access: &StateAccess,
@@ -378,7 +378,7 @@ impl Store {
             .filter(state_entries::Column::ScopeSha256.eq(sha256_hex(access.identity.as_bytes())))
             .filter(state_entries::Column::Key.gte(prefix))
             .filter(state_entries::Column::Key.gt(after));
-        // Keys are ASCII in byte order, so the first text past all that begin with it ends in DEL.
+        // Keys are ASCII in byte order, so DEL ends the range of a prefix.
         if !prefix.is_empty() {
             query = query.filter(state_entries::Column::Key.lt(format!("{prefix}\u{7f}")));
         }

@@ -1,4 +1,4 @@
-//! Events that an active run absorbs: queued, then pulled once, or dropped at its end.
+//! Steering: events absorbed by an active run. Each is queued, then pulled once, or dropped at the run's end.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ pub(crate) const QUEUED: &str = "queued";
 pub(crate) const PULLED: &str = "pulled";
 pub(crate) const DROPPED: &str = "dropped";
 
-/// The envelopes of one pull together; what does not fit waits for the next one.
+/// Maximum bytes of envelopes per pull; the rest waits for the next pull.
 pub const PULL_BYTES: usize = 4 * 1024 * 1024;
 
 /// An absorbed event.
@@ -32,24 +32,24 @@ pub struct SteeredEvent {
     pub event_id: String,
     /// The envelope as JSON.
     pub envelope: String,
-    /// When it was absorbed, epoch milliseconds.
+    /// Time of absorption, epoch milliseconds.
     pub at: i64,
 }
 
-/// Takes the oldest absorbed events out of a live run's queue: each at most once. Written again, it
-/// tells what it took, so that nothing is lost with the answer of a commit.
+/// Pulls the oldest absorbed events of a live run, each at most once. A retry returns the events of the earlier
+/// try, so a lost commit reply loses nothing.
 #[derive(Debug)]
 pub struct PullSteering {
     run_id: RunId,
     workspace: WorkspaceId,
     limit: u64,
     audit: AuditEntry,
-    /// What the last try took, whether its commit is known or not.
+    /// Events of the last try, committed or not.
     taken: Mutex<Option<Vec<SteeredEvent>>>,
 }
 
 impl PullSteering {
-    /// Takes `limit` events at most, for the call that `audit` records.
+    /// Pulls at most `limit` events, for the call recorded by `audit`.
     pub fn new(limit: u64, audit: AuditEntry) -> Self {
         Self {
             run_id: audit.run_id,
@@ -92,7 +92,7 @@ impl Work for PullSteering {
 }
 
 impl Store {
-    /// What became of an event that a run absorbed.
+    /// Steering status of an absorbed event.
     pub(crate) async fn steering_status(
         &self,
         run: &str,
@@ -128,7 +128,7 @@ pub(crate) async fn absorb(
     tx.execute_sql(sql.to_owned(), values).await
 }
 
-/// Those of these runs that have left events unpulled.
+/// Subset of these runs with unpulled events.
 pub(crate) async fn left_among(
     tx: &impl Sql,
     runs: impl Iterator<Item = RunId>,
@@ -146,7 +146,7 @@ pub(crate) async fn left_among(
     found.iter().map(|row| row.text("id")).collect()
 }
 
-/// Drops what a run leaves unpulled at its end, and gives it for other runs to take up.
+/// Drops the unpulled events of an ending run and returns them for new runs.
 pub(crate) async fn drop_leftovers(
     tx: &DatabaseTransaction,
     workspace: &WorkspaceId,

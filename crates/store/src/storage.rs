@@ -1,5 +1,5 @@
-//! Blob storage. A content is kept in chunks, so that nobody holds a whole one in memory; a name
-//! moves to a new content in one transaction, and who still reads the old one reads it to its end.
+//! Blob storage. Contents are stored in chunks, so memory use stays bounded. A name moves to a new content in
+//! one transaction, and readers of the old one can finish.
 
 mod upload;
 
@@ -26,26 +26,26 @@ use crate::writer::Work;
 
 pub use upload::{BeginUpload, FinishUpload, GiveUpload, PutIf, Uploaded, WriteChunk};
 
-/// The bytes of a chunk. A content has chunks 0..n of this size, the last one what is left.
+/// Chunk size in bytes. A content has chunks 0..n of this size; the last one may be shorter.
 pub const CHUNK_BYTES: usize = 256 * 1024;
 
-/// How long a content that was replaced may still be read.
+/// A replaced content stays readable for this long.
 const READING: Duration = Duration::from_mins(2);
 
-/// Contents of one transaction: each may have 10 MiB, and everything else waits behind it.
+/// Contents per transaction: each may have 10 MiB, and other writes wait.
 const SWEEP: u64 = 4;
 
-/// An area as one owner has it: who else asks for the same name finds another blob.
+/// An area of one owner: the same name of another owner is another blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AreaAccess {
     pub workspace: WorkspaceId,
     pub area: StorageArea,
-    /// The plugin, the agent, or `''` for the whole workspace.
+    /// Plugin, agent, or `''` for the whole workspace.
     pub owner: String,
 }
 
 impl AreaAccess {
-    /// Where an agent stores what no other may read.
+    /// Private area of an agent.
     pub(crate) fn of_agent(workspace: &WorkspaceId, agent: AgentId) -> Self {
         Self {
             workspace: workspace.clone(),
@@ -55,7 +55,7 @@ impl AreaAccess {
     }
 }
 
-/// What one owner may keep in one area.
+/// Quota of one owner in one area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     pub bytes: u64,
@@ -73,7 +73,7 @@ pub struct BlobRecord {
     pub updated_at: i64,
 }
 
-/// Removes a name on behalf of a live run.
+/// Deletes a name on behalf of a live run.
 #[derive(Clone, Debug)]
 pub struct DeleteBlob {
     pub run_id: RunId,
@@ -82,7 +82,7 @@ pub struct DeleteBlob {
     pub audit: AuditEntry,
 }
 
-/// What became of a delete.
+/// Result of a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlobDeleted {
     Deleted,
@@ -125,7 +125,7 @@ impl Work for DeleteBlob {
     }
 }
 
-/// Writers of one area take turns: what is counted stays true until the commit.
+/// Advisory lock of an area: counts stay valid until the commit.
 pub(crate) fn area_lock(access: &AreaAccess) -> String {
     let (workspace, area) = (&access.workspace, access.area.as_str());
     format!("storage {workspace} {area} {}", access.owner)
@@ -146,13 +146,13 @@ async fn find_row(
     Ok(query.one(conn).await?)
 }
 
-/// The bytes that are free again in the commit that replaces a blob: those of a small one.
+/// Bytes freed at once when a blob is replaced: only small blobs are.
 fn freed_at_once(blob: &storage_blobs::Model) -> u64 {
     let size = u64::try_from(blob.size).unwrap_or(0);
     if size <= CHUNK_BYTES as u64 { size } else { 0 }
 }
 
-/// Lets a content go that a name pointed at. A small one is read by one query and can go at once.
+/// Releases an unnamed content. A small one is read by one query and can be deleted at once.
 async fn discard(
     tx: &DatabaseTransaction,
     access: &AreaAccess,
@@ -185,7 +185,7 @@ async fn delete_chunks(tx: &DatabaseTransaction, content: &str) -> Result<(), St
     Ok(())
 }
 
-/// Lets everything go that an owner keeps in an area: nobody will ask for it again. Under the [`area_lock`].
+/// Releases all contents of an owner's area. Requires the [`area_lock`].
 pub(crate) async fn discard_area(
     tx: &DatabaseTransaction,
     access: &AreaAccess,
@@ -208,25 +208,25 @@ pub(crate) async fn discard_area(
     tx.execute_sql(names, values).await
 }
 
-/// What an owner keeps in an area: its contents, those that wait to be deleted, and the names.
+/// Usage of an owner's area: contents, contents to be deleted, and names.
 async fn usage(tx: &DatabaseTransaction, access: &AreaAccess) -> Result<Quota, StoreError> {
     usage_of(tx, access, None).await
 }
 
-/// The column and value that tell whose part of an area is counted.
+/// Limits the usage to a run or an agent.
 #[derive(Clone, Copy)]
 enum Part<'a> {
     Run(&'a str),
     Agent(&'a str),
 }
 
-/// The same of a run or an agent alone.
+/// The same for one run or agent.
 async fn usage_of(
     tx: &DatabaseTransaction,
     access: &AreaAccess,
     part: Option<Part<'_>>,
 ) -> Result<Quota, StoreError> {
-    // The sum of BIGINTs is a NUMERIC on one of the two databases.
+    // The sum of BIGINT is NUMERIC on `PostgreSQL`.
     let sum = |column: SimpleExpr| {
         let total = Func::coalesce([Func::sum(column).into(), SimpleExpr::from(0)]);
         SimpleExpr::from(Func::cast_as(SimpleExpr::from(total), Alias::new("BIGINT")))
@@ -274,9 +274,8 @@ async fn usage_of(
     })
 }
 
-/// The agent of a run that may write this many bytes more to an area, or that its share or its agent's is full.
-/// `freed`: bytes of the run and its agent that go with the same commit. Each may have one blob, however small
-/// the share is.
+/// Checks the shares of a run and its agent for `more` bytes in an area, and returns the agent. `freed`: bytes
+/// of this run and agent released by the same commit. Each may have one blob regardless of its share.
 async fn within_shares(
     tx: &DatabaseTransaction,
     access: &AreaAccess,
@@ -298,7 +297,7 @@ async fn within_shares(
     Ok(Ok(agent))
 }
 
-/// A share of an area has no room.
+/// A share of an area is used up.
 struct ShareFull;
 
 struct SweepStorage;
@@ -322,7 +321,7 @@ impl Work for SweepStorage {
             let gone = storage_garbage::Entity::delete_by_id(content.as_str())
                 .exec(tx)
                 .await?;
-            // Another replica, or the upload itself, may have been faster.
+            // Another replica, or the upload itself, may have deleted it.
             if gone.rows_affected == 1 {
                 delete_chunks(tx, content).await?;
             }
@@ -351,7 +350,7 @@ impl Store {
         .transpose()
     }
 
-    /// A piece of a content, from 0; `None` when it has been deleted.
+    /// A chunk of a content, from 0; `None` after deletion.
     pub async fn read_chunk(&self, content: Uuid, n: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let key = (content.to_string(), signed(n));
         let row = storage_chunks::Entity::find_by_id(key)
@@ -360,7 +359,7 @@ impl Store {
         Ok(row.map(|row| row.bytes))
     }
 
-    /// Keys of an area that begin with `prefix`, in byte order, after `after`.
+    /// Keys of an area with `prefix`, after `after`, in byte order.
     pub async fn list_blob_keys(
         &self,
         access: &AreaAccess,
@@ -375,7 +374,7 @@ impl Store {
             .filter(storage_blobs::Column::Area.eq(access.area.as_str()))
             .filter(storage_blobs::Column::Owner.eq(access.owner.as_str()))
             .filter(storage_blobs::Column::Key.gte(prefix));
-        // Keys are ASCII in byte order, so the first text past all that begin with it ends in DEL.
+        // Keys are ASCII in byte order, so DEL ends the range of a prefix.
         if !prefix.is_empty() {
             query = query.filter(storage_blobs::Column::Key.lt(format!("{prefix}\u{7f}")));
         }
@@ -391,8 +390,7 @@ impl Store {
         Ok(keys)
     }
 
-    /// Deletes contents that no name points at any more and whose time is over by the database's clock, a
-    /// bounded number; says how many.
+    /// Deletes a batch of unnamed contents that have expired by the database clock; returns their number.
     pub async fn sweep_storage(&self) -> Result<u64, StoreError> {
         self.write(SweepStorage).await
     }

@@ -1,4 +1,4 @@
-//! Who comes after a run of a conversation (contracts §4).
+//! Promotes the next run of a conversation when a run ends (contracts §4).
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use crate::ledger::Append;
 use crate::new_run::{Begin, Candidate, NewRun, RunEvent, RunRow, candidates, insert_runs};
 use crate::steering::{SteeredEvent, drop_leftovers};
 
-/// What the end of a run lets go: events it left unpulled, and the next run that waits.
+/// Follow-up work of a run's end: re-queue unpulled steering events and start the next waiting run.
 #[derive(Clone)]
 pub struct Succession {
     pub conversation_key: String,
-    /// Makes the run of an event that was left, when an agent still wants it.
+    /// Creates a run for an unpulled event, if an agent still accepts it.
     pub take_up: TakeUp,
 }
 
-/// Decides about an event that a run left unpulled.
+/// Decides on an event that the run left unpulled.
 pub type TakeUp = Arc<dyn Fn(&SteeredEvent, &[Candidate]) -> Option<NewRun> + Send + Sync>;
 
 impl std::fmt::Debug for Succession {
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Succession {
 }
 
 impl Succession {
-    /// Events that the run left unpulled wait as runs of their own; the oldest that waits goes.
+    /// Queues unpulled events as runs of their own, then promotes the oldest waiting run.
     pub(crate) async fn carry_out(
         &self,
         tx: &DatabaseTransaction,

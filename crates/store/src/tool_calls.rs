@@ -1,4 +1,4 @@
-//! Calls of tools under an idempotency key: the intent is committed before the call, the result after it.
+//! Tool calls with an idempotency key: the intent is committed before the call, the result after it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,21 +20,21 @@ use crate::error::StoreError;
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
-/// Keys that one run may use: each keeps a result.
+/// Maximum keys of one run: each stores a result.
 pub const TOOL_CALLS: u64 = 1000;
 
-/// Whether a call of this process still goes on.
+/// True while this process runs the call.
 pub type GoesOn = Arc<dyn Fn(Uuid) -> bool + Send + Sync>;
 
-/// How long a result is kept for later runs of a conversation.
+/// Retention of results for later runs of a conversation.
 const KEPT: Duration = Duration::from_hours(7 * 24);
 
-/// The runs that share a key.
+/// Scope of an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyOf {
-    /// The run that calls.
+    /// The calling run.
     Run,
-    /// Every run of an agent in a conversation that calls this tool.
+    /// All runs of an agent in a conversation, per tool.
     Conversation {
         conversation_key: String,
         agent: AgentId,
@@ -43,7 +43,7 @@ pub enum KeyOf {
 }
 
 impl KeyOf {
-    /// The primary key of a row.
+    /// Primary key of a row.
     fn row(&self, run: RunId, key: &str) -> (String, String) {
         match self {
             Self::Run => (run.to_string(), key.to_owned()),
@@ -58,7 +58,7 @@ impl KeyOf {
         }
     }
 
-    /// Runs of one conversation that use one key take turns.
+    /// Advisory lock for runs of one conversation with the same key.
     fn lock(&self, run: RunId) -> Option<String> {
         match self {
             Self::Run => None,
@@ -66,7 +66,7 @@ impl KeyOf {
         }
     }
 
-    /// Until when a row is kept that no run takes with it.
+    /// Expiry of a row that is not deleted with its run.
     fn kept_until(&self, at: i64) -> Option<i64> {
         match self {
             Self::Run => None,
@@ -80,28 +80,28 @@ pub struct BeginToolCall {
     pub run_id: RunId,
     pub key_of: KeyOf,
     pub key: String,
-    /// Never the same for two calls.
+    /// Unique per call.
     pub call_id: Uuid,
-    /// Of the tool's name and its parameters.
+    /// SHA-256 of the tool's name and parameters.
     pub request_sha256: String,
     pub effect: Option<ToolEffect>,
-    /// The process that calls.
+    /// The calling process.
     pub owner: String,
     pub goes_on: GoesOn,
     pub at: i64,
-    /// When the call is over at the latest.
+    /// Deadline of the call.
     pub expires_at: i64,
 }
 
-/// What became of the intent.
+/// Result of an intent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolCallBegun {
-    /// Call it, and finish with the id of this call.
+    /// Make the call and finish it with this id.
     Call,
-    /// An earlier call brought this, as JSON text.
+    /// The result of an earlier call, as JSON text.
     Kept(String),
     Refused(Decision),
-    /// The run has used as many keys as it may.
+    /// The run has used the maximum number of keys.
     TooMany,
     RunEnded,
 }
@@ -166,7 +166,7 @@ impl Work for BeginToolCall {
 }
 
 impl BeginToolCall {
-    /// Makes room for what comes: rows of a conversation that have had their time.
+    /// Deletes expired rows of the conversation.
     async fn forget_old(&self, tx: &DatabaseTransaction, sharers: &str) -> Result<(), StoreError> {
         tool_calls::Entity::delete_many()
             .filter(tool_calls::Column::RunId.eq(sharers))
@@ -191,7 +191,7 @@ impl BeginToolCall {
         }
     }
 
-    /// A call of ours goes on as long as somebody here says so; one of another process, as long as it may.
+    /// A call of this process is running while its task exists; a call of another process, until its deadline.
     fn standing(&self, row: &tool_calls::Model) -> Earlier {
         if row.result.is_some() {
             return Earlier::Done;
@@ -210,18 +210,18 @@ impl BeginToolCall {
     }
 }
 
-/// How a call ended.
+/// Outcome of a call.
 #[derive(Clone, Debug)]
 pub enum ToolCallEnd {
-    /// With this result, as JSON text: the answer from now on.
+    /// Result as JSON text, returned for this key from now on.
     Done(String),
-    /// Surely without doing anything: the key is free again.
+    /// The call had no effect: the key is free again.
     Undone,
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown,
 }
 
-/// The end of a call that was begun.
+/// The end of a begun call.
 #[derive(Clone, Debug)]
 pub struct FinishToolCall {
     pub run_id: RunId,
@@ -246,7 +246,7 @@ impl Work for FinishToolCall {
         }
     }
 
-    /// Applied twice, it says the same.
+    /// Idempotent.
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
         let (run, key) = self.key_of.row(self.run_id, &self.key);
         let run = tool_calls::Column::RunId.eq(run);
@@ -275,7 +275,7 @@ impl Work for FinishToolCall {
 
 struct SweepToolCalls;
 
-/// Rows of one transaction.
+/// Maximum rows per transaction.
 const BATCH: u64 = 200;
 
 impl Work for SweepToolCalls {
@@ -302,7 +302,7 @@ impl Work for SweepToolCalls {
 }
 
 impl Store {
-    /// Deletes results that were kept long enough for later runs of their conversation, a bounded number; says how many.
+    /// Deletes a batch of expired results of conversations; returns their number.
     pub async fn sweep_tool_calls(&self) -> Result<u64, StoreError> {
         self.write(SweepToolCalls).await
     }

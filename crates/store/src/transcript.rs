@@ -1,4 +1,4 @@
-//! Transcripts as they are written: each item with its terms in the full-text index.
+//! Transcript writes: each item with its terms in the full-text index.
 
 use std::collections::HashMap;
 
@@ -17,10 +17,10 @@ use crate::error::StoreError;
 use crate::sql::{Sql, executed, inserted, returned};
 use crate::writer::Work;
 
-/// The terms that this binary makes.
+/// Version of the terms made by this binary.
 const TERMS_VERSION: i64 = 1;
 
-/// A transcript item; its place in the conversation is found inside the transaction.
+/// A transcript item; the transaction assigns its sequence.
 #[derive(Clone, Debug)]
 pub struct TranscriptWrite {
     pub id: Uuid,
@@ -31,26 +31,25 @@ pub struct TranscriptWrite {
     pub content_json: String,
     /// A JSON list.
     pub attachment_refs: String,
-    /// Who said it, as JSON.
+    /// The author, as JSON.
     pub author: Option<String>,
     /// See [`terms_of`].
     pub terms: String,
 }
 
-/// What a search finds an item of this conversation by. Empty for a text without words.
+/// Index terms of an item of this conversation. Empty for a text without words.
 pub fn terms_of(conversation_key: &str, content: Option<&str>) -> String {
     index_terms(conversation_key, content.unwrap_or_default()).join(" ")
 }
 
-/// An item under the run that heard or said it.
+/// An item and the run that received or wrote it.
 pub(crate) struct TranscriptRow {
     pub(crate) run: RunId,
     pub(crate) item: TranscriptWrite,
     pub(crate) at: i64,
 }
 
-/// Allocates the next places of each conversation under its row's lock and writes the items there, those of one
-/// conversation in the order of `rows`.
+/// Allocates sequences in each conversation under its row lock and inserts the items, in the order of `rows`.
 pub(crate) async fn write_transcripts(
     conn: &impl Sql,
     rows: Vec<TranscriptRow>,
@@ -87,12 +86,12 @@ pub(crate) async fn write_transcripts(
     enter_terms(conn, terms).await
 }
 
-/// The place of each row in its conversation.
+/// Assigns each row its sequence in the conversation.
 async fn place(
     conn: &impl Sql,
     rows: Vec<TranscriptRow>,
 ) -> Result<Vec<(TranscriptRow, i64)>, StoreError> {
-    // In the order of `rows`: locks are taken in it.
+    // In the order of `rows`, which is the lock order.
     let mut counts: Vec<(&str, i64)> = Vec::new();
     let mut at: HashMap<&str, usize> = HashMap::new();
     for row in &rows {
@@ -109,7 +108,7 @@ async fn place(
         .collect();
     let next = "UPDATE conversations SET last_transcript_seq = last_transcript_seq + ?2 \
                 FROM rows WHERE key = ?1";
-    // To return something costs `SQLite` more than to ask for it.
+    // On `SQLite` a query costs less than `RETURNING`.
     let placed = if conn.backend() == DbBackend::Sqlite {
         let keys: Vec<[Value; 1]> = counts.iter().map(|(key, _)| [(*key).into()]).collect();
         executed(conn, adding, next).await?;
@@ -143,8 +142,7 @@ async fn place(
     placed.collect()
 }
 
-/// Enters what a search finds items by: their conversations, places and terms. Items without words have
-/// no row.
+/// Adds items to the full-text index: conversation, sequence, terms. Items without words have no row.
 async fn enter_terms(
     conn: &impl Sql,
     items: impl Iterator<Item = (String, i64, String)>,
@@ -161,14 +159,14 @@ async fn enter_terms(
     conn.index_rows(insert, rows.collect()).await
 }
 
-/// Enters items that have no terms yet: those of an older gateway.
+/// Indexes items without terms, written by an older gateway.
 struct EnterBacklog;
 
-/// Items of one commit: others wait behind it.
+/// Items of one commit; other writes wait for it.
 const BACKLOG: u64 = 32;
 
 fn is_not_entered() -> Expr {
-    // As the partial index says it, or it is not used.
+    // Must match the partial index's condition.
     Expr::cust("terms_version = 0")
 }
 
@@ -199,7 +197,7 @@ impl Work for EnterBacklog {
                 .filter(is_not_entered())
                 .exec(tx)
                 .await?;
-            // Else another replica was here in this very moment.
+            // Otherwise another replica has indexed it concurrently.
             if entered.rows_affected == 1 {
                 let terms = terms_of(key, content.as_deref());
                 enter_terms(tx, std::iter::once((key.clone(), *seq, terms))).await?;
@@ -210,7 +208,7 @@ impl Work for EnterBacklog {
 }
 
 impl Store {
-    /// Enters some items that an older gateway wrote into the full-text index. False: none are left.
+    /// Indexes a batch of items from an older gateway. False: none are left.
     pub async fn enter_some_terms(&self) -> Result<bool, StoreError> {
         let some: Option<i64> = transcript_items::Entity::find()
             .select_only()

@@ -1,4 +1,4 @@
-//! Whose turn it is to be asked for its runners, and by whom.
+//! Discovery claims: one replica checks an endpoint at a time.
 
 use sea_orm::sea_query::Expr;
 use sea_orm::{
@@ -11,10 +11,10 @@ use crate::entity::runner_endpoints;
 use crate::error::StoreError;
 use crate::writer::Work;
 
-/// How long a row that cannot be read is left alone.
+/// Pause of an endpoint with an unreadable row.
 const UNREADABLE_PAUSE_MS: i64 = 5 * 60 * 1000;
 
-/// Takes the turn of asking an endpoint: one of those who saw the same time gets it.
+/// Claims the next check of an endpoint by compare-and-set on its time.
 #[derive(Clone, Debug)]
 struct ClaimCheck {
     endpoint_id: String,
@@ -40,8 +40,8 @@ impl Work for ClaimCheck {
 }
 
 impl Store {
-    /// Enabled endpoints of all workspaces that are to be asked again, the longest due first. A row
-    /// that cannot be read is left out, and does not stand in the others' way for a while.
+    /// Enabled endpoints of all workspaces with a check due, the longest due first. An unreadable row is skipped
+    /// and postponed for five minutes.
     pub async fn due_endpoints(
         &self,
         now: i64,
@@ -63,7 +63,7 @@ impl Store {
                 Err(error) => {
                     tracing::error!(
                         error = &error as &dyn std::error::Error,
-                        "an endpoint is left out of discovery"
+                        "unreadable endpoint row skipped by discovery, next check in 5 min"
                     );
                     let until = now + UNREADABLE_PAUSE_MS;
                     let later = ClaimCheck {
@@ -78,7 +78,7 @@ impl Store {
         Ok(due)
     }
 
-    /// Takes the turn of asking an endpoint that is due, until then; false when another has it.
+    /// Claims the check of a due endpoint until `until`; false when another replica has it.
     pub async fn claim_check(
         &self,
         endpoint: &EndpointRecord,

@@ -1,5 +1,5 @@
-//! What calls out of the house use: reserved before, settled after. What was reserved for a call that nobody
-//! settles is given back.
+//! Budget usage of external calls: reserved before a call, settled after it. Reservations of unsettled calls
+//! expire.
 
 mod reserved;
 
@@ -19,22 +19,22 @@ use crate::writer::Work;
 
 pub use reserved::ReserveBudget;
 
-/// Sums of several budgets are changed together: on `PostgreSQL` by one replica at a time.
+/// Name of the advisory lock: on `PostgreSQL` one replica at a time changes the sums of budgets.
 const LOCK: &str = "budgets";
-/// Subjects of one budget that are shown.
+/// Maximum subjects in a list of one budget.
 const SUBJECTS: u64 = 100;
 
-/// A budget that a call counts for: whose, and since when.
+/// A budget to which a call counts, with subject and window.
 #[derive(Clone, Debug)]
 pub struct BudgetLine {
     pub budget: Budget,
-    /// The workspace, `/`, and the id of the run, agent or endpoint.
+    /// Workspace, `/`, and id of the run, agent or endpoint.
     pub subject: String,
     pub window_start: i64,
     pub resets_at: Option<i64>,
 }
 
-/// What came of one call.
+/// Actual usage of one call.
 #[derive(Clone, Debug)]
 pub struct UsedCall {
     pub id: Uuid,
@@ -46,14 +46,14 @@ pub struct UsedCall {
     pub outcome: &'static str,
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
-    /// The provider did not count: we did.
+    /// The gateway counted the tokens, because the provider did not.
     pub is_estimate: bool,
     pub cost_micros: u64,
     pub wall_ms: u64,
     pub at: i64,
 }
 
-/// Records a call, and puts what it used in the place of what was reserved.
+/// Records a call and replaces its reservation by its actual usage.
 #[derive(Clone, Debug)]
 pub struct SettleUsage {
     pub call: UsedCall,
@@ -61,7 +61,7 @@ pub struct SettleUsage {
     pub reserved: Amount,
 }
 
-/// The calls of one run to one model, tool or knowledge base.
+/// Calls of one run to one model, tool or knowledge base.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageOfRun {
     pub kind: String,
@@ -69,13 +69,13 @@ pub struct UsageOfRun {
     pub calls: u64,
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
-    /// So many of the calls were not counted by their provider.
+    /// Number of calls with estimated tokens.
     pub estimated_calls: u64,
     pub cost_micros: u64,
     pub wall_ms: u64,
 }
 
-/// One row of sums.
+/// Key of one row of sums.
 #[derive(Clone, Copy)]
 struct Sum<'a> {
     budget: &'a str,
@@ -159,7 +159,7 @@ impl Work for SettleUsage {
     }
 }
 
-/// Adds to sums and takes from them; gives what they are then.
+/// Adds to sums and subtracts from them; returns the new sums.
 async fn add(
     tx: &impl ConnectionTrait,
     of: Sum<'_>,
@@ -211,10 +211,10 @@ struct Sums {
 }
 
 impl Store {
-    /// What a run has used, by model, tool and knowledge base.
+    /// Usage of a run by model, tool and knowledge base.
     pub async fn usage_of_run(&self, run: RunId) -> Result<Vec<UsageOfRun>, StoreError> {
         use usage_calls::Column;
-        // PostgreSQL makes a wider type of a sum.
+        // PostgreSQL widens the type of a sum.
         let sum = |column: Column| Expr::col(column).sum().cast_as("BIGINT");
         let rows = usage_calls::Entity::find()
             .select_only()
@@ -249,7 +249,7 @@ impl Store {
         rows.into_iter().map(read).collect()
     }
 
-    /// What the subjects of a workspace have used of a budget in one window, the greatest first.
+    /// Usage of a budget in one window by the subjects of a workspace, the largest first.
     pub async fn used_of(
         &self,
         workspace: &WorkspaceId,
@@ -259,7 +259,7 @@ impl Store {
         use budget_usage::Column;
         let own = format!("{workspace}/");
         let length = i32::try_from(own.chars().count()).unwrap_or(i32::MAX);
-        // Not LIKE, which knows no case in SQLite, and takes a `_` for any letter.
+        // Not LIKE: in SQLite it ignores case, and `_` matches any character.
         let begins = Func::cust("SUBSTR")
             .arg(Expr::col(Column::Subject))
             .arg(1)
@@ -278,10 +278,10 @@ impl Store {
     }
 }
 
-/// What one subject has used of a budget.
+/// Usage of a budget by one subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsedBudget {
-    /// The workspace, `/`, and the id of the run, agent or endpoint.
+    /// Workspace, `/`, and id of the run, agent or endpoint.
     pub subject: String,
     pub used: Amount,
 }

@@ -1,4 +1,4 @@
-//! Workspaces. What they hold is everywhere else.
+//! Workspaces.
 
 use protocol::id::WorkspaceId;
 use sea_orm::{
@@ -20,8 +20,8 @@ pub struct WorkspaceRecord {
     pub created_at: i64,
 }
 
-/// Stores a workspace with its first API key: both or neither. False: the id is taken. [`StoreError::Taken`]: another
-/// key has this one's public part, or the id was taken at the same moment.
+/// Stores a workspace with its first API key in one transaction. False: the id is taken. [`StoreError::Taken`]:
+/// the key's public part is taken, or the id was taken concurrently.
 #[derive(Clone, Debug)]
 pub struct CreateWorkspace {
     pub workspace: WorkspaceRecord,
@@ -54,7 +54,7 @@ impl Work for CreateWorkspace {
         Ok(true)
     }
 
-    // The caller must get the key, also when the answer to the commit was lost.
+    // The caller needs the key, even after a lost commit reply.
     async fn stands(&self, tx: &DatabaseTransaction, told: &bool) -> Result<bool, StoreError> {
         let key = api_keys::Entity::find_by_id(self.key.id.to_string());
         Ok(*told && key.one(tx).await?.is_some())
@@ -62,7 +62,7 @@ impl Work for CreateWorkspace {
 }
 
 impl Store {
-    /// Workspaces after the id `after`, in the order of their ids.
+    /// Workspaces after the id `after`, in id order.
     pub async fn list_workspaces(
         &self,
         after: Option<&str>,

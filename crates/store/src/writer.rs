@@ -1,9 +1,9 @@
-//! The one task that writes: group commit (runs §3, contracts §9).
+//! The writer task: group commit (runs §3, contracts §9).
 //!
-//! It drains a bounded queue, first what is urgent, and commits what has gathered; the commit before is the batching
-//! window. On `SQLite` it owns the only write connection. When a batch fails, its items are tried one
-//! by one, so that a single bad item never takes its neighbours with it. A commit whose answer was
-//! lost may have been made: before an item is tried again, it is asked whether it stands.
+//! The writer drains a bounded queue, urgent items first, and commits the gathered items in one transaction. The
+//! previous commit is the batching window. On `SQLite` it owns the only write connection. When a batch fails,
+//! the writer retries its items one by one, so a bad item fails alone. A commit with a lost reply may have
+//! succeeded, so each item checks for its earlier result before a retry.
 
 mod aside;
 mod commits;
@@ -39,35 +39,35 @@ use queue::{Inbox, queue};
 pub(crate) use crossing::Share;
 pub(crate) use queue::Writer;
 
-/// A set of mutations for one run, or one ingest. Applied inside the writer's transaction, and
-/// applied again from the start when that transaction failed.
+/// A set of mutations for one run, or one ingest. The writer applies it inside its transaction, and again from
+/// the start after a failed transaction.
 pub trait Work: Send + Sync + 'static {
-    /// What the caller learns once the transaction is committed.
+    /// The caller's result after the commit.
     type Output: Send + Sync + 'static;
 
-    /// True for work that may fail after it has written: it gets a savepoint of its own.
+    /// True for work that may fail after a write: the writer wraps it in a savepoint.
     const SAVEPOINT: bool = false;
 
-    /// True for the little that everything else hangs on: it does not wait behind the queue.
+    /// True for work that skips the queue, for example lease renewal.
     const URGENT: bool = false;
 
-    /// True for what takes an event: it holds capacities, and conversations that may not be there yet. On `PostgreSQL`
-    /// such work has commits of its own, which hold them no longer than it needs, and before no row of a run.
+    /// True for event ingest: it locks capacities and conversations that may not exist yet. On `PostgreSQL` such
+    /// work commits in its own transactions, which keep these locks short and lock no run row before.
     const TAKES_EVENT: bool = false;
 
-    /// The name of a lock that it needs beside those of its run. Work that names one has commits of its own
-    /// on `PostgreSQL`, which take all such locks first and in one order, so that two replicas never meet
-    /// crosswise. `SQLite` has one writer and takes none.
+    /// Name of an advisory lock, in addition to the locks of its run. On `PostgreSQL` such work commits in its
+    /// own transactions, which take these locks first and in one order, so replicas do not deadlock. `SQLite`
+    /// has one writer and needs no lock.
     fn lock(&self) -> Option<String> {
         None
     }
 
-    /// The bytes that it writes, roughly, where they may be many.
+    /// Approximate bytes to write, where they may be many.
     fn weight(&self) -> usize {
         0
     }
 
-    /// Items of one batch are applied in this order: the run's id, or nil.
+    /// Sort key within a batch: the run's id, or nil.
     fn order(&self) -> Uuid {
         Uuid::nil()
     }
@@ -77,32 +77,32 @@ pub trait Work: Send + Sync + 'static {
         None
     }
 
-    /// The scopes of state and the agents that it writes rows of, which runs of any conversation share: see
+    /// The state scopes and agents with rows that it writes. Runs of any conversation share these rows: see
     /// [`Share`].
     fn shares(&self) -> Vec<Share> {
         Vec::new()
     }
 
-    /// False for work that surely leaves agents and runners as they are.
+    /// False for work that never changes agents or runners.
     const CHANGES_AGENTS: bool = true;
 
-    /// What it is, when many of its kind can be done in few statements. It is then not applied by itself.
+    /// The batch operation of this work, if its kind has one. The writer then does not call `apply`.
     fn together(&self) -> Option<Together<'_>> {
         None
     }
 
-    /// What the caller learns, when it was done together with others.
+    /// The caller's result, built from the result of the batch operation.
     fn output_of(&self, _done: Done) -> Option<Self::Output> {
         None
     }
 
-    /// The mutations.
+    /// Applies the mutations.
     fn apply(
         &self,
         tx: &DatabaseTransaction,
     ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send;
 
-    /// The mutations, with what other items of the same transaction have read.
+    /// Applies the mutations, with reads cached by earlier items of the transaction.
     fn apply_with(
         &self,
         tx: &DatabaseTransaction,
@@ -111,8 +111,8 @@ pub trait Work: Send + Sync + 'static {
         self.apply(tx)
     }
 
-    /// True when an earlier try of this very work, which told `_told`, is committed, so that it must not
-    /// be applied again. Work that finds this out by itself needs none.
+    /// True when an earlier try with the result `_told` is committed, so a retry must not apply it again.
+    /// Idempotent work needs no check.
     fn stands(
         &self,
         _tx: &DatabaseTransaction,
@@ -122,7 +122,7 @@ pub trait Work: Send + Sync + 'static {
     }
 }
 
-/// Work that is tried again is shared, not copied.
+/// Shares work across retries without a copy.
 impl<W: Work> Work for Arc<W> {
     type Output = W::Output;
     const SAVEPOINT: bool = W::SAVEPOINT;
@@ -184,7 +184,7 @@ impl<W: Work> Work for Arc<W> {
 }
 
 impl Store {
-    /// Does `work` and returns once it is committed.
+    /// Queues `work` and returns after its commit.
     pub async fn write<W: Work>(&self, work: W) -> Result<W::Output, StoreError> {
         let (reply, answer) = oneshot::channel();
         let job = Job::new(work, Some(reply));
@@ -198,14 +198,14 @@ impl Store {
         })?
     }
 
-    /// Queues `work` and returns without waiting for its commit. For rows that nobody waits for. While
-    /// the database is away 1,024 of them are kept for when it is back; more are lost, and so are all when
-    /// the process ends before. Its `stands` must tell whether an earlier try is committed.
+    /// Queues `work` and returns before its commit, for rows without a waiting caller. During a database outage
+    /// the writer keeps 1,024 such items for retry. Further items are lost, and all of them when the process
+    /// ends. `stands` must detect an earlier commit.
     pub async fn write_later<W: Work>(&self, work: W) -> Result<(), StoreError> {
         self.writer.send(Box::new(Job::new(work, None))).await
     }
 
-    /// Writes something small, and says whether that went well.
+    /// Commits a small write; true on success.
     pub(crate) async fn prove_writing(&self) -> bool {
         let proven = self.write(Proof).await.is_ok();
         if proven {
@@ -223,7 +223,7 @@ impl Work for Proof {
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
         if tx.get_database_backend() == DbBackend::Sqlite {
-            // A number in the head of the file that is ours to choose; nothing else sets it.
+            // A header field that SQLite leaves to applications; nothing else sets it.
             tx.execute_unprepared("PRAGMA user_version = 1").await?;
         } else {
             tx.execute_unprepared("SELECT pg_current_xact_id()").await?;
@@ -232,7 +232,8 @@ impl Work for Proof {
     }
 }
 
-/// The writer and its work, to be run as one task. `silence`: see [`Store::open_for_leases`].
+/// Creates the writer handle and its future; the caller runs the future as one task. `silence`: see
+/// [`Store::open_for_leases`].
 pub(crate) fn writer(
     db: DatabaseConnection,
     inline: Option<Inline>,
@@ -253,8 +254,8 @@ pub(crate) fn writer(
     (writer, work)
 }
 
-/// For work that blocks: statements and commits that run where they are called. Its runtime is its own, too: the pool
-/// takes connections back by tasks, which would wait for busy workers of the caller's.
+/// Runs `work` on a dedicated thread, because its statements and commits block. The thread has its own runtime:
+/// the pool returns connections in tasks, which would otherwise wait for busy workers of the caller's runtime.
 async fn on_a_thread_of_its_own(work: impl Future<Output = ()> + Send + 'static) {
     let (done, ended) = oneshot::channel::<()>();
     let thread = std::thread::Builder::new().name("writer".to_owned());
@@ -262,32 +263,34 @@ async fn on_a_thread_of_its_own(work: impl Future<Output = ()> + Send + 'static)
         match Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime.block_on(work),
             Err(error) => {
-                tracing::error!(%error, "the writer has no runtime, nothing can be stored");
+                tracing::error!(%error, "writer cannot create its runtime, all writes fail; restart the gateway");
             }
         }
         drop(done);
     });
     match spawned {
         Ok(_) => drop(ended.await),
-        Err(error) => tracing::error!(%error, "the writer has no thread, nothing can be stored"),
+        Err(error) => {
+            tracing::error!(%error, "writer cannot start its thread, all writes fail; restart the gateway")
+        }
     }
 }
 
-/// Writes until the store is closed. A panic outside of all items, which have their own guard, takes what
-/// had gathered with it: who waits for that is told, and the next is written.
+/// Runs the writer until the store is closed. Items catch their own panics. A panic elsewhere drops the gathered
+/// items: their callers get an error, and the writer continues.
 async fn keep_running(commits: Commits, mut inbox: Inbox) {
     while AssertUnwindSafe(run(&commits, &mut inbox))
         .catch_unwind()
         .await
         .is_err()
     {
-        tracing::error!("the writer panicked, and goes on with what comes next");
+        tracing::error!("writer panicked and lost its batch, continuing with the next");
         meter::panicked();
     }
 }
 
 async fn run(commits: &Commits, inbox: &mut Inbox) {
-    // After a panic there may be some.
+    // A panic may leave deferred items.
     catch_up(commits, inbox).await;
     while let Some(mut gathered) = inbox.gather(commits.aside_due()).await {
         let mut batch = commits.take_kept();
@@ -305,7 +308,7 @@ async fn run(commits: &Commits, inbox: &mut Inbox) {
     }
 }
 
-/// What waits for locks is tried once more, and given up.
+/// Tries the items in the lock-wait queue once more, then fails them.
 async fn finish_aside(commits: &Commits) {
     if let Some(due) = commits.aside_due() {
         tokio::time::sleep_until(due.into()).await;
@@ -314,7 +317,7 @@ async fn finish_aside(commits: &Commits) {
     }
 }
 
-/// What is late waits for nothing that came after it but what is urgent.
+/// Deferred items commit before newer ones; only urgent items overtake them.
 async fn catch_up(commits: &Commits, inbox: &mut Inbox) {
     while commits.is_late() {
         let mut batch = commits.take_late();
@@ -323,13 +326,13 @@ async fn catch_up(commits: &Commits, inbox: &mut Inbox) {
     }
 }
 
-/// What is urgent has a transaction of its own, which hangs on nothing else; and so have events, and what takes locks.
-/// Never two that are not urgent: a lease may be renewed in between.
+/// Commits a batch. Urgent items, events and locking items each have their own transaction. At most one
+/// non-urgent transaction runs per call, so lease renewals get their turn.
 async fn commit(commits: &Commits, mut batch: Vec<Box<dyn Item>>) {
     batch.sort_by_key(|item| item.order());
     let (urgent, rest): (Vec<_>, Vec<_>) = batch.into_iter().partition(|item| item.is_urgent());
     let (next, later) = apart(commits.backend(), rest);
-    // Whoever comes behind what the database was not there for would wait for it as long again.
+    // The database is unreachable: fail the remaining items instead of a second timeout.
     if commits.together(urgent).await == Reached::No {
         commits.give_up(next.into_iter().chain(later));
     } else if commits.together(next).await == Reached::No {
@@ -339,10 +342,9 @@ async fn commit(commits: &Commits, mut batch: Vec<Box<dyn Item>>) {
     }
 }
 
-/// What goes into the next transaction, and what comes after it: events, then all that has no other place, then what
-/// takes locks.
+/// Splits a batch into the next transaction and the rest. Order: events, plain items, items with advisory locks.
 fn apart(backend: DbBackend, batch: Vec<Box<dyn Item>>) -> (Batch, Batch) {
-    // On SQLite every commit is the only one at its time.
+    // On SQLite no commits run concurrently.
     if backend == DbBackend::Sqlite {
         return (batch, Vec::new());
     }

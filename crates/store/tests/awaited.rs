@@ -1,4 +1,4 @@
-//! Questions that a live run waits for: an answer belongs to the run or is an event, never both.
+//! Questions awaited by a live run: an answer goes to the run or becomes an event, never both.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ on_both!(
     takes_no_answer_after_expiry_was_told,
 );
 
-/// Until when the questions here can be answered, in epoch milliseconds.
+/// Expiry of the questions here, in epoch milliseconds.
 const EXPIRES_AT: i64 = 9_000_000;
 
-/// A run that has asked a question. Gives the question's id, too.
+/// A run with an open question; returns the run and the question's id.
 async fn asking(bench: &Bench, event_id: &str) -> (Run, String) {
     let run_id = RunId(Uuid::now_v7());
     let mut event = bench.event(event_id, "body");
@@ -72,12 +72,12 @@ fn given(bench: &Bench, run: &Run, id: &str, answer: &str, at: i64) -> GiveAnswe
     }
 }
 
-/// Where an answer went.
+/// Destination of an answer.
 #[derive(Debug, PartialEq)]
 enum Went {
     ToRun,
     ToEvent,
-    /// The same one, or another one, was there before.
+    /// The question already had this or another answer.
     Nowhere,
 }
 
@@ -126,7 +126,7 @@ async fn gives_answers_to_the_run_or_as_events(bench: Bench) {
     let race = async |number: usize| {
         let (run, id) = asking(&bench, &format!("e-{number}")).await;
         let mut dice = Dice(0x9E37_79B9 + number as u64);
-        // Commits of one moment are one transaction: what races is some of its length apart.
+        // Spreads the writes over several batches: writes of one batch share a transaction and cannot race.
         let mut apart = || Duration::from_micros(dice.below(10_000));
         let [to_end, to_first, to_second] = [apart(), apart(), apart()];
         let ((), first, second) = tokio::join!(

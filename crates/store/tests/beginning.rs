@@ -1,4 +1,4 @@
-//! A run that is dispatched by the commit of its event, and what is seen of its conversation before.
+//! Runs dispatched by the commit of their event, and the state of their conversation before.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ on_both!(
     a_conversation_is_quiet_until_a_run_begins_and_after_it_has_ended,
 );
 
-/// An event whose run begins with it.
+/// An event with a run dispatched at ingest.
 fn beginning(bench: &Bench, id: &str, lease: Duration) -> Ingest {
     let run = RunId(Uuid::now_v7());
     let answer = id.to_owned();
@@ -55,7 +55,7 @@ async fn a_run_that_begins_with_its_event_is_dispatched_by_its_commit(bench: Ben
         .unwrap();
     assert_eq!(context.as_deref(), Some(r#"{"told":1}"#));
 
-    // Nobody else has it, neither as a run that waits nor as one whose owner is gone.
+    // No other owner gets it, neither as a created run nor by take-over.
     let created = bench.store.created_runs(None, 10).await.unwrap();
     assert!(created.is_empty(), "{created:?}");
     let taken = bench
@@ -84,7 +84,7 @@ async fn a_run_whose_owner_died_before_it_posted_is_taken_over(bench: Bench) {
         .store
         .take_over(&run, "another", Duration::from_mins(1), Leases::Lapsed);
     assert_eq!(taken.await.unwrap(), Some(2));
-    // Its old owner writes nothing more.
+    // The old owner is fenced.
     let append = bench.append(&run, 0, &["one"]);
     let written = bench.store.write(append).await.unwrap();
     assert_eq!(written, Appended::Lost);

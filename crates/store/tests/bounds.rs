@@ -1,4 +1,4 @@
-//! What the store bounds: contents that nobody names, keys of a scope, bytes of a page.
+//! Limits of the store: unnamed contents, keys of a scope, bytes of a page.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,13 +68,13 @@ fn finish(bench: &Bench, run: &Run, key: &str, chunks: u64) -> FinishUpload {
     }
 }
 
-/// What waits to be deleted has waited for long.
+/// Expires all contents to be deleted.
 async fn let_time_pass(bench: &Bench) {
     let passed = "UPDATE storage_garbage SET expires_at = expires_at - 600000";
     bench.tamper(passed).await;
 }
 
-/// Begins, writes all chunks but the last, and finishes.
+/// Uploads all chunks.
 async fn upload(bench: &Bench, finish: FinishUpload) -> Uploaded {
     if finish.last > 0 {
         let begin = BeginUpload {
@@ -126,7 +126,7 @@ async fn who_reads_a_blob_that_is_replaced_reads_it_to_its_end(bench: Bench) {
         .unwrap();
     assert_ne!(before.content_id, after.content_id);
 
-    // The old content is there until its time has come, the new one stays.
+    // The old content stays until its expiry; the new one stays after it.
     for there in [true, false] {
         if !there {
             let_time_pass(&bench).await;
@@ -149,7 +149,7 @@ async fn who_reads_a_blob_that_is_replaced_reads_it_to_its_end(bench: Bench) {
         bench.store.write(delete).await.unwrap(),
         BlobDeleted::Deleted
     );
-    // A small one is read by one query: nobody can be in the middle of it.
+    // A small content is read by one query, so no reader can be in between.
     assert_eq!(
         bench.store.read_chunk(after.content_id, 0).await.unwrap(),
         None
@@ -171,7 +171,7 @@ async fn an_upload_that_is_given_up_leaves_nothing(bench: Bench) {
         bench.store.write(begin.clone()).await.unwrap(),
         Uploaded::Written
     );
-    // What is reserved counts.
+    // Reservations count.
     let second = BeginUpload {
         content_id: Uuid::now_v7(),
         ..begin
@@ -198,7 +198,7 @@ async fn an_upload_that_is_given_up_leaves_nothing(bench: Bench) {
         bench.store.read_chunk(finish.content_id, 0).await.unwrap(),
         None
     );
-    // It comes too late, and the name points at nothing.
+    // Too late: the upload has expired and its name has no content.
     assert_eq!(bench.store.write(chunk).await.unwrap(), Uploaded::Expired);
     assert_eq!(bench.store.write(finish).await.unwrap(), Uploaded::Expired);
     assert_eq!(
@@ -227,7 +227,7 @@ async fn runs_and_agents_leave_keys_of_a_scope_to_others(bench: Bench) {
             }
         }
     };
-    // All agents of one runner write to its scope, one agent to the others.
+    // All agents of one runner share its scope; the other scopes have one agent.
     for (run, scope, keys, full) in [
         (&one, StateScope::Runner, 500, StateWritten::ShareFull),
         (&two, StateScope::Runner, 250, StateWritten::ShareFull),
@@ -237,7 +237,7 @@ async fn runs_and_agents_leave_keys_of_a_scope_to_others(bench: Bench) {
     ] {
         assert_eq!(fill(run, scope).await, (keys, full), "{scope:?}");
     }
-    // Keys that are there can be written by all.
+    // Existing keys stay writable for all.
     let mut put = bench.put(&two, "k1", Some("2"), None);
     put.access.scope = StateScope::Runner;
     assert_eq!(
@@ -265,7 +265,7 @@ async fn a_scope_that_is_full_takes_known_keys_alone(bench: Bench) {
         bench.store.write(put("k7")).await.unwrap(),
         StateWritten::Version(2)
     );
-    // As a result of the runner: the event is kept, the value is not, and the audit says so.
+    // As a result of a runner: the event is stored, the value is refused with an audit row.
     let mut append = bench.append(&run, 0, &["one"]);
     let update = |key: &str| StateUpdate {
         scope: StateScope::Conversation,
@@ -296,7 +296,7 @@ async fn a_scope_that_is_full_takes_known_keys_alone(bench: Bench) {
     let denied: Vec<_> = audit.iter().filter(|row| row.decision == "deny").collect();
     assert_eq!(denied.len(), 1);
     assert_eq!(denied[0].action, "state.updated");
-    // A key that goes makes room.
+    // A deleted key frees its slot.
     let gone = bench.put(&run, "k8", None, None);
     assert_eq!(
         bench.store.write(gone).await.unwrap(),
@@ -315,7 +315,7 @@ async fn a_page_of_events_ends_where_its_bytes_do(bench: Bench) {
         bench.store.ingest(event).await.unwrap();
     }
     let filter = EventFilter::default();
-    // Each has 10,000 bytes of envelope, and some hundred of other columns.
+    // Each has 10,000 bytes of envelope, and a few hundred in other columns.
     for (limit, bytes, expected, more) in [
         (10, usize::MAX, 5, false),
         (5, 60_000, 5, false),
@@ -340,7 +340,7 @@ async fn a_page_of_events_ends_where_its_bytes_do(bench: Bench) {
     }
 }
 
-/// Rows of an older gateway, whose columns had no bound.
+/// Rows of an older gateway without column limits.
 async fn every_column_of_a_run_counts_in_a_page(bench: Bench) {
     struct Small;
     impl PageBudget for Small {
@@ -448,7 +448,7 @@ async fn an_idempotency_key_is_kept_for_a_week(bench: Bench) {
         .await
         .unwrap();
     assert_eq!(late, stored("e-2"));
-    // The event itself stays what it is.
+    // The event itself stays unchanged.
     let again = bench
         .store
         .ingest(keyed("e-1", 1_001 + week))
@@ -462,7 +462,7 @@ async fn an_idempotency_key_is_kept_for_a_week(bench: Bench) {
     );
 }
 
-/// A call of the process `owner` at `at` that may take a second.
+/// A call of the process `owner` at `at` with a deadline of one second.
 fn begin(run: &Run, key: &str, owner: &str, at: i64) -> BeginToolCall {
     BeginToolCall {
         key_of: KeyOf::Run,
@@ -486,7 +486,7 @@ async fn a_call_of_a_tool_is_made_once_whoever_asks(bench: Bench) {
     let first = begin(&run, "k", "a", 0);
     let call_id = first.call_id;
     assert_eq!(asked(first).await, ToolCallBegun::Call);
-    // As long as it goes on, here or elsewhere.
+    // While it runs, in this process or another.
     assert_eq!(
         asked(begin(&run, "k", "a", 5_000)).await,
         refused(Decision::InProgress)
@@ -500,7 +500,7 @@ async fn a_call_of_a_tool_is_made_once_whoever_asks(bench: Bench) {
         ..begin(&run, "k", "b", 999)
     };
     assert_eq!(asked(other).await, refused(Decision::Mismatch));
-    // Who made it has gone: here nobody says that it goes on, elsewhere its time is over.
+    // The caller is gone: this process no longer runs the call, or the deadline of another process has passed.
     let gone = |owner: &str, at| BeginToolCall {
         goes_on: Arc::new(|_| false),
         ..begin(&run, "k", owner, at)
@@ -526,7 +526,7 @@ async fn a_call_of_a_tool_is_made_once_whoever_asks(bench: Bench) {
     let kept = ToolCallBegun::Kept("{\"a\":1}".to_owned());
     assert_eq!(asked(gone("b", 9_000)).await, kept);
 
-    // What only reads is called again by whoever asks, and the first one's late end is nothing to it.
+    // A read-only call is repeated by any caller, and the late end of the first one has no effect.
     let reads = |owner: &str, at| BeginToolCall {
         key: "r".to_owned(),
         effect: Some(ToolEffect::Read),
@@ -574,7 +574,7 @@ fn append(run: &Run, sequence: u64, raw: String) -> AppendResults {
     }
 }
 
-/// A run that appends its results.
+/// An async run.
 async fn deferred(bench: &Bench) -> Run {
     let run = bench.running("e").await;
     let defer = Defer {
@@ -617,7 +617,7 @@ async fn what_is_closed_takes_nothing_new_and_knows_what_it_has(bench: Bench) {
         lease: Duration::from_mins(1),
     };
     assert_eq!(bench.store.write(heartbeat).await.unwrap(), Heard::RunEnded);
-    // Whoever takes it over judges what was taken, and waits for nobody.
+    // A new owner judges the accepted results and waits for no more.
     let minute = Duration::from_mins(1);
     let left_off = bench.store.go_on(run.id, run.attempt, minute).await;
     assert_eq!(left_off.unwrap().unwrap().accepted_through, 2);
@@ -628,7 +628,7 @@ async fn what_is_closed_takes_nothing_new_and_knows_what_it_has(bench: Bench) {
     assert_eq!(close(false, epoch).await, Closed::Lost);
 }
 
-/// Else nobody could tell such a run's end, not even its runner.
+/// The runner could otherwise not end such a run.
 async fn the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken(bench: Bench) {
     let run = deferred(&bench).await;
     let append = async |sequence: u64, bytes: usize| {
@@ -639,7 +639,7 @@ async fn the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken(be
     assert_eq!(append(2, 40).await, ResultsAppended::Through(2));
     assert_eq!(append(3, 90).await, ResultsAppended::Through(3));
     assert_eq!(append(4, 2).await, ResultsAppended::Full);
-    // Sent again, because the answer was lost.
+    // A repeat after a lost reply.
     assert_eq!(append(3, 90).await, ResultsAppended::Through(3));
     let (last, results) = bench
         .store
@@ -650,7 +650,8 @@ async fn the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken(be
     assert_eq!((last, results.len(), results[0].len()), (3, 1, 90));
 }
 
-/// Makes runs and events that came one each millisecond; only the oldest failed, and is of another type.
+/// Inserts runs and events, one per millisecond. Only the oldest run failed, and only the oldest event has
+/// another type.
 async fn make_many(bench: &Bench, count: i64) {
     let frozen = match bench.database {
         Some(_) => (", agent_spec, snapshot", ", '{}', '{}'"),
@@ -702,7 +703,7 @@ async fn rare_runs_and_events_are_found_behind_cursors(bench: Bench) {
     };
     assert_eq!(looked, [15_001, 5_001]);
     assert_eq!((found.len(), found[0].created_at), (1, 1));
-    // A filter that many rows pass needs no bounded look.
+    // A filter that matches many rows fills its page.
     let filter = RunFilter {
         statuses: vec![RunStatus::Completed],
         ..RunFilter::default()
@@ -790,7 +791,7 @@ async fn shared_entries_count_denied_calls(bench: Bench) {
         is_shared,
         ..audit(id)
     };
-    // Some of them come together.
+    // Several share a batch.
     let entries = (0..50).map(|n| bench.store.audit(entry(id, n, true)));
     for queued in futures_util::future::join_all(entries).await {
         queued.unwrap();
@@ -822,7 +823,7 @@ async fn old_audit_entries_are_deleted(bench: Bench) {
         };
         bench.store.audit(entry).await.unwrap();
     }
-    // They are written when there is time.
+    // Audit rows are written asynchronously.
     for (run, count) in [(old, 2), (now, 1)] {
         while bench
             .store

@@ -1,4 +1,4 @@
-//! What budgets say beside what was reserved, settled and given back, on both databases.
+//! Budget sums compared with reservations, settlements and releases, on both databases.
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -45,11 +45,11 @@ fn of_tokens(tokens: u64) -> Amount {
     }
 }
 
-/// One run, and what budgets say of its calls.
+/// A run with its budgets.
 struct Calls {
     bench: Bench,
     run: Run,
-    /// One bounds calls and one tokens.
+    /// One limits calls, one tokens.
     lines: Vec<BudgetLine>,
 }
 
@@ -63,7 +63,7 @@ impl Calls {
         Self { bench, run, lines }
     }
 
-    /// Whether there was room.
+    /// True when the reservation succeeds.
     async fn reserve(&self, call_id: Uuid, tokens: u64) -> bool {
         let reserve = ReserveBudget {
             call_id,
@@ -98,7 +98,7 @@ impl Calls {
         self.bench.store.write(settle).await.unwrap();
     }
 
-    /// As though nobody had renewed it.
+    /// Expires the leases of reservations.
     async fn lapse(&self, calls: &str) {
         let lapse = format!("UPDATE budget_reservations SET lease_expires_at = 1 WHERE {calls}");
         self.bench.tamper(&lapse).await;
@@ -123,7 +123,7 @@ async fn sums_are_what_was_settled_and_what_is_reserved(bench: Bench) {
     let (most_calls, most_tokens) = (40, 1_000);
     let calls = Calls::new(bench, most_calls, most_tokens).await;
     let mut dice = Dice(20_261_124);
-    // What goes on: tokens that it was reserved for, and whether they still are.
+    // Open calls: reserved tokens, and true while the reservation holds.
     let mut open: BTreeMap<Uuid, (u64, bool)> = BTreeMap::new();
     let (mut settled_calls, mut settled_tokens) = (0, 0);
     let mut refused = 0;
@@ -139,7 +139,7 @@ async fn sums_are_what_was_settled_and_what_is_reserved(bench: Bench) {
             }
             (1, Some(id)) => {
                 calls.lapse(&format!("call_id = '{id}'")).await;
-                // Whoever renews in time keeps it.
+                // A renewal in time keeps the reservation.
                 let is_kept = dice.below(2) == 0 && open[&id].1;
                 if is_kept {
                     let held = calls.bench.store.hold_reservations(vec![id], HOUR);
@@ -177,7 +177,7 @@ async fn sums_are_what_was_settled_and_what_is_reserved(bench: Bench) {
 
 async fn a_call_of_which_a_part_was_given_back_counts_once_everywhere(bench: Bench) {
     let calls = Calls::new(bench, 1_000, 10_000).await;
-    // Two rows each; one transaction gives back 200.
+    // Two rows each; one transaction releases 200.
     let ids: Vec<_> = (0..101).map(|_| Uuid::now_v7()).collect();
     for id in &ids {
         assert!(calls.reserve(*id, 10).await);

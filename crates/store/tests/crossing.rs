@@ -1,4 +1,4 @@
-//! Replicas that write the same rows in one moment: a test plays the other one.
+//! Concurrent writes of two replicas to the same rows; the test acts as the second replica.
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-/// Makes a test of each function, on `PostgreSQL` alone: `SQLite` has one writer.
+/// Makes a test of each function, on `PostgreSQL` only: `SQLite` has one writer.
 macro_rules! on_postgres {
     ($($name:ident),+ $(,)?) => {
         mod postgres {
@@ -52,20 +52,20 @@ on_postgres!(
     a_server_without_a_place_is_waited_for,
 );
 
-/// Two running runs in conversations of these names, the first made run first.
+/// Two running runs in these conversations, in order of creation.
 async fn running(bench: &Bench, conversations: [&str; 2]) -> [Run; 2] {
     let [a, b] = conversations;
     [start(bench, 1, a).await, start(bench, 2, b).await]
 }
 
-/// A running run in a conversation of this name.
+/// A running run in this conversation.
 async fn start(bench: &Bench, id: u128, conversation: &str) -> Run {
     let event = bench.event(conversation, "body");
     let mut identity = event.conversation.clone().unwrap();
     conversation.clone_into(&mut identity.conversation_id);
     let event = Ingest {
         conversation: Some(identity),
-        // The later runs have the smaller keys.
+        // Later runs get smaller keys.
         new_conversation_key: Uuid::from_u128(u128::from(u64::MAX) - id),
         decide: Arc::new(move |_| Plan::Start {
             run: Box::new(new_run(RunId(Uuid::from_u128(id)))),
@@ -84,7 +84,7 @@ async fn start(bench: &Bench, id: u128, conversation: &str) -> Run {
     }
 }
 
-/// Lets the writer go once so many items wait.
+/// Releases the writer when `count` items are queued.
 async fn let_go(bench: &Bench, gate: &tokio::sync::Semaphore, count: usize) {
     while bench.store.queued_writes() < count {
         tokio::task::yield_now().await;
@@ -103,7 +103,7 @@ async fn runs_are_taken_in_one_order_whatever_is_done_to_them(bench: Bench, data
     let [first, second] = running(&bench, ["a", "bb"]).await;
     let mut other = Holder::of(&database, &hold_run(&first)).await;
     let gate = busy(&bench).await;
-    // By itself, and done with many.
+    // One single item and one batch operation.
     let put = bench.store.write(bench.put(&second, "k", Some("1"), None));
     let append = bench.store.write(bench.append(&first, 0, &["one"]));
     let crossing = async {
@@ -151,7 +151,7 @@ async fn conversations_are_taken_in_the_order_of_events(bench: Bench, database: 
     }
 }
 
-/// An event that makes this run, in the conversation of this name.
+/// An event with this plan, in this conversation.
 fn event_of(bench: &Bench, conversation: &str, event: &str, plan: Plan) -> Ingest {
     let event = bench.event(event, "body");
     let mut identity = event.conversation.clone().unwrap();
@@ -205,7 +205,7 @@ async fn runs_that_events_cancel_are_taken_in_one_order(bench: Bench, database: 
     let (first, second) = (start(&bench, 1, "bb").await, start(&bench, 2, "a").await);
     let mut other = Holder::of(&database, &hold_run(&first)).await;
     let gate = busy(&bench).await;
-    // The later run first, as its event comes.
+    // The later run first, because its event arrives first.
     let plans = [("a", 3, &second), ("bb", 4, &first)];
     let events = plans.map(|(conversation, id, run)| {
         let name = format!("after-{conversation}");
@@ -229,7 +229,7 @@ async fn runs_that_events_cancel_are_taken_in_one_order(bench: Bench, database: 
     }
 }
 
-/// Two replicas write the same keys of one scope in opposite orders, again and again.
+/// Two replicas repeatedly write the same keys of one scope in opposite orders.
 async fn what_runs_share_has_no_two_replicas_wait_for_each_other(
     bench: Bench,
     database: OwnDatabase,
@@ -262,7 +262,7 @@ async fn what_runs_share_has_no_two_replicas_wait_for_each_other(
     assert_eq!(database.deadlocks().await, 0);
 }
 
-/// Somebody who keeps one row would else have all runs of a replica lose their leases.
+/// Otherwise one locked row would cost all runs of a replica their leases.
 async fn a_run_whose_row_is_locked_keeps_no_other_from_its_renewal(
     bench: Bench,
     database: OwnDatabase,
@@ -283,7 +283,7 @@ async fn a_run_whose_row_is_locked_keeps_no_other_from_its_renewal(
     assert!(lapsed.unwrap().is_empty());
 }
 
-/// On a slow database the results of a run keep its row locked most of the time.
+/// On a slow database, results lock a run's row most of the time.
 async fn renews_leases_of_locked_rows_when_their_locks_are_free(
     bench: Bench,
     database: OwnDatabase,
@@ -301,7 +301,7 @@ async fn renews_leases_of_locked_rows_when_their_locks_are_free(
     assert_eq!((renewed.held.len(), renewed.busy.len()), (2, 0));
 }
 
-/// What comes to the locked row waits for it, in its order; everything else is written meanwhile.
+/// Writes to the locked row wait in order; other writes are committed meanwhile.
 async fn a_run_whose_row_is_locked_holds_up_no_other_writes(bench: Bench, database: OwnDatabase) {
     let [first, second] = running(&bench, ["a", "bb"]).await;
     let mut other = Holder::of(&database, &hold_run(&first)).await;
@@ -327,7 +327,7 @@ async fn a_run_whose_row_is_locked_holds_up_no_other_writes(bench: Bench, databa
     put.unwrap();
 }
 
-/// Others get on long before the first of those that wait is given up: none of them is waited for in turn.
+/// Other writes commit long before the first waiting one fails: lock waits do not add up.
 async fn many_runs_whose_rows_are_locked_hold_up_no_other_writes(
     bench: Bench,
     database: OwnDatabase,
@@ -371,7 +371,7 @@ async fn many_runs_whose_rows_are_locked_hold_up_no_other_writes(
     }
 }
 
-/// Of the same workspace, whose capacity they take together.
+/// In the same workspace, with a shared capacity.
 async fn a_conversation_that_is_locked_holds_up_no_other_events(
     bench: Bench,
     database: OwnDatabase,
@@ -466,7 +466,7 @@ async fn a_runner_that_another_endpoint_took_over_stays(bench: Bench, database: 
     assert!(bench.discover(old, None).await.is_empty());
     let taken = format!("UPDATE runners SET endpoint_id = '{new}'");
     let mut other = Holder::of(&database, &taken).await;
-    // It lists nothing any more.
+    // The endpoint lists no runner.
     let refreshing = bench.store.write(bench.discovery(old, &[]));
     let (conflicts, ()) = tokio::join!(refreshing, async {
         other.is_waited_for().await;
@@ -484,7 +484,7 @@ async fn a_runner_that_another_endpoint_took_over_stays(bench: Bench, database: 
 
 async fn a_lock_that_is_held_is_no_outage(bench: Bench, database: OwnDatabase) {
     let [run, _] = running(&bench, ["a", "bb"]).await;
-    // A transaction may be silent for a second.
+    // A transaction may be silent for one second.
     let opened = Store::open_for_leases(&bench.url(), Duration::from_secs(3)).await;
     let (store, writer) = opened.unwrap();
     let mut tasks = JoinSet::new();
@@ -499,11 +499,11 @@ async fn a_lock_that_is_held_is_no_outage(bench: Bench, database: OwnDatabase) {
     store.close().await;
 }
 
-/// Stands before a database, and once it is told to, loses the answer to the next commit with its connection.
+/// A proxy before a database. On request it drops the connection with the reply to the next commit.
 struct Between {
     url: String,
     loses: Arc<AtomicBool>,
-    /// Connections that were asked for.
+    /// Number of accepted connections.
     asked: watch::Receiver<usize>,
     _work: JoinSet<()>,
 }
@@ -590,7 +590,7 @@ async fn a_takeover_whose_answer_was_lost_is_told(bench: Bench, database: OwnDat
     store.close().await;
 }
 
-/// A replica that starts while another goes, on a server whose places are all taken.
+/// A replica that starts on a server without free connections.
 async fn a_server_without_a_place_is_waited_for(bench: Bench, database: OwnDatabase) {
     let role = format!("runnel_store_{}", Uuid::now_v7().simple());
     let mut admin = Holder::of(&database, "SELECT 1").await;
@@ -609,7 +609,7 @@ async fn a_server_without_a_place_is_waited_for(bench: Bench, database: OwnDatab
     let url = between.url.clone();
     let mut opening = JoinSet::new();
     opening.spawn(async move { Store::open(&url).await.map(drop) });
-    // Whoever asks again was refused before.
+    // A second attempt proves that the first one was refused.
     between.asked.wait_for(|asked| *asked > 1).await.unwrap();
     let more = format!("ALTER ROLE {role} CONNECTION LIMIT 20");
     admin.take(&more).await.unwrap();

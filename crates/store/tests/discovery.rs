@@ -1,4 +1,4 @@
-//! What discovery leaves in the tables, on both databases.
+//! Tables after discovery, on both databases.
 use crate::support::{Bench, on_both};
 use protocol::id::{AgentId, EndpointId};
 use store::{
@@ -109,7 +109,7 @@ async fn a_row_that_cannot_be_read_does_not_stand_in_the_others_way(bench: Bench
     let sound = bench.endpoint("sound").await;
     let tamper = format!("UPDATE runner_endpoints SET mode = 'bent' WHERE id = '{broken}'");
     bench.tamper(&tamper).await;
-    // The broken one is first in the row, and there is room for one.
+    // The unreadable row is due first, and the limit is one.
     let first = bench.store.due_endpoints(60, 1).await.unwrap();
     assert_eq!(first, []);
     let due = bench.store.due_endpoints(60, 1).await.unwrap();
@@ -172,7 +172,7 @@ async fn a_vanished_runner_stays_in_sight_of_its_agents_alone(bench: Bench) {
         .map(|one| (one.id.to_string(), one.status))
         .collect();
     assert_eq!(left, [(bound.to_owned(), RunnerStatus::Absent)]);
-    // Who is absent stays its endpoint's, and is back when it is listed again.
+    // An absent runner keeps its endpoint and returns when listed again.
     let other = bench.endpoint("other").await;
     let ids = [bound.parse().unwrap()];
     let elsewhere = bench.store.runners_elsewhere(&bench.workspace, other, &ids);
@@ -299,7 +299,7 @@ async fn an_answer_to_an_older_question_or_another_endpoint_is_dropped(bench: Be
         .write(failure(endpoint, "asked before", 19))
         .await
         .unwrap();
-    // A mark that far ahead is of a clock that was set back since.
+    // A mark that far ahead comes from a clock that was set back.
     latest.asked_at = 100_000;
     bench.store.write(latest.clone()).await.unwrap();
     let mut set_back = latest.clone();

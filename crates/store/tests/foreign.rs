@@ -1,4 +1,4 @@
-//! Databases of other programs: read in one snapshot, never written, and whole or not at all.
+//! Databases of other programs: read in one snapshot, never written, and read completely or not at all.
 
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};

@@ -1,5 +1,5 @@
-//! Random interleavings of events and endings in one conversation, against a naive model: the tables
-//! and the model admit the same, and nothing waits for ever.
+//! Random interleavings of events and run ends in one conversation, compared with a naive model: same
+//! admissions, and no run waits forever.
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -12,12 +12,12 @@ use protocol::run::RunStatus;
 use store::{Append, Appended, Facts, Ingested, Plan, Succession, occupancy};
 use uuid::Uuid;
 
-/// Interleavings of each policy, unless `RUNNEL_TEST_ROUNDS` says otherwise.
+/// Interleavings per policy; `RUNNEL_TEST_ROUNDS` overrides it.
 const ROUNDS: u64 = 100;
-/// Steps of one interleaving: two events and what may happen around them.
+/// Steps of one interleaving, with two events.
 const STEPS: u64 = 6;
 
-/// What the conversation would be if it were a list.
+/// The conversation as plain lists.
 #[derive(Default)]
 struct Model {
     active: Vec<String>,
@@ -123,7 +123,7 @@ async fn arrive(
     word
 }
 
-/// Ends the run of an event, as settling does.
+/// Ends the run of an event, with promotion.
 async fn end(bench: &Bench, conversation: &str, event: &str) {
     let run = bench.run_of(conversation, event).await.unwrap();
     let append = Append {
@@ -137,7 +137,7 @@ async fn end(bench: &Bench, conversation: &str, event: &str) {
     assert!(matches!(written, Appended::Written { .. }), "{written:?}");
 }
 
-/// Dispatches what may go; gives the events of runs that are active now, and of those that wait.
+/// Dispatches created runs; returns the events of active and of queued runs.
 async fn dispatch_all(
     bench: &Bench,
     conversation: &str,

@@ -87,7 +87,7 @@ async fn run_token_keys(bench: &Bench) -> Vec<KeyTimes> {
 
 async fn replicas_that_find_a_key_due_make_one(bench: Bench) {
     let other = match &bench.database {
-        // Another writer of the same database, as another replica has.
+        // A second writer on the same database, like another replica.
         Some(database) => Some(store::Store::open(&database.url()).await.unwrap()),
         None => None,
     };
@@ -142,7 +142,7 @@ async fn a_key_is_succeeded_forgotten_and_replaced(bench: Bench) {
     ] {
         assert_eq!(key_phases(&keys, at), phases, "{at}");
     }
-    // Whatever a replica's clock says: the database's is what counts.
+    // The database clock decides, regardless of replica clocks.
     let verify_until = async |end: &str| {
         let sql = format!("UPDATE signing_keys SET verify_until = {end} WHERE kid = 'a'");
         bench.tamper(&sql).await;
@@ -154,7 +154,7 @@ async fn a_key_is_succeeded_forgotten_and_replaced(bench: Bench) {
     bench.store.write(ForgetKeys).await.unwrap();
     assert_eq!(run_token_keys(&bench).await, keys[1..]);
 
-    // A clock that is behind does not put the new key before the old one.
+    // A slow clock does not sort the new key before the old one.
     let plan = write("d", Occasion::Asked, 2).await.unwrap();
     assert!(matches!(plan, RotationPlan::Succeed { .. }), "{plan:?}");
     let keys = run_token_keys(&bench).await;

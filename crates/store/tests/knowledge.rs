@@ -112,7 +112,7 @@ async fn index(bench: &Bench, id: &str, attempt: &str, texts: &[&str]) -> Docume
     finished.unwrap()
 }
 
-/// The texts that hold a word.
+/// Texts that contain a word.
 async fn holding(bench: &Bench, word: &str, filters: &Filters) -> Vec<String> {
     let terms = RankedQuery::parse(word).terms("scope");
     let store = &bench.store;
@@ -187,7 +187,7 @@ async fn a_document_is_seen_whole_or_not_at_all(bench: Bench) {
     assert_eq!(holding(&bench, "red", &named("en")).await.len(), 2);
     assert!(holding(&bench, "red", &named("de")).await.is_empty());
 
-    // One that is given up leaves what was there, and says why.
+    // A failed indexing keeps the previous content and records its error.
     let lost = begun(&bench, "a", "3").await;
     assert!(store.write(write(lost, 0, &["red grape"])).await.unwrap());
     let fail = FailIndexing {
@@ -256,7 +256,7 @@ async fn what_is_written_twice_stands_once(bench: Bench) {
     ));
 }
 
-/// Makes a content anew.
+/// Rebuilds a content.
 fn again_of(bench: &Bench, id: &str, content: i64) -> BeginIndexing {
     BeginIndexing {
         anew: Some(content),

@@ -1,4 +1,4 @@
-//! The store on both databases: one theme per file, what they stand on in `support`.
+//! Tests of the store on both databases: one topic per file, shared code in `support`.
 #![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
 
 mod support;

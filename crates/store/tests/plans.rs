@@ -1,4 +1,4 @@
-//! The plans that `PostgreSQL` makes of the write path's statements.
+//! `PostgreSQL` query plans of the write path.
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,13 +36,13 @@ async fn run_sql(database: &OwnDatabase, sql: &str) {
     admin.close().await.unwrap();
 }
 
-/// Scans of each growing table, and index entries that were read there. Other connections have ended.
+/// Scans of each growing table, and index entries read. Waits until other connections have ended.
 async fn reads(database: &OwnDatabase) -> BTreeMap<String, (i64, i64)> {
     database.deadlocks().await;
     counted(database).await
 }
 
-/// The same as far as the server has counted by now.
+/// The same, as counted by the server so far.
 async fn counted(database: &OwnDatabase) -> BTreeMap<String, (i64, i64)> {
     let mut admin = connected(database).await;
     let sql = "SELECT t.relname, t.seq_scan, (SELECT CAST(COALESCE(SUM(i.idx_tup_read), 0) AS BIGINT) \
@@ -58,7 +58,7 @@ async fn counted(database: &OwnDatabase) -> BTreeMap<String, (i64, i64)> {
     read
 }
 
-/// Does all of it in one batch.
+/// Runs all work in one batch.
 async fn together<T>(
     bench: &Bench,
     work: impl IntoIterator<Item = impl Future<Output = T>>,
@@ -87,7 +87,7 @@ fn ids(count: usize) -> Vec<RunId> {
     (0..count).map(|_| RunId(Uuid::now_v7())).collect()
 }
 
-/// Runs that begin, say something and end, with one behind each that cancels it.
+/// Creates runs with events and an end, each with a queued successor that cancels it.
 async fn live(bench: &Bench, count: usize) {
     let (first, second) = (ids(count), ids(count));
     let answer = String::new;
@@ -183,7 +183,7 @@ async fn close(bench: Bench) {
     drop(bench);
 }
 
-/// The id of the run with this number.
+/// Id of the run with this number.
 const RUN: &str = "'00000000-0000-7000-8000-' || (100000000000 + i)";
 
 fn fill(rows: i64) -> String {
@@ -209,7 +209,7 @@ fn fill(rows: i64) -> String {
     )
 }
 
-/// Has every statement run by its generic plan, and looks at what the tables counted.
+/// Runs all statements with generic plans and checks the statistics of the tables.
 #[tokio::test]
 async fn generic_plans_of_writes_scan_no_table() {
     let Some(database) = create_database().await else {
@@ -220,7 +220,7 @@ async fn generic_plans_of_writes_scan_no_table() {
     let generic = format!("ALTER DATABASE {name} SET plan_cache_mode = force_generic_plan");
     run_sql(&database, &generic).await;
     close(open(&database).await).await;
-    // Autovacuum runs when it likes. Between two writes it changes the statistics of a small table, and with them the plans.
+    // Autovacuum could change the statistics of a small table between two writes, and with them the plans.
     let leave_alone =
         GROWING.map(|table| format!("ALTER TABLE {table} SET (autovacuum_enabled = off)"));
     run_sql(&database, &leave_alone.join("; ")).await;
@@ -243,9 +243,9 @@ async fn generic_plans_of_writes_scan_no_table() {
     database.drop().await;
 }
 
-/// Sessions make their plans on empty tables, keep them, and read few index entries when the tables have grown.
+/// Sessions cache plans of empty tables, and still read few index entries after the tables grow.
 async fn grown_under_plans_of_empty_tables(database: &OwnDatabase) {
-    // The server may count what was read on the small tables after the fill.
+    // The server may count reads of the small tables after the fill.
     const MOST: i64 = 10 * LARGE;
     let bench = open(database).await;
     widths(&bench).await;
@@ -261,7 +261,7 @@ async fn grown_under_plans_of_empty_tables(database: &OwnDatabase) {
     }
 }
 
-/// Filters that let nothing through, in a table much larger than what one request looks at.
+/// Filters without matches, in a table much larger than the scan limit of a request.
 #[tokio::test]
 async fn lists_with_filters_read_a_bounded_number_of_rows() {
     const ROWS: i64 = 80_000;
@@ -325,7 +325,7 @@ async fn lists_with_filters_read_a_bounded_number_of_rows() {
     database.drop().await;
 }
 
-/// A list as one text is estimated badly, and plans of it scan. An index of words is made of such a text.
+/// Lists encoded in one text get bad estimates, and their plans scan. Only full-text indexes use such texts.
 #[test]
 fn no_statement_compares_with_a_list_in_a_text() {
     fn walk(directory: &Path, found: &mut Vec<String>) {

@@ -22,7 +22,7 @@ on_both!(
     a_page_has_few_items_where_they_are_large,
 );
 
-// --- a bench that talks ---
+// --- helpers for messages ---
 
 fn conversation(name: &str) -> FrozenConversation {
     FrozenConversation {
@@ -93,9 +93,9 @@ async fn found(store: &Store, key: &str, wanted: &HistoryMatch) -> Vec<i64> {
     found.iter().map(|item| item.seq).collect()
 }
 
-// --- the model: a text as one string, a search as `contains` ---
+// --- the model: a text is one string, a search is `contains` ---
 
-/// What texts are made of: how it is written, how it reads, and whether it is a word.
+/// Parts of texts: written form, normalized form, and true for words.
 const ATOMS: [(&str, &str, bool); 22] = [
     ("hello", "hello", true),
     ("Hello", "hello", true),
@@ -122,7 +122,7 @@ const ATOMS: [(&str, &str, bool); 22] = [
 ];
 const GAPS: [&str; 8] = ["", "", "", " ", " ", ", ", "。", "…\n"];
 
-/// Numbers that are the same in every run of the test.
+/// Deterministic random numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -137,7 +137,7 @@ impl Numbers {
     }
 }
 
-/// A text and how the model reads it: `<word>`, `sign]`, and `/` where something parts two signs.
+/// A text and its model form: `<word>`, `sign]`, and `/` where a separator splits two signs.
 #[derive(Clone, Debug, Default)]
 struct Text {
     written: String,
@@ -170,7 +170,7 @@ impl Text {
         text
     }
 
-    /// Ways to read a quoted phrase: what parts its signs may part them in the text, or not.
+    /// Model forms of a quoted phrase: separators between its signs are optional in the text.
     fn readings(&self) -> Vec<String> {
         let parts: Vec<&str> = self.read.split('/').collect();
         let mut readings = vec![String::new()];
@@ -187,7 +187,7 @@ impl Text {
     }
 }
 
-/// A query and its phrases, each as all ways to read it.
+/// A query and its phrases, each with all model forms.
 fn random_query(numbers: &mut Numbers) -> (String, Vec<Vec<String>>) {
     let (mut written, mut phrases) = (Vec::new(), Vec::new());
     for _ in 0..=numbers.below(3) {
@@ -299,7 +299,7 @@ async fn an_event_that_fails_leaves_the_index_of_its_batch_sound(bench: Bench) {
         let text = format!("word number{number}");
         let mut message = message(&text);
         if number % 8 == 5 {
-            // Its id is taken: the whole event is taken back, in the middle of a commit.
+            // Its id is taken, so the whole event is rolled back within a commit.
             message.id = taken.id;
         }
         bench.store.ingest(saying(&bench, "a", message))

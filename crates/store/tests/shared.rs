@@ -1,4 +1,4 @@
-//! Parts that runs share are stored once and read back whole.
+//! Shared parts of runs are stored once and restored completely.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -26,7 +26,7 @@ on_both!(
     retention_deletes_parts_without_runs,
 );
 
-/// An agent with so many tools.
+/// An agent with `count` tools.
 struct Agent {
     granted: Granted,
     spec: AgentSpec,
@@ -85,7 +85,7 @@ impl Agent {
         SharedParts::of(texts.chain([self.spec_json.clone()]))
     }
 
-    /// An event whose run is dispatched with it, and the run's snapshot and context.
+    /// An event with a run dispatched at ingest, and the run's snapshot and context.
     fn event(&self, bench: &Bench, n: usize, shared: &SharedParts) -> (Ingest, NewRun, String) {
         let envelope: EventEnvelope = serde_json::from_value(json!({
             "event_type": "message.received", "bot_id": "b",
@@ -169,7 +169,7 @@ impl Agent {
     }
 }
 
-/// Makes a run of 11 events, and gives it with its context.
+/// Creates a run of 11 events; returns it with its context.
 async fn short_run(
     bench: &Bench,
     agent: &Agent,
@@ -213,7 +213,7 @@ async fn texts_with_shared_parts_are_read_whole(bench: Bench) {
     for n in 0..3 {
         runs.push(short_run(&bench, &agent, n, &agent.shared()).await);
     }
-    // Nothing of these is stored apart, as of runs of an older gateway.
+    // Without shared parts, like runs of an older gateway.
     runs.push(short_run(&bench, &agent, 3, &SharedParts::default()).await);
     for (run, context) in &runs {
         let snapshot = bench.store.find_snapshot(run.id).await.unwrap().unwrap();
@@ -248,7 +248,7 @@ async fn texts_with_shared_parts_are_read_whole(bench: Bench) {
     other.close().await;
 }
 
-/// Takes so many bytes, then refuses.
+/// Grants a number of bytes, then refuses.
 struct Room(AtomicUsize);
 
 impl PageBudget for Room {
@@ -266,11 +266,11 @@ impl PageBudget for Room {
 async fn parts_of_contexts_count_before_they_are_read(bench: Bench) {
     let agent = Agent::with_tools(20);
     let (run, context) = short_run(&bench, &agent, 0, &agent.shared()).await;
-    // A gateway that has no part in memory.
+    // A gateway with an empty part cache.
     let (other, writer) = store::Store::open(&bench.url()).await.unwrap();
     let mut writing = tokio::task::JoinSet::new();
     writing.spawn(writer);
-    // What cannot be read would be another error.
+    // Reading a tampered part would be another error.
     let shared = "UPDATE shared_parts SET text = 'x' || substr(text, 2)";
     bench.tamper(shared).await;
     let row = count(
@@ -302,7 +302,7 @@ async fn retention_deletes_parts_without_runs(bench: Bench) {
     assert_eq!(bench.store.sweep_shared_parts().await.unwrap(), 0, "in use");
     assert_eq!(bench.store.prune_runs(Duration::ZERO).await.unwrap(), 1);
     if let Some(database) = &bench.database {
-        // Another replica begins a run that names the part.
+        // Another replica creates a run that uses the part.
         let hold = "SELECT 1 FROM shared_parts FOR KEY SHARE";
         let holder = Holder::of(database, hold).await;
         assert_eq!(bench.store.sweep_shared_parts().await.unwrap(), 0, "held");
@@ -313,7 +313,7 @@ async fn retention_deletes_parts_without_runs(bench: Bench) {
     // The run stays, with its authorization.
     let snapshot = bench.store.find_snapshot(run.id).await.unwrap().unwrap();
     assert_eq!(sha256_hex(snapshot.as_bytes()), run.snapshot_sha256);
-    // A later run brings the part again.
+    // A later run inserts the part again.
     let (again, context) = short_run(&bench, &agent, 2, &agent.shared()).await;
     let told = bench
         .store
@@ -323,7 +323,7 @@ async fn retention_deletes_parts_without_runs(bench: Bench) {
     assert_eq!(told, Some(context));
 }
 
-/// Bytes by which the database grows with a run.
+/// Database growth in bytes per run.
 async fn bytes_of_a_run(agent: &Agent, shared: &SharedParts) -> i64 {
     const RUNS: i64 = 200;
     let bench = Bench::fast().await;

@@ -20,7 +20,7 @@ use store::{
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-/// Written, and nobody waits.
+/// Written, without a promoted run.
 const WRITTEN: Appended = Appended::Written { next: Vec::new() };
 
 on_both!(
@@ -305,7 +305,7 @@ async fn a_version_of_state_never_comes_again_with_another_value(bench: Bench) {
     put("other", None, None).await.unwrap();
     let written = put("k", Some("3"), None).await.unwrap();
     assert_eq!(written, StateWritten::Version(3));
-    // Who read one of before is told.
+    // Stale versions are refused.
     for read in [1, 2] {
         let refused = put("k", Some("4"), Some(read)).await.unwrap();
         assert_eq!(refused, StateWritten::Mismatch(3));
@@ -346,7 +346,7 @@ async fn a_state_write_names_its_version_and_needs_a_live_run(bench: Bench) {
         .map(|e| (e.key.as_str(), e.value.as_str(), e.version))
         .collect();
     assert_eq!(found, [("k/1", "2", 2), ("k/2", "true", 1)]);
-    // What does not fit is left out, and nothing that comes behind it.
+    // A value that does not fit is skipped, and later ones are included.
     let long = bench.put(&run, "k/0", Some("[1,2,3,4]"), None);
     bench.store.write(long).await.unwrap();
     for (limit, bytes, expected) in [(10, 6, vec!["k/1", "k/2"]), (2, 1000, vec!["k/0", "k/1"])] {
@@ -425,7 +425,7 @@ fn terminal(status: RunStatus, transcript: Vec<TranscriptWrite>) -> Terminal {
     }
 }
 
-/// Also where the owner of the run has not heard of it.
+/// Also when the run's owner has not seen the cancel.
 async fn accepted_cancels_decide_the_status(bench: Bench) {
     let rejected = || Rejection::new(Reason::InvalidPayload, None, b"x", "it is nothing");
     for (event, reason, rejections) in [
@@ -494,7 +494,7 @@ async fn messages_of_a_run_stand_in_order(bench: Bench) {
     }
 }
 
-/// Two tasks of one process may want the run of one moment: one to call its runner, one because it has waited too long.
+/// Two tasks of one process may take the run concurrently: one to call its runner, one after a queue timeout.
 async fn who_took_a_run_to_end_it_has_not_taken_it_to_go_on(bench: Bench) {
     let run = bench.created("e").await;
     let ends = dispatch(&run);
@@ -530,7 +530,7 @@ async fn an_expired_run_is_taken_over_by_one(bench: Bench) {
     let foreign = bench.store.take_over(&run, "o", minute, Leases::Own);
     assert_eq!(foreign.await.unwrap(), None, "its lease is another's");
     hold(Duration::ZERO).await.unwrap();
-    // By the database's clock, whose milliseconds may not have moved yet.
+    // By the database clock, whose millisecond may not have changed yet.
     let lapsed = async {
         let store = &bench.store;
         while (store.expired_runs("me", Leases::Lapsed, 10).await.unwrap()).is_empty() {
@@ -566,7 +566,7 @@ async fn a_bad_item_does_not_take_its_batch_with_it(bench: Bench) {
         bench.running("e-2").await,
         bench.running("e-3").await,
     ];
-    // The second one breaks a unique key inside the shared transaction.
+    // The second item violates a unique key inside the shared transaction.
     let doubled = vec![audit(Uuid::nil()), audit(Uuid::nil())];
     let writes = runs.iter().enumerate().map(|(index, run)| {
         let audits = if index == 1 {
@@ -610,7 +610,7 @@ async fn what_is_deleted_together_is_bounded_by_its_bytes(bench: Bench) {
     for expected in [1, 3, 0] {
         assert_eq!(bench.store.prune_runs(age).await.unwrap(), expected);
     }
-    // What is small is bounded by its number: it would be read to be measured.
+    // Small runs are limited by their number of events, because measuring would read them.
     for n in 5..8 {
         let run = bench.running(&format!("e-{n}")).await;
         let id = run.id;
@@ -717,8 +717,8 @@ async fn keep_what_is_frozen(url: &str, create: &str) {
     db.close().await.unwrap();
 }
 
-/// While an event waits for its conversation, another gateway may store it: the run that it would be refused for is
-/// its own.
+/// Another gateway may store an event while this one waits for its conversation. The run that causes the refusal
+/// is then its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_event_that_another_gateway_stores_meanwhile_is_not_refused() {
     let Some(bench) = Bench::postgres().await else {
@@ -727,7 +727,7 @@ async fn an_event_that_another_gateway_stores_meanwhile_is_not_refused() {
     let (other, work) = Store::open(&bench.url()).await.unwrap();
     let mut writing = JoinSet::new();
     writing.spawn(work);
-    // Without a conversation, so that nobody here waits for anybody.
+    // Without a conversation, so neither gateway waits for a lock.
     let first = Ingest {
         conversation: None,
         ..bench.event("e-1", "body")
@@ -736,7 +736,7 @@ async fn an_event_that_another_gateway_stores_meanwhile_is_not_refused() {
     let runtime = tokio::runtime::Handle::current();
     let asked = AtomicU32::new(0);
     second.decide = Arc::new(move |_| {
-        // Asked together with others, then by itself, when it was looked for a second time.
+        // Called in the batch first, then for the single item after its second lookup.
         if asked.fetch_add(1, Ordering::Relaxed) == 0 {
             return Plan::Refuse;
         }
@@ -751,7 +751,7 @@ async fn an_event_that_another_gateway_stores_meanwhile_is_not_refused() {
     bench.database.clone().unwrap().drop().await;
 }
 
-/// Dispatching twice under one epoch is how two replicas would both post a run.
+/// Two dispatches in one epoch would let two replicas POST the same run.
 #[tokio::test]
 async fn a_created_run_is_dispatched_by_one() {
     let bench = Bench::sqlite().await;

@@ -1,4 +1,4 @@
-//! A store on a database of its own, and rows to begin with.
+//! Test fixtures: a store on its own database, and initial rows.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-/// The agent of every run here.
+/// The agent of all test runs.
 pub(crate) const AGENT: AgentId = AgentId(Uuid::nil());
 
 /// Makes a test of each function, once per database.
@@ -78,7 +78,7 @@ impl OwnDatabase {
         format!("{server}/{}", self.name)
     }
 
-    /// How often it had to choose who gives way, once nobody else is connected: it counts when connections end.
+    /// Number of deadlocks. Waits until all connections have ended, because the server counts then.
     pub(crate) async fn deadlocks(&self) -> i64 {
         let mut admin = PgConnection::connect(&self.server).await.unwrap();
         let mut ask = async |sql: &str| -> i64 {
@@ -98,7 +98,7 @@ impl OwnDatabase {
     }
 }
 
-/// `None`, loudly, without a server.
+/// `None` without a server, with a message.
 pub(crate) async fn create_database() -> Option<OwnDatabase> {
     let Some(server) = variable("RUNNEL_TEST_POSTGRES_URL") else {
         let demanded = variable("RUNNEL_TEST_REQUIRE").unwrap_or_default();
@@ -119,7 +119,7 @@ pub(crate) async fn create_database() -> Option<OwnDatabase> {
     Some(OwnDatabase { server, name })
 }
 
-/// xorshift: numbers that are the same in every run of a test.
+/// xorshift: deterministic random numbers.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -131,7 +131,7 @@ impl Dice {
     }
 }
 
-/// Keeps the writer busy until it is let go: what is written meanwhile comes together.
+/// Blocks the writer until released, so that later writes share a batch.
 struct Gate {
     has_come: Arc<Semaphore>,
     may_go: Arc<Semaphore>,
@@ -147,7 +147,7 @@ impl Work for Gate {
     }
 }
 
-/// A writer that is busy, and what lets it go. What waits from here on is of its next batch.
+/// Blocks the writer; the semaphore releases it. Writes from now on share the next batch.
 pub(crate) async fn busy(bench: &Bench) -> Arc<Semaphore> {
     let [has_come, may_go] = [0, 0].map(|permits| Arc::new(Semaphore::new(permits)));
     let gate = Gate {
@@ -159,11 +159,11 @@ pub(crate) async fn busy(bench: &Bench) -> Arc<Semaphore> {
     may_go
 }
 
-/// Another replica, which holds rows of the database.
+/// Another replica that holds row locks.
 pub(crate) struct Holder(PgConnection);
 
 impl Holder {
-    /// Begins a transaction that holds what these statements lock.
+    /// Begins a transaction that holds the locks of `sql`.
     pub(crate) async fn of(database: &OwnDatabase, sql: &str) -> Self {
         let mut holder = Self(PgConnection::connect(&database.url()).await.unwrap());
         holder.take("BEGIN").await.unwrap();
@@ -176,9 +176,9 @@ impl Holder {
         sqlx::raw_sql(sql).execute(&mut self.0).await.map(drop)
     }
 
-    /// Until somebody waits for what is held.
+    /// Waits until a session is blocked by this one.
     pub(crate) async fn is_waited_for(&mut self) {
-        // Not by `pg_stat_activity`: in a transaction it shows those who were connected when it was first asked.
+        // Not `pg_stat_activity`, which shows a snapshot per transaction.
         let waiting = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted \
             AND pg_backend_pid() = ANY (pg_blocking_pids(pid))";
         let mut count = 0_i64;
@@ -212,7 +212,7 @@ pub(crate) fn audit(id: Uuid) -> AuditEntry {
     }
 }
 
-/// A file of its own below the build's directory for tests.
+/// A new file in the test directory of the build.
 pub(crate) fn sqlite_url() -> String {
     format!(
         "sqlite://{}/store-{}.db",
@@ -242,7 +242,7 @@ impl Bench {
         bench
     }
 
-    /// On a file in memory, where there is such a place: for tests that are long and not about disks.
+    /// On a file in memory where possible, for long tests without disk requirements.
     pub(crate) async fn fast() -> Self {
         let memory = std::path::Path::new("/dev/shm");
         let directory = if memory.is_dir() {
@@ -256,7 +256,7 @@ impl Bench {
         bench
     }
 
-    /// `None`, loudly, without a server.
+    /// `None` without a server, with a message.
     pub(crate) async fn postgres() -> Option<Self> {
         let database = create_database().await?;
         let url = database.url();
@@ -270,7 +270,7 @@ impl Bench {
         }
     }
 
-    /// Does what no gateway does.
+    /// Executes SQL that no gateway issues.
     pub(crate) async fn tamper(&self, sql: &str) {
         let url = self.url();
         let database = sea_orm::Database::connect(url).await.unwrap();
@@ -280,7 +280,7 @@ impl Bench {
         database.close().await.unwrap();
     }
 
-    /// An event whose run is always wanted; its answer is its id.
+    /// An event that always starts a run; its answer is its id.
     pub(crate) fn event(&self, id: &str, body: &str) -> Ingest {
         let answer = id.to_owned();
         let run_id = RunId(Uuid::now_v7());
@@ -327,7 +327,7 @@ impl Bench {
         runs.remove(0)
     }
 
-    /// A run that was just dispatched.
+    /// A newly dispatched run.
     pub(crate) async fn running(&self, event_id: &str) -> Run {
         let created = self.created(event_id).await;
         match self.store.write(dispatch(&created)).await.unwrap() {
@@ -336,7 +336,7 @@ impl Bench {
         }
     }
 
-    /// A run that nobody has dispatched yet.
+    /// A run before its dispatch.
     pub(crate) async fn created(&self, event_id: &str) -> Run {
         self.store
             .ingest(self.event(event_id, "body"))
@@ -371,7 +371,7 @@ impl Bench {
         }
     }
 
-    /// An ending without words.
+    /// An end without messages.
     #[expect(clippy::unused_self, reason = "reads like the rest of the bench")]
     pub(crate) fn terminal(&self, succession: Option<Succession>) -> Terminal {
         Terminal {
@@ -405,7 +405,7 @@ impl Bench {
         runs.into_iter().find(|run| run.event_id == event_id)
     }
 
-    /// Ends a run whose newest event is `last`.
+    /// Ends a run with `last` as its newest event.
     pub(crate) async fn end(&self, run: &Run, last: u64) {
         let append = Append {
             terminal: Some(self.terminal(None)),
@@ -481,7 +481,7 @@ impl Bench {
         self.store.write(save).await.unwrap()
     }
 
-    /// An answer that lists these runners with these manifests.
+    /// A discovery with these runners and manifests.
     pub(crate) fn discovery(
         &self,
         endpoint_id: EndpointId,
@@ -550,7 +550,7 @@ pub(crate) fn dispatch(run: &Run) -> Dispatch {
         run: run.clone(),
         attempt: 1,
         owner: "me".to_owned(),
-        // Over at once.
+        // Expires at once.
         lease: Duration::ZERO,
         context: serde_json::value::RawValue::NULL.to_owned().into(),
         shared: SharedParts::default(),

@@ -1,4 +1,4 @@
-//! What comes together is written in few statements: each of it fares as if it had come alone.
+//! Batch operations: each item has the same result as if applied singly.
 use std::sync::Arc;
 
 use crate::support::{Bench, busy, dispatch, on_both};
@@ -16,7 +16,7 @@ on_both!(
     runs_go_through_their_life_together,
 );
 
-/// Does all of it in one batch.
+/// Runs all work in one batch.
 async fn together<T>(
     bench: &Bench,
     work: impl IntoIterator<Item = impl Future<Output = T>>,
@@ -119,7 +119,7 @@ async fn a_refusal_among_many_costs_the_others_nothing(bench: Bench) {
         .map(|taken| taken.unwrap() == Ingested::Refused);
     assert_eq!(refused.collect::<Vec<_>>(), [false, true, false]);
     assert_eq!(runs(&bench).await.len(), 2);
-    // Nothing is left of it, its conversation neither.
+    // The refused event leaves no rows, not even its conversation.
     bench.store.ingest(take("e-2")).await.unwrap();
     let run = bench.run_of("e-2", "e-2").await.unwrap();
     let inputs = bench.store.find_run_inputs(&run).await.unwrap().unwrap();
@@ -179,7 +179,7 @@ async fn runs_go_through_their_life_together(bench: Bench) {
     for written in together(&bench, written).await {
         assert_eq!(written.unwrap(), Appended::Written { next: Vec::new() });
     }
-    // One of them is somebody else's by now.
+    // One of them has another owner.
     let stale = running[3].id;
     let ends = running.iter().map(|run| {
         let content = Some(format!("hello {}", run.event_id));

@@ -1,4 +1,4 @@
-//! The writer: what passes what, and what survives what.
+//! The writer: order of items, and recovery from failures.
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -90,7 +90,7 @@ async fn a_panic_outside_of_all_items_costs_its_batch_and_not_the_writer(bench: 
     assert_eq!(log.lock().unwrap().len(), 1);
 }
 
-/// Fails so often as the database would that is away.
+/// Fails `times` times like a lost database.
 struct Failing {
     times: AtomicUsize,
     log: Log,
@@ -127,14 +127,14 @@ async fn what_nobody_waits_for_is_kept_while_the_database_is_away(bench: Bench) 
     assert_eq!(done.iter().filter(|entry| **entry == "failing").count(), 1);
 }
 
-/// Takes as long as on a slow database.
+/// As slow as on a slow database.
 struct Slow(Log);
 
 impl Work for Slow {
     type Output = ();
 
     async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        // Not a wait for anything: the time it takes is what the test is about.
+        // Simulates a slow statement; the duration is what is tested.
         tokio::time::sleep(Duration::from_millis(300)).await;
         self.0.lock().unwrap().push("slow");
         Ok(())
@@ -142,7 +142,7 @@ impl Work for Slow {
 }
 
 async fn what_takes_too_long_together_is_done_one_after_the_other(bench: Bench) {
-    // A transaction has a second.
+    // A transaction may be silent for one second.
     let opened = Store::open_for_leases(&bench.url(), Duration::from_secs(3)).await;
     let (store, writer) = opened.unwrap();
     let mut tasks = JoinSet::new();
@@ -166,7 +166,7 @@ async fn what_takes_too_long_together_is_done_one_after_the_other(bench: Bench) 
     assert!(passed < 6, "a lease is renewed in between: {log:?}");
 }
 
-/// Takes its batch with it, each time.
+/// Fails its batch each time.
 struct Poison;
 
 impl Work for Poison {
@@ -178,13 +178,13 @@ impl Work for Poison {
 }
 
 async fn what_is_done_one_by_one_lets_leases_pass(bench: Bench) {
-    // One by one there is a sixth of a second.
+    // The limit for single items is a sixth of a second.
     let opened = Store::open_for_leases(&bench.url(), Duration::from_secs(3)).await;
     let (store, writer) = opened.unwrap();
     let mut tasks = JoinSet::new();
     tasks.spawn(writer);
     let log = Log::default();
-    // First each time, so that no batch of them is written as a whole.
+    // First in each batch, so every batch fails.
     let poison = (0..3).map(|_| store.write(Poison));
     let slow = (0..5).map(|_| store.write(Slow(log.clone())));
     let urgent = async {
@@ -203,7 +203,7 @@ async fn what_is_done_one_by_one_lets_leases_pass(bench: Bench) {
     assert!(passed < 3, "a lease is renewed in between: {log:?}");
 }
 
-/// Notes its transaction. One of them is the loser of a deadlock the first time.
+/// Records its transaction. One of them loses a deadlock on its first try.
 struct Losing {
     has_lost: AtomicUsize,
     transactions: Arc<Mutex<Vec<i64>>>,
@@ -257,7 +257,7 @@ async fn what_lost_against_another_writer_is_done_together_once_more(bench: Benc
 async fn what_comes_with_an_event_does_not_hold_its_locks(bench: Bench) {
     let gate = busy(&bench).await;
     let event = Ingest {
-        // Few places: replicas take turns.
+        // A low limit, so replicas lock the capacity.
         most_runs: Some(4),
         ..bench.event("e-1", "body")
     };
@@ -274,7 +274,7 @@ async fn what_comes_with_an_event_does_not_hold_its_locks(bench: Bench) {
     gate.add_permits(1);
 }
 
-/// Has a lease to be renewed come while it is done.
+/// Queues a lease renewal during its transaction.
 struct Overtaken(Log, Store);
 
 impl Work for Overtaken {
@@ -312,7 +312,7 @@ async fn what_takes_locks_lets_leases_pass(bench: Bench) {
     while log.lock().unwrap().len() < 3 {
         tokio::task::yield_now().await;
     }
-    // SQLite has one writer, and no locks: all is one transaction there.
+    // SQLite has one writer and no locks: one transaction for all.
     let wanted = if bench.database.is_some() {
         ["usual", "urgent", "locking"]
     } else {

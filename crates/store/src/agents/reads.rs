@@ -1,4 +1,4 @@
-//! Reading agents.
+//! Agent queries.
 
 use protocol::admin::AgentSpec;
 use protocol::id::{AgentId, RunnerId, WorkspaceId};
@@ -45,7 +45,7 @@ impl Store {
         found.try_map(agent_record)
     }
 
-    /// The enabled agents of a configuration that are not among `names`, by name.
+    /// Enabled agents of the config file other than `names`, by name.
     pub async fn agents_beside(
         &self,
         workspace: &WorkspaceId,
@@ -62,7 +62,7 @@ impl Store {
         Ok(beside.into_tuple().all(&self.readers).await?)
     }
 
-    /// The agents of these names that were made over the API.
+    /// Enabled agents with these names that were created over the API.
     pub async fn agents_of_api(
         &self,
         workspace: &WorkspaceId,
@@ -79,7 +79,7 @@ impl Store {
         Ok(made.into_tuple().all(&self.readers).await?)
     }
 
-    /// Whether this agent stands as an earlier start has entered it.
+    /// True when an earlier start stored the same agent from the config file.
     pub async fn is_configured(
         &self,
         workspace: &WorkspaceId,
@@ -93,7 +93,7 @@ impl Store {
         Ok(row.is_some_and(|row| is_unchanged(&row, &columns(spec, &[]))))
     }
 
-    /// The agents that are bound to one of these runners, by name.
+    /// Agents bound to one of these runners, by name.
     pub async fn agents_of_runners(
         &self,
         workspace: &WorkspaceId,

@@ -1,4 +1,4 @@
-//! Uploads of clients: bound to the first event that names them.
+//! Binding of client uploads to the first event that names them.
 
 use protocol::id::WorkspaceId;
 use sea_orm::sea_query::{Expr, ExprTrait};
@@ -11,7 +11,7 @@ use crate::entity::artifacts;
 use crate::error::StoreError;
 use crate::writer::Work;
 
-/// Binds an artifact that an event names, when a client uploaded it.
+/// Binds a client's artifact to an event that names it.
 #[derive(Clone, Debug)]
 pub struct BindArtifact {
     pub workspace: WorkspaceId,
@@ -22,13 +22,13 @@ pub struct BindArtifact {
 /// The result of [`BindArtifact`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// It belongs to the event, since now or before.
+    /// Bound to the event, now or before.
     Bound(Box<ArtifactRecord>),
-    /// No client uploaded it: it stays with its run or event.
+    /// Not uploaded by a client: it stays with its run or event.
     NotUploaded,
-    /// It belongs to another event.
+    /// Bound to another event.
     Taken,
-    /// The workspace has no such artifact, or it has expired.
+    /// Missing in the workspace, or expired.
     Absent,
 }
 
@@ -65,7 +65,7 @@ impl Work for BindArtifact {
     }
 }
 
-/// Frees an upload whose event was not stored.
+/// Unbinds an upload from an event that was not stored.
 #[derive(Clone, Debug)]
 pub struct UnbindArtifact {
     pub id: Uuid,

@@ -1,4 +1,4 @@
-//! Who has had an event, and with it what came with the event.
+//! Access to the artifacts of an event through its runs.
 
 use domain::run::Run;
 use sea_orm::sea_query::{Expr, ExprTrait, Query};
@@ -9,17 +9,18 @@ use crate::entity::{runs, steering_items};
 use crate::error::StoreError;
 use crate::steering::PULLED;
 
-/// Which runs of a conversation share what came with their events.
+/// Scope of runs in a conversation that share the artifacts of their events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharers {
-    /// Those of one runner.
+    /// All runs of one runner.
     Runner,
-    /// Those of one agent.
+    /// All runs of one agent.
     Agent,
 }
 
 impl Store {
-    /// Whether a run, or one of its runner or agent in its conversation, was made for an event or has pulled it.
+    /// True when the run, or another one in the sharing scope of its conversation, was created for the event or
+    /// has pulled it.
     pub async fn has_had_event(
         &self,
         run: &Run,
@@ -29,7 +30,7 @@ impl Store {
         let Some(key) = &run.conversation_key else {
             return Ok(run.event_id == event_id);
         };
-        // Asked of each run: a list of the pulls of the event would be looked for in those of all workspaces.
+        // A subquery per run: a list of the event's pulls would search all workspaces.
         let of_run = (steering_items::Entity, steering_items::Column::RunId);
         let pulled = Query::select()
             .expr(Expr::val(1))

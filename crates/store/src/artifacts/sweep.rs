@@ -1,4 +1,4 @@
-//! Artifacts that have had their time: claimed, their bytes deleted, then forgotten.
+//! Expired artifacts: claimed, their bytes deleted, then their rows.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use crate::error::{StoreError, parsed};
 use crate::retention::left_to_us;
 use crate::writer::Work;
 
-/// Artifacts of one look.
+/// Maximum artifacts per sweep.
 const SWEEP: u64 = 16;
-/// Whoever claimed one and has not forgotten it after this time has failed: the next may.
+/// Lease of a claim; afterwards another process may claim it.
 const CLAIM: Duration = Duration::from_mins(5);
 
-/// An artifact whose bytes shall go.
+/// An expired artifact with bytes to delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpiredArtifact {
     pub id: Uuid,
@@ -81,7 +81,7 @@ impl Work for Forget {
     }
 }
 
-/// What old runs uploaded goes with their events.
+/// Expires the uploads of pruned runs.
 pub(crate) async fn expire_of_runs(
     tx: &DatabaseTransaction,
     runs: &[String],
@@ -97,13 +97,13 @@ pub(crate) async fn expire_of_runs(
 }
 
 impl Store {
-    /// Artifacts past their time by the database's clock, a bounded number, left to who asks: delete their
-    /// bytes, then [`Self::forget_artifacts`].
+    /// Claims a batch of artifacts expired by the database clock. The caller deletes their bytes, then calls
+    /// [`Self::forget_artifacts`].
     pub async fn claim_expired_artifacts(&self) -> Result<Vec<ExpiredArtifact>, StoreError> {
         self.write(Claim).await
     }
 
-    /// Forgets artifacts whose bytes are gone.
+    /// Deletes the rows of artifacts without bytes.
     pub async fn forget_artifacts(&self, ids: Vec<Uuid>) -> Result<(), StoreError> {
         self.write(Forget(ids)).await
     }

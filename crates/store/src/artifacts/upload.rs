@@ -1,4 +1,4 @@
-//! An upload: begun with a reservation before its first byte is written, found once it is finished.
+//! Uploads: begun with a reservation before the first byte, visible once finished.
 
 use std::time::Duration;
 
@@ -19,29 +19,29 @@ use crate::shares::agent_of;
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
-/// Reserves room for an artifact and notes where its bytes will stand.
+/// Reserves room for an artifact and records the location of its bytes.
 #[derive(Clone, Debug)]
 pub struct BeginArtifact {
     pub id: Uuid,
     pub workspace: WorkspaceId,
     pub origin: ArtifactOrigin,
-    /// The live run that uploads it.
+    /// The uploading run, if any.
     pub run: Option<RunId>,
     pub place: String,
-    /// The most bytes that it can have.
+    /// Maximum bytes.
     pub reserved: u64,
-    /// What a workspace may keep.
+    /// Quota of the workspace in bytes.
     pub workspace_bytes: u64,
     pub shares: ArtifactShares,
-    /// Artifacts that one run may make.
+    /// Maximum artifacts of one run.
     pub run_artifacts: u64,
-    /// It is given up after this time.
+    /// Timeout of the upload.
     pub patience: Duration,
     /// Epoch milliseconds.
     pub at: i64,
 }
 
-/// Parts of what a workspace may keep, in bytes: none of these fills it alone.
+/// Shares of the workspace quota in bytes: no single owner can use all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArtifactShares {
     pub run: u64,
@@ -49,7 +49,7 @@ pub struct ArtifactShares {
     pub agent: u64,
     /// All runs together.
     pub runs: u64,
-    /// Uploads of clients that no event has named.
+    /// Client uploads not yet bound to an event.
     pub uploads: u64,
 }
 
@@ -62,15 +62,15 @@ pub enum ShareOf {
     Uploads,
 }
 
-/// What became of the beginning.
+/// Result of a begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
     Begun,
-    /// The workspace has no room for it.
+    /// The workspace has no room.
     Full,
-    /// This share of the workspace has no room for it.
+    /// This share has no room.
     ShareFull(ShareOf),
-    /// The run has made as many as it may.
+    /// The run has made the maximum number of artifacts.
     TooMany,
     /// The run has ended.
     RunEnded,
@@ -141,7 +141,7 @@ impl Work for BeginArtifact {
 }
 
 impl BeginArtifact {
-    /// The first share that has no room for it.
+    /// The first share without room.
     async fn full_share(
         &self,
         tx: &DatabaseTransaction,
@@ -161,7 +161,7 @@ impl BeginArtifact {
         }
         for (share, most, part) in asked {
             let used = usage(tx, &self.workspace, Condition::all().add(part)).await?;
-            // Each owner may have one artifact, however small its share is.
+            // Each owner may have one artifact regardless of its share.
             if used > 0 && used.saturating_add(self.reserved) > most {
                 return Ok(Some(share));
             }
@@ -170,13 +170,13 @@ impl BeginArtifact {
     }
 }
 
-/// The bytes of a part of a workspace's artifacts, those on their way included.
+/// Bytes of a part of a workspace's artifacts, including uploads in progress.
 async fn usage(
     tx: &DatabaseTransaction,
     workspace: &WorkspaceId,
     part: Condition,
 ) -> Result<u64, StoreError> {
-    // The sum of BIGINTs is a NUMERIC on one of the two databases.
+    // The sum of BIGINT is NUMERIC on `PostgreSQL`.
     let size = Func::sum(Expr::col(artifacts::Column::Size));
     let total = Func::coalesce([size.into(), SimpleExpr::from(0)]);
     let total = Func::cast_as(SimpleExpr::from(total), Alias::new("BIGINT"));
@@ -191,7 +191,7 @@ async fn usage(
     Ok(u64::try_from(bytes.unwrap_or(0)).unwrap_or(0))
 }
 
-/// What is known of an artifact once all its bytes are written.
+/// Metadata of an artifact, known after its last byte.
 #[derive(Clone, Debug)]
 pub struct ArtifactFacts {
     pub runner_id: Option<String>,
@@ -204,23 +204,23 @@ pub struct ArtifactFacts {
     pub sha256: String,
 }
 
-/// Shows an artifact whose bytes are written.
+/// Publishes an artifact with all its bytes written.
 #[derive(Clone, Debug)]
 pub struct FinishArtifact {
     pub id: Uuid,
     pub run: Option<RunId>,
     pub facts: ArtifactFacts,
-    /// How long it is kept.
+    /// Retention time.
     pub keep: Duration,
     pub audit: Option<AuditEntry>,
 }
 
-/// What became of the end of an upload.
+/// Result of a finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finished {
-    /// It can be read until then, in epoch milliseconds.
+    /// Readable until then, in epoch milliseconds.
     Ready { expires_at: i64 },
-    /// It took too long and was given up.
+    /// Timed out and abandoned.
     Expired,
     /// The run has ended.
     RunEnded,
@@ -262,7 +262,7 @@ impl Work for FinishArtifact {
         if finished.rows_affected == 0 {
             let row = artifacts::Entity::find_by_id(self.id.to_string());
             let row = row.one(tx).await?.filter(|row| row.status == READY);
-            // An earlier try, whose answer was lost, was committed while this one waited for it: nobody else finishes it.
+            // An earlier try with a lost reply was committed while this one waited; no other caller finishes it.
             return Ok(row.map_or(Finished::Expired, |row| Finished::Ready {
                 expires_at: row.expires_at,
             }));
@@ -277,7 +277,7 @@ impl Work for FinishArtifact {
     }
 }
 
-/// Gives an artifact up, begun or finished: it is not found any more, and the sweep deletes its bytes.
+/// Abandons an artifact, begun or finished: it disappears at once, and the sweep deletes its bytes.
 #[derive(Clone, Debug)]
 pub struct DropArtifact {
     pub id: Uuid,
@@ -295,7 +295,7 @@ impl Work for DropArtifact {
                 lease_end(tx.get_database_backend(), Duration::ZERO),
             )
             .col_expr(artifacts::Column::Status, Expr::value(super::DELETING))
-            // Its room is free at once, its bytes go soon.
+            // Frees its quota at once; the bytes follow.
             .col_expr(artifacts::Column::Size, Expr::value(0_i64))
             .filter(artifacts::Column::Id.eq(self.id.to_string()))
             .exec(tx)

@@ -1,4 +1,4 @@
-//! Events of runs, and the ends of runs.
+//! Appends events of runs, and ends runs.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use crate::steering::left_among;
 use crate::transcript::{TranscriptRow, write_transcripts};
 use crate::writer::Work;
 
-/// Appends that end nothing and bring nothing beside their events.
+/// Appends that end no run and have no other effects.
 pub(super) async fn append_all(
     tx: &impl Sql,
     appends: &[&Append],
@@ -32,8 +32,7 @@ pub(super) async fn append_all(
         .collect())
 }
 
-/// Ends of runs after which nothing is left to decide. `None`: somebody waits for this end, it is to be
-/// applied by itself.
+/// Ends runs without a successor. `None`: another run waits for this end, so apply it singly.
 pub(super) async fn end_all(
     tx: &impl Sql,
     ends: &[&Append],
@@ -48,7 +47,7 @@ pub(super) async fn end_all(
             apart.push(*end);
         }
     }
-    // As an ingest does: the conversation first, its runs after.
+    // As in ingest: the conversation before its runs.
     let keys = || apart.iter().filter_map(|end| end.conversation());
     lock_all(tx, keys()).await?;
     let waiting = waiting_among(tx, keys()).await?;
@@ -59,7 +58,7 @@ pub(super) async fn end_all(
     };
     let plain: Vec<_> = apart.iter().filter(is_plain).copied().collect();
     if plain.len() < ends.len() {
-        // Those that are applied by themselves come later, whatever their ids are, and let others go.
+        // Single items come later, in any id order, and may promote other runs.
         let runs = ends.iter().map(|end| end.run_id.0).collect();
         hold_runs(tx, &runs, keys()).await?;
     }
@@ -74,7 +73,7 @@ pub(super) async fn end_all(
     Ok(done.collect())
 }
 
-/// Ends runs, without looking at who comes next. Gives those that were the caller's to end.
+/// Ends runs without promoting a successor. Returns the runs still owned by the caller.
 async fn end(tx: &impl Sql, ends: &[&Append]) -> Result<HashSet<String>, StoreError> {
     let moved = advance(tx, ends).await?;
     let written = written(ends, &moved);
@@ -89,7 +88,7 @@ async fn end(tx: &impl Sql, ends: &[&Append]) -> Result<HashSet<String>, StoreEr
     Ok(moved)
 }
 
-/// What the end of a run adds to its conversation.
+/// Transcript items added by the end of a run.
 pub(crate) fn items_of(end: &Append) -> impl Iterator<Item = TranscriptRow> {
     let items = end.terminal.iter().flat_map(|end| end.transcript.clone());
     let (run, at) = (end.run_id, end.at);
@@ -109,8 +108,8 @@ fn written<'a>(appends: &[&'a Append], moved: &HashSet<String>) -> Vec<&'a Appen
     appends.iter().copied().filter(is_written).collect()
 }
 
-/// The compare-and-set that everything else hangs on: epoch, sequence and status in one, for each run by
-/// itself. Gives the runs that were moved. All of `appends` end their runs, or none does.
+/// Compare-and-set of epoch, sequence and status, for each run. Returns the updated runs. Either all of
+/// `appends` end their runs, or none.
 pub(crate) async fn advance(
     tx: &impl Sql,
     appends: &[&Append],
@@ -138,7 +137,7 @@ pub(crate) async fn advance(
     Ok(moved.into_iter().collect())
 }
 
-/// The status is a value of the row: a constant makes a scan of an empty table look cheap to `PostgreSQL`.
+/// The status is a parameter: a constant makes a scan of an empty table look cheap to `PostgreSQL`.
 fn moving(also: &str) -> String {
     format!(
         "UPDATE runs SET last_sequence = ?4{also} FROM rows \
@@ -147,8 +146,8 @@ fn moving(also: &str) -> String {
     )
 }
 
-/// A run whose cancel was accepted ends as `cancelled`, whatever its runner said since. The reason that came with the
-/// cancel stays.
+/// A run with an accepted cancel ends as `cancelled`, regardless of later results of its runner. The reason of
+/// the cancel stays.
 const ENDING: &str = ", \
     status = CASE WHEN runs.cancel_requested_at IS NULL THEN ?6 ELSE 'cancelled' END, \
     status_reason = CASE WHEN ?6 = 'cancelled' THEN COALESCE(runs.status_reason, ?7) \

@@ -1,4 +1,4 @@
-//! Intents to POST, and how they were answered.
+//! Dispatch intents and their outcomes.
 
 use std::collections::HashMap;
 
@@ -12,8 +12,7 @@ use crate::error::StoreError;
 use crate::shared_parts::{NamedParts, SharedParts};
 use crate::sql::{Sql, executed, inserted, returned};
 
-/// Moves created runs into their first attempts, and others into their next. `None`: it was not as the caller
-/// knew it.
+/// Moves runs into their first or next attempt. `None`: the run changed since the caller read it.
 pub(super) async fn dispatch_all(
     tx: &impl Sql,
     dispatches: &[&Dispatch],
@@ -65,17 +64,16 @@ pub(super) async fn dispatch_all(
     Ok(outcomes.collect())
 }
 
-/// The intent of one attempt to POST.
+/// The intent row of one dispatch attempt, written before the POST.
 pub(crate) struct Intent<'a> {
     pub(crate) run: RunId,
     pub(crate) attempt: u32,
-    /// The context as it will be sent.
+    /// The context as sent.
     pub(crate) context: &'a str,
     pub(crate) shared: &'a SharedParts,
     pub(crate) at: i64,
 }
 
-/// Writes intents.
 pub(crate) async fn insert_intents(
     tx: &impl Sql,
     intents: impl Iterator<Item = Intent<'_>>,
@@ -98,7 +96,7 @@ pub(crate) async fn insert_intents(
     inserted(tx, into, rows).await
 }
 
-/// Notes how attempts were answered.
+/// Records the outcomes of attempts.
 pub(super) async fn note_all(
     tx: &impl Sql,
     outcomes: &[&AttemptOutcome],

@@ -1,11 +1,11 @@
-//! What came of host calls.
+//! Outcomes of audited host calls.
 
 use super::text;
 use crate::audit::AuditOutcome;
 use crate::error::{StoreError, signed};
 use crate::sql::{Sql, executed};
 
-/// Notes how calls ended that are recorded.
+/// Records the outcomes of audited calls.
 pub(super) async fn end_all(tx: &impl Sql, outcomes: &[&AuditOutcome]) -> Result<(), StoreError> {
     let rows = outcomes.iter().map(|end| {
         [

@@ -1,4 +1,4 @@
-//! The end of appended results: no more are taken, and none are kept.
+//! Closes a run for appended results, and deletes results of ended runs.
 
 use protocol::id::RunId;
 use protocol::run::RunStatus;
@@ -17,29 +17,28 @@ use crate::error::StoreError;
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
-/// Runs of one sweep.
+/// Maximum runs of one sweep.
 const SWEEP: u64 = 50;
 
-/// Has a run take no more results, before its owner ends it: what was taken by then is judged first, and nothing is taken
-/// that would not be.
+/// Stops a run from accepting results before its owner ends it, so every accepted result is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct CloseAppends {
     pub run_id: RunId,
     pub attempt: u32,
-    /// Of the owner's lease: nobody closes the run of another.
+    /// Epoch of the owner's lease: only the owner closes a run.
     pub epoch: i64,
-    /// Only when the runner has not been heard of within its lease.
+    /// Close only after the runner's heartbeat lease has expired.
     pub only_unheard: bool,
 }
 
-/// What became of closing a run for results.
+/// Result of closing a run for results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// All results up to this number are stored, and no more will be.
+    /// Closed; results up to this number are stored.
     Behind(u64),
-    /// It is open: the runner has been heard of.
+    /// Still open: the runner's lease is valid.
     Heard,
-    /// It has ended, or is somebody else's.
+    /// It has ended, or has another owner.
     Lost,
 }
 
@@ -52,7 +51,7 @@ impl Work for CloseAppends {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Closed, StoreError> {
-        // Whoever appends holds the row, too.
+        // Appends lock this row, too.
         if !hold_live_run(tx, self.run_id).await? || !self.is_ours(tx).await? {
             return Ok(Closed::Lost);
         }
@@ -113,8 +112,8 @@ impl Work for SweepAppends {
 }
 
 impl Store {
-    /// Forgets what runs appended that have ended, a bounded number of them: the ledger has it. Says of how
-    /// many.
+    /// Deletes appended results of ended runs, up to a limit; the ledger contains them. Returns the number of
+    /// runs.
     pub async fn sweep_appends(&self) -> Result<u64, StoreError> {
         self.write(SweepAppends).await
     }

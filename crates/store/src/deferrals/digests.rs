@@ -1,4 +1,4 @@
-//! Digests of accepted results: a repeated call is told from another result under an accepted number.
+//! Digests of accepted results: they distinguish a repeated call from another result with the same number.
 
 use std::collections::HashMap;
 
@@ -14,11 +14,11 @@ use crate::digest::sha256_hex;
 use crate::entity::run_appends;
 use crate::error::{StoreError, signed, unsigned};
 
-/// Letters of one digest: no runner meets another result of the same by chance.
+/// Length of a digest in hex digits, enough to avoid accidental collisions.
 const LETTERS: usize = 16;
 
-/// The digest of a result: equal for the same result written anew, whenever that was. Its members in any order, its
-/// `timestamp` and white space do not count.
+/// Digest of a result, equal for the same result in another serialisation. Ignores member order, white space and
+/// `timestamp`.
 pub fn result_digest(raw: &str) -> String {
     let text = repair_json_text(raw.as_bytes());
     let mut digest = match serde_json::from_slice::<Value>(&text) {
@@ -35,7 +35,7 @@ pub fn result_digest(raw: &str) -> String {
 }
 
 impl AppendResults {
-    /// The first of the results up to `through`, which are accepted, that is another one than was accepted.
+    /// The first result up to `through` that differs from the accepted one.
     pub(super) async fn conflict(
         &self,
         tx: &DatabaseTransaction,
@@ -49,7 +49,7 @@ impl AppendResults {
         let Some((first, last)) = numbers().min().zip(numbers().max()) else {
             return Ok(None);
         };
-        // Calls hold 1,000 results at most, so do the rows between; those at the edges may hold more.
+        // A call has at most 1,000 results, so the rows between have as many; rows at the edges may hold more.
         let rows: Vec<(i64, String)> = run_appends::Entity::find()
             .select_only()
             .column(run_appends::Column::FirstSequence)

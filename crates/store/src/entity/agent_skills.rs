@@ -1,4 +1,4 @@
-//! A skill that a run has registered for later runs of its agent.
+//! A skill registered by a run for later runs of its agent.
 
 use sea_orm::entity::prelude::*;
 

@@ -20,7 +20,7 @@ pub struct Model {
     pub version: i64,
     pub created_at: i64,
     pub updated_at: i64,
-    /// JSON: faults for which an agent of the config file is disabled.
+    /// JSON: faults that disable an agent of the config file.
     pub refused: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! One API key; only its hash is kept.
+//! An API key, stored as a hash.
 
 use sea_orm::entity::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What is known of a file whose bytes stand elsewhere.
+//! Metadata of a file with its bytes in a blob store.
 
 use sea_orm::entity::prelude::*;
 

@@ -1,4 +1,4 @@
-//! One host API call, allowed or denied.
+//! An audited host API call, allowed or denied.
 
 use sea_orm::entity::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What is reserved of one budget for one call that goes on.
+//! Reservation of one budget for one call in progress.
 
 use sea_orm::entity::prelude::*;
 
@@ -17,7 +17,7 @@ pub struct Model {
     pub tokens: i64,
     pub cost_micros: i64,
     pub wall_ms: i64,
-    /// By the database's clock, in epoch milliseconds. `None`: written by an older gateway.
+    /// Database clock, epoch milliseconds. `None`: written by an older gateway.
     pub lease_expires_at: Option<i64>,
 }
 

@@ -1,4 +1,4 @@
-//! What the calls of one subject have used of one budget, in one window.
+//! Usage of one budget by one subject in one window.
 
 use sea_orm::entity::prelude::*;
 

@@ -1,4 +1,4 @@
-//! A conversation: its row is the lock.
+//! A conversation; its row is the conversation's lock.
 
 use sea_orm::entity::prelude::*;
 

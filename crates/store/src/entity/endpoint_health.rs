@@ -1,4 +1,4 @@
-//! A change of an endpoint's health, or of what it lists.
+//! A change of an endpoint's health or runners.
 
 use sea_orm::entity::prelude::*;
 

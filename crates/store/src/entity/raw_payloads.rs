@@ -1,4 +1,4 @@
-//! The payload of a platform, as it came with an event.
+//! The platform's payload of an event.
 
 use sea_orm::entity::prelude::*;
 

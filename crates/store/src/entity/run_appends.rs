@@ -1,4 +1,4 @@
-//! Results that a runner has appended in one call.
+//! Results of one append call.
 
 use sea_orm::entity::prelude::*;
 
@@ -11,7 +11,7 @@ pub struct Model {
     pub first_sequence: i64,
     pub last_sequence: i64,
     pub payload: String,
-    /// One for each result, all of one length; empty of an older gateway.
+    /// One digest per result, all of one length; empty in rows of an older gateway.
     pub digests: String,
 }
 

@@ -1,4 +1,4 @@
-//! The intent to POST, written before the POST.
+//! A dispatch intent, written before the POST.
 
 use sea_orm::entity::prelude::*;
 

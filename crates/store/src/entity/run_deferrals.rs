@@ -1,4 +1,4 @@
-//! A run whose runner answers later.
+//! An async run.
 
 use sea_orm::entity::prelude::*;
 

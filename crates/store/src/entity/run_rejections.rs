@@ -1,4 +1,4 @@
-//! A runner event that was not taken.
+//! A rejected runner event.
 
 use sea_orm::entity::prelude::*;
 
@@ -14,7 +14,7 @@ pub struct Model {
     pub bytes: i64,
     pub excerpt: String,
     pub at: i64,
-    /// What was wrong. None of what an older gateway wrote.
+    /// The reason; missing in rows of an older gateway.
     pub message: Option<String>,
 }
 

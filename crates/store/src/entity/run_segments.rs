@@ -1,4 +1,4 @@
-//! What one commit appended to one run: JSON lines.
+//! Events appended to a run by one commit, as JSON lines.
 
 use sea_orm::entity::prelude::*;
 

@@ -1,4 +1,4 @@
-//! A runner that discovery found.
+//! A runner found by discovery.
 
 use sea_orm::entity::prelude::*;
 

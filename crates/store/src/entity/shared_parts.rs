@@ -1,4 +1,4 @@
-//! Parts of texts that many runs have alike.
+//! Deduplicated parts of texts.
 
 use sea_orm::entity::prelude::*;
 

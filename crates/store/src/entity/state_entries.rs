@@ -14,10 +14,10 @@ pub struct Model {
     pub workspace_id: String,
     pub value: String,
     pub version: i64,
-    /// The run that wrote last.
+    /// The run of the last write.
     pub run_id: String,
     pub updated_at: i64,
-    /// The run that made the key, and its agent. `None`: an older gateway wrote it; it counts for no share.
+    /// The run that created the key, and its agent. `None`: written by an older gateway, counts for no share.
     pub created_run_id: Option<String>,
     pub agent_id: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! An event that a run has absorbed.
+//! An event absorbed by a run.
 
 use sea_orm::entity::prelude::*;
 

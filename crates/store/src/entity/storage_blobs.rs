@@ -1,4 +1,4 @@
-//! A name in a storage area and the content it points at.
+//! A name in a storage area, with its content.
 
 use sea_orm::entity::prelude::*;
 

@@ -1,4 +1,4 @@
-//! A piece of a content.
+//! A chunk of a content.
 
 use sea_orm::entity::prelude::*;
 

@@ -1,4 +1,4 @@
-//! A content that no name points at, and when it may go.
+//! An unnamed content and its expiry.
 
 use sea_orm::entity::prelude::*;
 

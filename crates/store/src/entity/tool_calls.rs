@@ -1,4 +1,4 @@
-//! A call of a tool under an idempotency key.
+//! A tool call with an idempotency key.
 
 use sea_orm::entity::prelude::*;
 
@@ -15,7 +15,7 @@ pub struct Model {
     pub expires_at: i64,
     pub result: Option<String>,
     pub at: i64,
-    /// Of a key that runs of a conversation share, in epoch milliseconds.
+    /// Expiry of a key shared within a conversation, epoch milliseconds.
     pub kept_until: Option<i64>,
 }
 

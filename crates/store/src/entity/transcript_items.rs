@@ -1,4 +1,4 @@
-//! One message of a conversation.
+//! A message of a conversation.
 
 use sea_orm::entity::prelude::*;
 
@@ -18,9 +18,9 @@ pub struct Model {
     pub content_json: Option<String>,
     pub attachment_refs: String,
     pub created_at: i64,
-    /// Which terms the index has of it, 0 for none.
+    /// Version of its index terms; 0: not indexed.
     pub terms_version: i64,
-    /// Who said it: the actor of its event, as JSON. None of the assistant's, and of what an older gateway wrote.
+    /// The author: the actor of its event, as JSON. Missing for the assistant, and in rows of an older gateway.
     pub author: Option<String>,
 }
 

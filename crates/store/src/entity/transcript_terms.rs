@@ -1,4 +1,4 @@
-//! The full-text index of transcripts. Its column `terms` is spoken to in each database's own words.
+//! Full-text index of transcripts. Queries on `terms` differ per database.
 
 use sea_orm::entity::prelude::*;
 

@@ -1,4 +1,4 @@
-//! One call of a model or a tool, and what it came to.
+//! Usage of one model or tool call.
 
 use sea_orm::entity::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Databases of `PostgreSQL`.
+//! `PostgreSQL` databases.
 
 use std::str::FromStr as _;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use super::{ForeignError, ForeignLimits, ForeignRows, ForeignTable, Meter, select};
 
-/// For connecting and reading together.
+/// Timeout of connect and read together.
 const SECONDS: u64 = 30;
-/// The code of a statement that the role may not make, or not over all rows.
+/// SQLSTATE of a statement without permission, or without permission for all rows.
 const FORBIDDEN: &str = "42501";
-/// All tables as they are at one moment. Rows that a policy would hide are an error, not missing.
+/// One snapshot for all tables. Rows hidden by a policy are an error.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL row_security = off; \
     SET LOCAL statement_timeout = '20s'; SET LOCAL lock_timeout = '5s'";
-/// Columns of a table that a search of its name finds.
+/// Columns of a table on the search path.
 const COLUMNS: &str = "SELECT a.attname::text FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid \
     WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped";
 
-/// The tables that a database has. `url`: `postgres://…`, with a password where one is needed.
+/// Reads the existing tables. `url`: `postgres://…`, with a password if required.
 pub async fn read_postgres(
     url: &str,
     tables: &[ForeignTable],
@@ -59,7 +59,7 @@ async fn read(
     Ok(found)
 }
 
-/// `None`: there is no such table.
+/// `None`: no such table.
 async fn rows(
     connection: &mut PgConnection,
     table: &ForeignTable,

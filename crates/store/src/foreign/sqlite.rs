@@ -1,4 +1,4 @@
-//! Files of `SQLite`.
+//! `SQLite` files.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use serde_json::{Number, Value};
 
 use super::{ForeignError, ForeignLimits, ForeignRows, ForeignTable, Meter, select};
 
-/// How long a file may be locked by its own program.
+/// Wait for the lock of another program.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// A path is no URL, and a file that is missing is not made.
+/// Without `URI` and `CREATE`: the path is no URL, and a missing file is an error.
 const READ_ONLY: OpenFlags =
     OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 
-/// The tables that a file has, all as they are at one moment. Takes the thread for the time of the read.
+/// Reads the existing tables in one snapshot. Blocks the thread.
 pub fn read_sqlite(
     path: &Path,
     tables: &[ForeignTable],
@@ -40,13 +40,13 @@ fn open(path: &Path) -> Result<Connection, rusqlite::Error> {
     let connection = Connection::open_with_flags(path, READ_ONLY)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.pragma_update(None, "query_only", true)?;
-    // The schema is the file's, and may not call functions with effects.
+    // The schema is untrusted and must not call functions with side effects.
     connection.pragma_update(None, "trusted_schema", false)?;
     connection.execute_batch("BEGIN")?;
     Ok(connection)
 }
 
-/// `None`: there is no such table.
+/// `None`: no such table.
 fn rows(
     connection: &Connection,
     table: &ForeignTable,
@@ -81,7 +81,7 @@ fn columns(connection: &Connection, table: &str) -> Result<Vec<String>, rusqlite
     names.collect()
 }
 
-/// The bytes of a row, before any of it is copied.
+/// Bytes of a row, measured before any copy.
 fn size(row: &Row<'_>, columns: usize) -> Result<usize, rusqlite::Error> {
     let mut bytes = 0;
     for at in 0..columns {
@@ -93,7 +93,7 @@ fn size(row: &Row<'_>, columns: usize) -> Result<usize, rusqlite::Error> {
     Ok(bytes)
 }
 
-/// Blobs have no form in JSON and are left out.
+/// Blobs have no JSON form and read as null.
 fn object(row: &Row<'_>, names: &[String]) -> Result<JsonObject, rusqlite::Error> {
     let mut object = JsonObject::new();
     for (at, name) in names.iter().enumerate() {

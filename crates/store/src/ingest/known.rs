@@ -1,4 +1,4 @@
-//! Was this event seen before?
+//! Deduplication of events by idempotency key and id.
 
 use std::collections::HashSet;
 
@@ -15,21 +15,21 @@ use crate::entity::events;
 use crate::error::{StoreError, signed};
 use crate::sql::{EACH_ALONE, Sql, returned};
 
-/// How long an idempotency key names its event.
+/// Lifetime of an idempotency key.
 const KEY_LIFE_MS: i64 = 7 * 24 * 60 * 60 * 1000;
 
-/// What an event is known by.
+/// Dedupe key and id of an event.
 #[derive(Clone, Copy, Debug)]
 pub struct EventKey<'a> {
     pub workspace: &'a WorkspaceId,
     pub event_id: &'a str,
     pub dedupe_key: &'a str,
     pub body_sha256: &'a str,
-    /// When it is asked for, epoch milliseconds.
+    /// Time of the query, epoch milliseconds.
     pub at: i64,
 }
 
-/// What an event that came before tells a later one with its key or id.
+/// Earlier event with the same key or id.
 struct Known {
     event_id: String,
     dedupe_key: String,
@@ -58,7 +58,7 @@ impl Known {
     }
 }
 
-/// Those of these events whose key or id was seen before.
+/// Positions of events with a known key or id.
 pub(super) async fn known_among(
     tx: &impl Sql,
     ingests: &[&Ingest],
@@ -88,8 +88,8 @@ pub(super) async fn known_among(
 }
 
 impl Store {
-    /// What an event that came before tells one with its key or id. `None`: the event is new as far as is known,
-    /// and its transaction looks again.
+    /// The answer of an earlier event with this key or id. `None`: new so far; the ingest transaction checks
+    /// again.
     pub async fn find_known_event(
         &self,
         key: EventKey<'_>,
@@ -100,7 +100,7 @@ impl Store {
 }
 
 impl Ingest {
-    /// What is told to an event that has the key or the id of an earlier one.
+    /// The answer of an earlier event with the same key or id.
     pub(super) async fn find_known(
         &self,
         tx: &DatabaseTransaction,
@@ -124,7 +124,7 @@ impl Ingest {
         tx: &DatabaseTransaction,
         event: &Known,
     ) -> Result<(), StoreError> {
-        // No client can choose this one: theirs are ASCII.
+        // Cannot collide with a client's key, which is ASCII.
         let freed = format!("†{}", event.event_id);
         events::Entity::update_many()
             .col_expr(events::Column::DedupeKey, Expr::value(freed))
@@ -137,7 +137,7 @@ impl Ingest {
 }
 
 impl EventKey<'_> {
-    /// The events that have its key or its id.
+    /// Events with this key or id.
     async fn met(&self, connection: &impl ConnectionTrait) -> Result<Vec<Known>, StoreError> {
         let same = events::Column::DedupeKey
             .eq(self.dedupe_key)
@@ -176,7 +176,7 @@ impl EventKey<'_> {
         met.iter().find(|event| event.dedupe_key == self.dedupe_key)
     }
 
-    /// A key that a client chose is kept for a week; after that it names another event.
+    /// A client's key expires after a week and may then name another event.
     fn outlives(&self, event: &Known) -> bool {
         event.event_id != self.event_id && event.received_at <= self.at - KEY_LIFE_MS
     }

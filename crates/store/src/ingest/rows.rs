@@ -1,4 +1,4 @@
-//! The rows that events leave: gathered first, written together.
+//! Rows of ingested events: gathered first, written together.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,15 +14,15 @@ use crate::sql::{Row, Sql, executed, inserted, returned};
 use crate::steering::absorb;
 use crate::transcript::{TranscriptRow, write_transcripts};
 
-/// A conversation whose row is written, which is its lock, and which has counted an event.
+/// A conversation with a locked row and a counted event.
 pub(super) struct Locked {
     pub(super) place: Place,
-    /// 1: it begins with this event.
+    /// 1: the event starts the conversation.
     pub(super) version: i64,
 }
 
-/// Locks the conversations of events, none of them twice. Gives those of the events that have one, in
-/// their order.
+/// Locks the conversations of events, each once. Returns the locks in the order of the events with a
+/// conversation.
 pub(super) async fn lock_conversations(
     tx: &impl Sql,
     ingests: &[&Ingest],
@@ -35,7 +35,7 @@ pub(super) async fn lock_conversations(
         })
         .collect();
     let wanted: Vec<_> = rows.iter().map(|(identity, _)| identity.clone()).collect();
-    // Replicas take their locks in one order.
+    // All replicas lock in this order.
     rows.sort();
     let mut locked = HashMap::new();
     for row in count_events(tx, rows).await? {
@@ -59,7 +59,7 @@ pub(super) async fn lock_conversations(
 const SHOWN: &str = "key, workspace_id, bot_id, conversation_id, thread_id, last_event_seq, \
     last_transcript_seq, version";
 
-/// Counts an event in each of these conversations, which begin with it where they have not begun. Gives their rows.
+/// Counts an event in each conversation, and creates missing ones. Returns their rows.
 async fn count_events(
     tx: &impl Sql,
     conversations: Vec<([String; 4], Uuid)>,
@@ -87,7 +87,7 @@ async fn count_events(
          ON CONFLICT (workspace_id, bot_id, conversation_id, thread_id) DO UPDATE SET \
          last_event_seq = conversations.last_event_seq + 1, version = conversations.version + 1"
     );
-    // To return something costs `SQLite` more than to ask for it.
+    // On `SQLite` a query costs less than `RETURNING`.
     if tx.backend() == DbBackend::Sqlite {
         executed(tx, begun.collect(), &upsert).await?;
         let sql = format!(
@@ -100,7 +100,7 @@ async fn count_events(
 }
 
 impl Ingest {
-    /// Whose conversation it is and which, in the order in which locks are taken.
+    /// Identity of the event's conversation; its order is the lock order.
     pub(crate) fn conversation_identity(&self) -> Option<[String; 4]> {
         let identity = self.conversation.as_ref()?;
         Some([
@@ -123,20 +123,20 @@ fn read_locked(row: &Row) -> Result<Locked, StoreError> {
     })
 }
 
-/// What shall be written.
+/// Rows to write.
 #[derive(Default)]
 pub(super) struct Rows<'a> {
     runs: Vec<(RunEvent<'a>, Box<NewRun>, Begin)>,
-    /// Those that are to be cancelled, and when that was wanted.
+    /// Runs to cancel, each with the time of the request.
     cancels: Vec<(RunId, i64)>,
-    /// By workspace and id, as everybody writes them.
+    /// Sorted by workspace and id, the write order of all replicas.
     events: BTreeMap<(&'a str, &'a str), [Value; 13]>,
     raw: Vec<[Value; 4]>,
     messages: Vec<TranscriptRow>,
 }
 
 impl<'a> Rows<'a> {
-    /// Adds what was decided about an event. What it steers is written at once.
+    /// Adds the rows of a decision. Writes steering items at once.
     pub(super) async fn gather(
         &mut self,
         tx: &impl Sql,
@@ -229,7 +229,7 @@ impl<'a> Rows<'a> {
         }));
     }
 
-    /// Writes everything. No two messages are of one conversation.
+    /// Writes all rows. Messages belong to distinct conversations.
     pub(super) async fn write(self, tx: &impl Sql) -> Result<(), StoreError> {
         let runs: Vec<_> = self
             .runs

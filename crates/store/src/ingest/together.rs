@@ -1,4 +1,4 @@
-//! Many events in few statements.
+//! Batch ingest: many events in few statements.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +14,7 @@ use crate::error::StoreError;
 use crate::failpoint;
 use crate::sql::Sql;
 
-/// Takes those of many events that are new and have nothing in common. `None`: it is to be taken by itself.
+/// Ingests the new and independent events of a batch. `None`: apply the event singly.
 pub(crate) async fn take_together(
     tx: &impl Sql,
     ingests: &[&Ingest],
@@ -36,7 +36,7 @@ pub(crate) async fn take_together(
         }
     }
     let events: Vec<_> = plain.iter().map(|place| ingests[*place]).collect();
-    // One that is refused leaves nothing: then all of this is taken back, and each goes by itself.
+    // If one event is refused, roll all of them back and apply each singly.
     savepoint(tx, "SAVEPOINT").await?;
     match take_all(tx, &events, capacities, common).await {
         Ok(stored) => {
@@ -61,7 +61,7 @@ async fn savepoint(tx: &impl Sql, verb: &str) -> Result<(), StoreError> {
         .await
 }
 
-/// The places of events that have neither key nor id nor conversation in common with one before them.
+/// Positions of events that share no key, id or conversation with an earlier one.
 fn apart(ingests: &[&Ingest]) -> Vec<usize> {
     let (mut keys, mut ids, mut conversations) = (HashSet::new(), HashSet::new(), HashSet::new());
     let mut is_apart = |ingest: &Ingest| {
@@ -102,14 +102,14 @@ async fn take_all(
     Ok(stored)
 }
 
-/// What each event's decision may look at, but for the capacities.
+/// Decision inputs of each event, without capacities.
 async fn facts_of(
     tx: &impl Sql,
     events: &[&Ingest],
     common: &mut Common,
 ) -> Result<Vec<Facts>, StoreError> {
     let locked = lock_conversations(tx, events).await?;
-    // A conversation that begins has no runs.
+    // A new conversation has no runs.
     let lived = locked.iter().filter(|locked| locked.version > 1);
     let keys = lived.map(|locked| locked.place.conversation_key.as_str());
     let busy = busy_among(tx, keys).await?;

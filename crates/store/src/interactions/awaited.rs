@@ -1,5 +1,5 @@
-//! Answers to questions that a live run waits for. The lock on the run's row orders an answer and the end of the run:
-//! an answer that commits first is given to the run, and after the end it becomes an event.
+//! Answers to questions awaited by a live run. The lock on the run's row orders an answer and the end of the
+//! run. An earlier answer is delivered to the run; a later one becomes an event.
 
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
@@ -14,19 +14,19 @@ use crate::interactions::Unanswerable;
 use crate::sql::{Sql, locked};
 use crate::writer::Work;
 
-/// A question as the run that asked it sees it. Times are epoch milliseconds.
+/// A question from the view of the asking run. Times are epoch milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AwaitedRecord {
     pub is_awaited: bool,
     pub expires_at: i64,
-    /// The question has expired, and no answer is taken any more.
+    /// The question has expired and takes no more answers.
     pub is_closed: bool,
-    /// The answer that was given to the run, as JSON.
+    /// The answer delivered to the run, as JSON.
     pub given: Option<String>,
 }
 
 impl Store {
-    /// A question of this run, by the id that its runner chose.
+    /// A question of this run, by its runner's id.
     pub async fn find_awaited(
         &self,
         run: RunId,
@@ -48,38 +48,38 @@ impl Store {
     }
 }
 
-/// Gives an answer to the live run that waits for it.
+/// Delivers an answer to the live run that awaits it.
 #[derive(Clone, Debug)]
 pub struct GiveAnswer {
     pub workspace: WorkspaceId,
     /// The gateway's id of the question.
     pub id: String,
-    /// The run that asked.
+    /// The asking run.
     pub run_id: RunId,
-    /// The hex SHA-256 of the token of the link that the answer came by; `None`: it came with an API key.
+    /// Hex SHA-256 of the link's token; `None`: sent with an API key.
     pub token_sha256: Option<String>,
     /// The answer for the run, as JSON.
     pub answer: String,
-    /// What tells the same answer from another one.
+    /// Hash that identifies a repeated answer.
     pub answer_sha256: String,
-    /// Written if the answer is taken.
+    /// Written if the answer is accepted.
     pub audit: AuditEntry,
     /// Epoch milliseconds.
     pub at: i64,
 }
 
-/// What became of an answer.
+/// Result of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {
-    /// The run has it.
+    /// Stored for the run.
     Stored,
-    /// The same answer was given before.
+    /// The same answer was stored before.
     Same,
-    /// Another answer was given before.
+    /// Another answer was stored before.
     Other,
     /// The run ended without an answer: an event may answer now.
     RunEnded,
-    /// Nothing is stored.
+    /// Refused; nothing is stored.
     Refused(Unanswerable),
 }
 
@@ -107,7 +107,7 @@ impl Work for GiveAnswer {
             ]
         };
         let rows = tx.query_sql(sql.to_owned(), of()).await?;
-        // Deleted with its run: as good as cancelled.
+        // Deleted with its run, so treated as cancelled.
         let (Some(run), Some(row)) = (run, rows.first()) else {
             return Ok(Given::Refused(Unanswerable::Cancelled));
         };
@@ -142,13 +142,13 @@ impl Work for GiveAnswer {
     }
 }
 
-/// Closes a question whose time is over, before its run is told so: an answer that was late can then not be taken.
-/// Does nothing to a question that was answered.
+/// Closes an expired question before the run is notified, so a late answer is refused. No effect on an answered
+/// question.
 #[derive(Clone, Debug)]
 pub struct CloseAwaited {
     pub workspace: WorkspaceId,
     pub run_id: RunId,
-    /// The runner's own id of the question.
+    /// The runner's id of the question.
     pub interaction_id: String,
     /// Epoch milliseconds.
     pub at: i64,
@@ -175,7 +175,7 @@ impl Work for CloseAwaited {
     }
 }
 
-/// A run whose row is locked until the commit.
+/// State of a run with a locked row.
 enum LockedRun {
     Lives,
     Cancelled,

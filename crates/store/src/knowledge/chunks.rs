@@ -1,4 +1,4 @@
-//! The chunks of a content, written in batches that nobody finds before the last.
+//! Chunks of a content, written in batches that are searchable only after the last one.
 
 use sea_orm::{ConnectionTrait, DatabaseTransaction, DbBackend, Value};
 
@@ -8,34 +8,34 @@ use crate::error::{StoreError, signed};
 use crate::sql::{Sql, executed, inserted};
 use crate::writer::Work;
 
-/// A chunk as it is written.
+/// A chunk to write.
 #[derive(Clone, Debug)]
 pub struct NewChunk {
     pub text: String,
     pub start: u64,
     pub end: u64,
     pub heading: Option<String>,
-    /// Terms of the index, separated by blanks.
+    /// Index terms, separated by spaces.
     pub terms: String,
     /// Words and signs.
     pub units: u64,
-    /// Of length one, as bytes.
+    /// Normalized vector, as bytes.
     pub vector: Option<Vec<u8>>,
 }
 
-/// Writes chunks of a content that was begun.
+/// Writes chunks of a begun content.
 #[derive(Clone, Debug)]
 pub struct WriteChunks {
     pub content: i64,
-    /// The number of the first of them.
+    /// Number of the first chunk.
     pub first: u64,
     pub chunks: Vec<NewChunk>,
-    /// How many the document has.
+    /// Total chunks of the document.
     pub all: u64,
 }
 
 impl Work for WriteChunks {
-    /// False: the indexing was given up, by somebody else.
+    /// False: another process has abandoned the indexing.
     type Output = bool;
     const CHANGES_AGENTS: bool = false;
 

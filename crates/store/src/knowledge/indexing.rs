@@ -1,5 +1,5 @@
-//! Indexing a document: begun, written in batches that nobody finds yet, and finished by pointing the
-//! document at what was written.
+//! Indexing of a document: begun, written in unsearchable batches, finished by moving the document to the new
+//! content.
 
 use sea_orm::{DatabaseTransaction, Value};
 
@@ -16,28 +16,28 @@ pub struct BeginIndexing {
     pub document_id: String,
     pub facts: DocumentFacts,
     pub recipe: Recipe,
-    /// This try, by a name of its own.
+    /// Unique name of this attempt.
     pub attempt: String,
-    /// Documents that the base may have.
+    /// Maximum documents of the base.
     pub most: u64,
-    /// The content that is made anew: begun only while the document points at this one, and then also when the
-    /// same bytes stand there already, made in the same way.
+    /// Rebuilds this content. Begins only while the document points at it, and even if bytes and parameters are
+    /// unchanged.
     pub anew: Option<i64>,
     pub at: i64,
 }
 
-/// What became of it.
+/// Result of a begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IndexingBegun {
-    /// The number of the content.
+    /// Number of the new content.
     Content(i64),
-    /// The very same is searched already.
+    /// The same content is already searchable.
     Unchanged(Box<DocumentRecord>),
-    /// What was to be made anew is not searched any more: the document was sent again, or deleted.
+    /// The content to rebuild is outdated: the document was replaced or deleted.
     Gone,
-    /// Somebody is indexing this document.
+    /// Another process is indexing this document.
     Busy,
-    /// The base has as many documents as it may have.
+    /// The base has the maximum number of documents.
     Full,
 }
 
@@ -151,7 +151,7 @@ async fn next_content(tx: &DatabaseTransaction) -> Result<i64, StoreError> {
         .map_or(Err(StoreError::Refused), |row| row.number("last"))
 }
 
-/// Points a document at the content that was written.
+/// Moves a document to the written content.
 #[derive(Clone, Debug)]
 pub struct FinishIndexing {
     pub base: BaseKey,
@@ -159,18 +159,18 @@ pub struct FinishIndexing {
     pub content: i64,
     pub facts: DocumentFacts,
     pub recipe: Recipe,
-    /// Names and values that filters find it by.
+    /// Names and values for filters.
     pub entries: Vec<(String, String)>,
     pub characters: u64,
     pub chunks: u64,
     pub units: u64,
-    /// The parts of the document that could not be read.
+    /// The unreadable parts of the document.
     pub missing: Option<String>,
     pub at: i64,
 }
 
 impl Work for FinishIndexing {
-    /// `None`: the indexing was given up, by somebody else.
+    /// `None`: another process has abandoned the indexing.
     type Output = Option<DocumentRecord>;
     const CHANGES_AGENTS: bool = false;
 
@@ -184,13 +184,13 @@ impl Work for FinishIndexing {
         };
         let before = record(&row)?;
         if before.content == self.content {
-            // Done before: the answer to that commit was lost, and it is tried again.
+            // A retry after a lost commit reply.
             return Ok(Some(before));
         }
         if row.number("pending")? != self.content {
             return Ok(None);
         }
-        // A sweep may give it up in this very moment: whoever is first has it.
+        // A sweep may abandon it concurrently: the first one wins.
         let pointed = self.point(tx).await?;
         if pointed.is_empty() {
             return Ok(None);
@@ -243,7 +243,7 @@ impl FinishIndexing {
     }
 }
 
-/// Gives an indexing up. What was searched before stays.
+/// Abandons an indexing. The previous content stays searchable.
 #[derive(Clone, Debug)]
 pub struct FailIndexing {
     pub content: i64,
@@ -261,7 +261,7 @@ impl Work for FailIndexing {
 }
 
 impl FailIndexing {
-    /// The same, unless it has written something after this moment.
+    /// The same, unless it wrote a chunk after `moment`.
     pub(super) async fn unless_written_since(
         &self,
         tx: &DatabaseTransaction,
@@ -283,7 +283,7 @@ impl FailIndexing {
     }
 }
 
-/// Nobody searches it any more; the sweep deletes it.
+/// Marks an unused content for the sweep.
 pub(super) async fn discard(tx: &DatabaseTransaction, content: i64) -> Result<(), StoreError> {
     if content == 0 {
         return Ok(());
@@ -291,7 +291,7 @@ pub(super) async fn discard(tx: &DatabaseTransaction, content: i64) -> Result<()
     inserted(tx, "knowledge_garbage (content)", vec![[content.into()]]).await
 }
 
-/// What a search of the base finds is another from here on.
+/// Increments the version of the base, because search results change.
 pub(super) async fn changed(tx: &DatabaseTransaction, base: &BaseKey) -> Result<(), StoreError> {
     let sql = "INSERT INTO knowledge_bases (workspace_id, kb_id, version) VALUES ($1, $2, 1) \
         ON CONFLICT (workspace_id, kb_id) DO UPDATE SET version = knowledge_bases.version + 1";

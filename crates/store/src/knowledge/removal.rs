@@ -1,4 +1,4 @@
-//! What goes: documents at once, and behind them, a little at a time, what nobody searches any more.
+//! Deletion of documents, and batched deletion of unused contents.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::error::StoreError;
 use crate::sql::Sql;
 use crate::writer::Work;
 
-/// An indexing that has written nothing for so long has lost its process.
+/// An indexing without a write for this long has lost its process.
 const ABANDONED: Duration = Duration::from_mins(5);
-/// Chunks that are deleted in one transaction: everything else waits behind it.
+/// Maximum chunks deleted per transaction: other writes wait.
 const SWEEP: i64 = 256;
 
-/// Removes a document, whatever becomes of it at this moment.
+/// Deletes a document, even during indexing.
 #[derive(Clone, Debug)]
 pub struct DeleteDocument {
     pub base: BaseKey,
@@ -25,7 +25,7 @@ pub struct DeleteDocument {
 }
 
 impl Work for DeleteDocument {
-    /// False: there is none.
+    /// False: no such document.
     type Output = bool;
     const CHANGES_AGENTS: bool = false;
 
@@ -53,15 +53,15 @@ impl Work for DeleteDocument {
     }
 }
 
-/// Ends indexings whose process is gone, and deletes chunks of contents that no document points at.
+/// Abandons indexings of dead processes, and deletes chunks of unused contents.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepKnowledge {
-    /// How long an indexing may write nothing. Zero: whatever is begun has lost its process.
+    /// Timeout of an indexing without a write. Zero: every begun indexing has lost its process.
     abandoned: Duration,
 }
 
 impl Work for SweepKnowledge {
-    /// True: there is more to delete.
+    /// True: more chunks are left to delete.
     type Output = bool;
     const CHANGES_AGENTS: bool = false;
 
@@ -79,7 +79,7 @@ impl Work for SweepKnowledge {
             };
             fail.unless_written_since(tx, abandoned).await?;
         }
-        // Of several replicas one at a time; SQLite has one writer, and no such clause.
+        // Replicas skip each other's rows; SQLite has one writer and no such clause.
         let ours = match tx.get_database_backend() {
             DbBackend::Postgres => " FOR UPDATE SKIP LOCKED",
             _ => "",
@@ -92,7 +92,7 @@ impl Work for SweepKnowledge {
     }
 }
 
-/// Deletes some chunks of a content, or the rest of it when none are left.
+/// Deletes a batch of chunks of a content, or the rest of the content after the last chunk.
 async fn delete_some(tx: &DatabaseTransaction, content: i64) -> Result<(), StoreError> {
     let (from, end) = (content * SPAN, (content + 1) * SPAN);
     let sql = format!(
@@ -119,8 +119,7 @@ async fn delete_some(tx: &DatabaseTransaction, content: i64) -> Result<(), Store
 }
 
 impl Store {
-    /// Ends indexings that have lost their process and deletes some of what nobody searches. True: there
-    /// is more.
+    /// Abandons indexings of dead processes and deletes a batch of unused contents. True: more are left.
     pub async fn sweep_knowledge(&self) -> Result<bool, StoreError> {
         let sql = "SELECT content AS one FROM knowledge_garbage UNION ALL \
             SELECT pending FROM knowledge_documents WHERE pending > 0 LIMIT 1";
@@ -136,7 +135,7 @@ impl Store {
         self.write(SweepKnowledge { abandoned }).await
     }
 
-    /// The same at the start of the only process of this database: whatever was begun has lost its process.
+    /// The same at boot. On `SQLite` this process is the only one, so every begun indexing has lost its process.
     pub async fn sweep_knowledge_at_boot(&self) -> Result<bool, StoreError> {
         let abandoned = match self.backend() {
             Backend::Sqlite => Duration::ZERO,

@@ -1,7 +1,7 @@
-//! Searching a base. The index says which chunks hold a term and the domain ranks them, so that both
-//! databases find the same in the same order.
+//! Search of a base. The index finds the chunks of a term and the domain ranks them, so results are equal on
+//! both databases.
 //!
-//! `CROSS JOIN` is how `SQLite` is told to ask the index first, and each document after it.
+//! `CROSS JOIN` makes `SQLite` query the index first, then each document.
 
 use domain::knowledge::filter::{FILTERED_NAMES, Filters};
 use domain::knowledge::rank::Corpus;
@@ -13,30 +13,30 @@ use crate::connect::{Backend, Store};
 use crate::error::{StoreError, unsigned};
 use crate::sql::{Sql, padded};
 
-/// Chunks that are looked up for one term at most. One that more have tells them not apart.
+/// Maximum chunks read per term. A term with more is too common to rank by.
 const COMMON: usize = 5_000;
-/// Terms of one statement.
+/// Maximum terms per statement.
 const TERMS: usize = 12;
-/// Terms that one statement counts.
+/// Maximum terms counted per statement.
 const COUNTED: usize = 64;
-/// Chunks that are counted of one term at most: a term with more is common.
+/// Maximum count of chunks per term: a term with more is common.
 const COUNTED_CHUNKS: usize = 500;
-/// Chunks of one statement.
+/// Maximum chunks per statement.
 const CHUNKS: usize = 100;
 
-/// The chunks that hold one term.
+/// Chunks with one term.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Posting {
     pub ids: Vec<i64>,
-    /// There are more: `ids` is no choice among them.
+    /// More chunks exist, and `ids` is an arbitrary part of them.
     pub is_common: bool,
 }
 
-/// A chunk that was found, with the document it is of.
+/// A found chunk, with its document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundChunk {
     pub id: i64,
-    /// Its number in the document.
+    /// Number within the document.
     pub n: u64,
     pub text: String,
     pub start: u64,
@@ -52,8 +52,8 @@ pub struct StoredVector {
     pub bytes: Vec<u8>,
 }
 
-/// The condition that a document `d` passes all filters; values go behind those that stand there. However many values a
-/// filter has, they are one parameter, and filters come in an order and a number of few: connections keep each statement.
+/// SQL condition that document `d` passes all filters; appends to `values`. All values of a filter are one
+/// parameter. The order of filters is fixed and their number padded, so connections cache few statements.
 fn passes(backend: Backend, filters: &Filters, values: &mut Vec<Value>) -> String {
     let mut place = |value: String| {
         values.push(value.into());
@@ -68,7 +68,7 @@ fn passes(backend: Backend, filters: &Filters, values: &mut Vec<Value>) -> Strin
     let mut conditions = Vec::new();
     for own in FILTERED_NAMES {
         if let Some((_, wanted)) = filters.0.iter().find(|(name, _)| name == own) {
-            // What is no text is the name of nothing.
+            // A non-text value matches no name.
             let names = wanted
                 .iter()
                 .filter_map(|value| value.as_str())
@@ -92,7 +92,7 @@ fn passes(backend: Backend, filters: &Filters, values: &mut Vec<Value>) -> Strin
 }
 
 impl Store {
-    /// How much there is to find in a base, and the version of it that was counted.
+    /// Size of a base, and the counted version.
     pub async fn knowledge_corpus(&self, base: &BaseKey) -> Result<(Corpus, i64), StoreError> {
         let sql = "SELECT CAST(COALESCE(SUM(chunks), 0) AS BIGINT) AS chunks, \
             CAST(COALESCE(SUM(units), 0) AS BIGINT) AS units, \
@@ -113,7 +113,7 @@ impl Store {
         Ok((corpus, row.number_if_any("version")?.unwrap_or(0)))
     }
 
-    /// How many chunks hold each term, to 500 at most. An estimate: chunks that are being written or removed count, too.
+    /// Number of chunks with each term, up to 500. An estimate: includes chunks being written or deleted.
     pub async fn knowledge_frequencies(&self, terms: &[String]) -> Result<Vec<u64>, StoreError> {
         let mut counts = Vec::with_capacity(terms.len());
         for some in terms.chunks(COUNTED) {
@@ -139,7 +139,7 @@ impl Store {
         Ok(counts)
     }
 
-    /// The condition that a chunk holds a term; the term goes behind the values that stand there.
+    /// SQL condition that a chunk has a term; appends to `values`.
     fn holds(&self, term: &str, values: &mut Vec<Value>) -> String {
         values.push(match self.backend() {
             Backend::Sqlite => format!("\"{term}\"").into(),
@@ -154,7 +154,7 @@ impl Store {
         }
     }
 
-    /// For each term, which chunks hold it, of documents that pass the filters.
+    /// Chunks with each term, in documents that pass the filters.
     pub async fn knowledge_postings(
         &self,
         base: &BaseKey,
@@ -194,7 +194,7 @@ impl Store {
         Ok(postings)
     }
 
-    /// Chunks that hold all of these terms, the first of the base. For a query that has common terms alone.
+    /// The first chunks of the base with all of these terms, for queries of common terms only.
     pub async fn knowledge_holding_all(
         &self,
         base: &BaseKey,
@@ -230,7 +230,7 @@ impl Store {
         rows.iter().map(|row| row.number("id")).collect()
     }
 
-    /// These chunks with their documents, as far as they are still searched. In no order.
+    /// The searchable ones of these chunks, with their documents, unordered.
     pub async fn knowledge_chunks(
         &self,
         base: &BaseKey,
@@ -258,7 +258,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Chunks of a content in their order, from number `from` on: to be cut anew.
+    /// Chunks of a content in order, from number `from`, for re-chunking.
     pub async fn knowledge_content(
         &self,
         base: &BaseKey,
@@ -280,7 +280,7 @@ impl Store {
         rows.iter().map(found_chunk).collect()
     }
 
-    /// Vectors that one model made of documents that pass the filters, after the chunk `after`.
+    /// Vectors of one model in documents that pass the filters, after the chunk `after`.
     pub async fn knowledge_vectors(
         &self,
         base: &BaseKey,

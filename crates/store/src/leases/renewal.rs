@@ -1,4 +1,4 @@
-//! The renewal of leases.
+//! Lease renewal.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::sql::{locked, unlocked};
 use crate::writer::Work;
 
 impl Store {
-    /// Renews the leases that `owner` holds on these runs. Skips locked rows.
+    /// Renews the leases of `owner` on these runs. Skips locked rows.
     pub async fn renew_leases(
         &self,
         owner: &str,
@@ -34,8 +34,8 @@ impl Store {
         .await
     }
 
-    /// Renews leases on the runtime that calls this. It depends on no other runtime: the writer of `SQLite` has a thread
-    /// of its own, and on `PostgreSQL` the keeper has a connection of its own.
+    /// Returns a lease keeper for the caller's runtime, which depends on no other runtime. The `SQLite` writer
+    /// has its own thread; on `PostgreSQL` the keeper has its own connection.
     pub async fn lease_keeper(&self) -> Result<LeaseKeeper, StoreError> {
         let own = match &self.renewing {
             Some(options) => Some(Database::connect(options.as_ref().clone()).await?),
@@ -55,9 +55,9 @@ pub struct LeaseKeeper {
 }
 
 impl LeaseKeeper {
-    /// Renews the leases that `owner` holds on these runs. Those whose rows are locked come last and wait for their locks:
-    /// on a slow database the results of a run keep its row locked most of the time. It takes no longer than three
-    /// quarters of a lease, the last quarter for those that wait.
+    /// Renews the leases of `owner` on these runs. Locked rows come last and wait for their locks, because on a
+    /// slow database results lock a run's row most of the time. The total is at most three quarters of a lease,
+    /// the last quarter for locked rows.
     pub async fn renew(
         &self,
         owner: &str,
@@ -89,7 +89,7 @@ impl LeaseKeeper {
     }
 }
 
-/// Renews the leases of locked rows. It waits for their locks in the order of ids, which all transactions keep.
+/// Renews the leases of locked rows, in id order like all transactions.
 async fn renew_busy(
     own: &DatabaseConnection,
     owner: &str,
@@ -110,7 +110,7 @@ async fn renew_busy(
     renewed.hold(rows)
 }
 
-/// Moves the ends of these runs' leases.
+/// Extends the leases of these runs.
 async fn extend<'i>(
     tx: &DatabaseTransaction,
     ids: impl IntoIterator<Item = &'i str>,
@@ -127,7 +127,7 @@ async fn extend<'i>(
     Ok(())
 }
 
-/// Id and time of the cancel of those of these runs that `owner` drives.
+/// Id and cancel time of those of these runs that `owner` holds.
 fn held_by(owner: &str, ids: impl IntoIterator<Item = RunId>) -> Select<runs::Entity> {
     let ids = ids.into_iter().map(|id| id.to_string());
     runs::Entity::find()
@@ -142,9 +142,9 @@ fn held_by(owner: &str, ids: impl IntoIterator<Item = RunId>) -> Select<runs::En
 /// Result of a renewal. Runs in neither set have lost their lease.
 #[derive(Debug, Default)]
 pub struct Renewed {
-    /// Each with the time at which it was asked to end.
+    /// Each with the time of its cancel request.
     pub held: HashMap<RunId, Option<i64>>,
-    /// Held as before, and not renewed: another transaction has locked the row.
+    /// Still held but not renewed: another transaction has locked the row.
     pub busy: HashSet<RunId>,
 }
 

@@ -1,4 +1,4 @@
-//! What the ledger gives back: lines within bounds, rejections.
+//! Ledger reads: bounded lists of events and rejections.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::page::{Budget, Found, PageBound, PageOf};
 use crate::sql::{Sql, padded};
 
-/// A stored event: its number and its line.
+/// A stored event: its sequence and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     pub sequence: u64,
@@ -23,7 +23,7 @@ pub struct Line {
 pub struct RejectionRecord {
     pub n: u64,
     pub reason: String,
-    /// What was wrong; none of what an older gateway kept.
+    /// The reason; missing in rows of older gateways.
     pub message: Option<String>,
     pub runner_sequence: Option<u64>,
     pub bytes: u64,
@@ -33,7 +33,7 @@ pub struct RejectionRecord {
 /// Segments read by one query.
 const SEGMENTS: u64 = 8;
 
-/// Lines gathered within bounds.
+/// Collects lines within bounds.
 struct Taken {
     lines: Vec<Line>,
     limit: usize,
@@ -79,8 +79,7 @@ fn numbered(
 }
 
 impl Store {
-    /// Events of a run after `after`, in order: `limit` of them, or as many as fit into `bytes`
-    /// (one at least), or all that there are.
+    /// Events of a run after `after`, in order: at most `limit` events and `bytes` bytes, but at least one.
     pub async fn read_lines(
         &self,
         run: RunId,
@@ -136,7 +135,7 @@ impl Store {
         Ok(taken.lines)
     }
 
-    /// Where the segment begins that holds this sequence, or would.
+    /// Start of the segment that contains this sequence.
     async fn segment_of(&self, run: RunId, sequence: u64) -> Result<i64, StoreError> {
         let first: Option<i64> = run_segments::Entity::find()
             .select_only()
@@ -150,7 +149,7 @@ impl Store {
         Ok(first.unwrap_or(0))
     }
 
-    /// What the runner of a run sent that was not taken.
+    /// Rejected results of a run.
     pub async fn list_rejections(
         &self,
         run: RunId,
@@ -183,7 +182,8 @@ impl Store {
         })
     }
 
-    /// Counts the events between two sequences, up to `bytes`, in a budget: what a page of them reads at most.
+    /// Reserves the bytes of the events between two sequences, up to `bytes`: the maximum that a page of them
+    /// reads.
     pub async fn take_lines(
         &self,
         run: RunId,
@@ -203,7 +203,7 @@ impl Store {
         budget.take(usize::try_from(all).unwrap_or(0).min(bytes))
     }
 
-    /// Conversations behind keys, for the views of runs: (bot, conversation, thread), `''` for none.
+    /// Conversations by key, for views of runs: (bot, conversation, thread), `''` for none.
     pub async fn find_conversations(
         &self,
         keys: Vec<String>,

@@ -21,13 +21,13 @@ pub struct RunInputs {
     /// The envelope, as JSON.
     pub envelope: String,
     pub event_seq: Option<i64>,
-    /// When the event arrived, in epoch milliseconds.
+    /// Arrival of the event, in epoch milliseconds.
     pub arrived_at: i64,
-    /// The newest place of the transcript, the event's own message apart; 0 for none.
+    /// Newest transcript sequence, without the event's own message; 0 for none.
     pub transcript_before: i64,
 }
 
-/// Frozen texts of a run, whole.
+/// Frozen texts of a run, complete with their shared parts.
 struct Frozen {
     agent_spec: String,
     snapshot: String,
@@ -78,7 +78,7 @@ impl Store {
         }))
     }
 
-    /// The newest place of the conversation, the run's own message apart.
+    /// Newest transcript sequence of the conversation, without the run's own message.
     async fn transcript_before(&self, event_id: &str, key: &str) -> Result<i64, StoreError> {
         let newest: Option<i64> = transcript_items::Entity::find()
             .select_only()

@@ -1,5 +1,5 @@
-//! An upload: begun with a reservation, written chunk by chunk, finished by pointing a name at it.
-//! No transaction waits for the network in between.
+//! Uploads: begun with a reservation, written in chunks, finished by naming the content. No transaction waits
+//! for the network.
 
 use std::time::Duration;
 
@@ -19,28 +19,28 @@ use crate::error::{StoreError, signed};
 use crate::state::hold_live_run;
 use crate::writer::Work;
 
-/// What became of a step of an upload.
+/// Result of a step of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uploaded {
     Written,
-    /// The area has no room for it.
+    /// The area has no room.
     Full,
-    /// The run, or its agent, has taken its share of the area.
+    /// The run, or its agent, has used its share of the area.
     ShareFull,
     /// The run has ended.
     RunEnded,
-    /// It took too long and was given up.
+    /// Timed out and abandoned.
     Expired,
-    /// The blob under the name is not as the condition says; nothing changed.
+    /// The condition on the existing blob failed; nothing changed.
     Unmet,
 }
 
-/// Condition of a write on the blob under its key.
+/// Condition of a write on the existing blob of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutIf {
-    /// There is none.
+    /// No blob exists.
     Absent,
-    /// It has this SHA-256, lower-case hex.
+    /// The blob has this SHA-256, lower-case hex.
     Matches(String),
 }
 
@@ -60,9 +60,9 @@ pub struct BeginUpload {
     pub access: AreaAccess,
     pub quota: Quota,
     pub content_id: Uuid,
-    /// The most bytes that it can have.
+    /// Maximum bytes of the content.
     pub reserved: u64,
-    /// It is given up after this time without a chunk.
+    /// Timeout without a chunk.
     pub patience: Duration,
 }
 
@@ -112,7 +112,7 @@ impl Work for BeginUpload {
     }
 }
 
-/// Writes a chunk of an upload that was begun.
+/// Writes a chunk of a begun upload.
 #[derive(Clone, Debug)]
 pub struct WriteChunk {
     pub run_id: RunId,
@@ -120,7 +120,7 @@ pub struct WriteChunk {
     /// From 0.
     pub n: u64,
     pub bytes: Vec<u8>,
-    /// It is given up after this time, should no other chunk come.
+    /// Timeout until the next chunk.
     pub patience: Duration,
 }
 
@@ -136,7 +136,7 @@ impl Work for WriteChunk {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Uploaded, StoreError> {
-        // Written, so that the sweep comes before or after.
+        // Update first, so the sweep comes before or after.
         let held = storage_garbage::Entity::update_many()
             .col_expr(
                 storage_garbage::Column::ExpiresAt,
@@ -178,7 +178,7 @@ async fn insert_chunk(
     Ok(())
 }
 
-/// Gives an upload up: what it reserved is free with the next sweep. Denied calls are recorded.
+/// Abandons an upload; the next sweep frees its reservation. Records the denied call.
 #[derive(Clone, Debug)]
 pub struct GiveUpload {
     pub run_id: RunId,
@@ -212,7 +212,7 @@ impl Work for GiveUpload {
     }
 }
 
-/// Writes the last chunk and points the name at the content.
+/// Writes the last chunk and moves the name to the content.
 #[derive(Clone, Debug)]
 pub struct FinishUpload {
     pub run_id: RunId,
@@ -220,14 +220,14 @@ pub struct FinishUpload {
     pub quota: Quota,
     pub key: String,
     pub content_id: Uuid,
-    /// The number of the last chunk; 0: it is the only one, and nothing was begun.
+    /// Number of the last chunk; 0: the only one, without a begun upload.
     pub last: u64,
     pub bytes: Vec<u8>,
     pub size: u64,
     /// Lower-case hex.
     pub sha256: String,
     pub content_type: String,
-    /// Checked in the transaction that points the name at the content.
+    /// Checked in the same transaction.
     pub condition: Option<PutIf>,
     pub audit: AuditEntry,
     /// Epoch milliseconds.
@@ -259,7 +259,7 @@ impl Work for FinishUpload {
             .as_ref()
             .is_some_and(|blob| blob.content_id == content)
         {
-            // Done before: the answer to that commit was lost, and it is tried again.
+            // A retry after a lost commit reply.
             return Ok(Uploaded::Written);
         }
         let condition = self.condition.as_ref();

@@ -1,6 +1,6 @@
-//! What is reserved for calls that go on: a row for each budget of each call, until the call is settled. The process
-//! that makes the call renews the lease of its rows; what is not renewed, or whose run has ended, is given back. A
-//! call that is settled after that counts in full.
+//! Reservations of calls in progress: a row per call and budget, until the call is settled. The calling process
+//! renews their lease. A reservation without renewal, or of an ended run, is released. A call settled later
+//! counts in full.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use crate::entity::{budget_reservations, runs};
 use crate::error::{StoreError, signed, unsigned};
 use crate::writer::Work;
 
-/// Rows of one transaction.
+/// Maximum rows per transaction.
 const BATCH: u64 = 200;
-/// Ids of one statement: databases bound the number of its values.
+/// Ids of one statement: databases limit the number of parameters.
 const IDS: usize = 500;
 
 const LIVE: [RunStatus; 4] = [
@@ -34,15 +34,15 @@ const LIVE: [RunStatus; 4] = [
     RunStatus::Running,
 ];
 
-/// Takes an amount out of every budget, or out of none.
+/// Reserves an amount in every budget, or in none.
 #[derive(Clone, Debug)]
 pub struct ReserveBudget {
-    /// The call that it is for.
+    /// The call of the reservation.
     pub call_id: Uuid,
     pub run_id: RunId,
     pub lines: Vec<BudgetLine>,
     pub amount: Amount,
-    /// How long it is reserved unless that is renewed: see [`Store::hold_reservations`].
+    /// Lease of the reservation, see [`Store::hold_reservations`].
     pub lease: Duration,
 }
 
@@ -60,7 +60,7 @@ impl Work for ReserveBudget {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
-        // Taken first and looked at after: the rows are ours from then on. What is refused is given back.
+        // Reserve first, then check: the rows are locked from then on. A refused reservation is reverted.
         for (taken, line) in self.lines.iter().enumerate() {
             let used = add(tx, line.sum(), self.amount, Amount::default()).await?;
             let before = minus(used, self.amount);
@@ -112,8 +112,7 @@ impl ReserveBudget {
     }
 }
 
-/// Takes back what is reserved for a call. Gives the budgets of which something was, each with its subject: of others
-/// it was given back before, and the sums know.
+/// Deletes the reservations of a call. Returns their budgets and subjects; missing ones were released earlier.
 pub(super) async fn take(
     tx: &impl ConnectionTrait,
     call_id: Uuid,
@@ -138,7 +137,7 @@ impl Work for HoldReservations {
 
     const CHANGES_AGENTS: bool = false;
 
-    // The rows of a call are also taken one after the other by who settles it.
+    // Settling locks the rows of a call one by one, too.
     fn lock(&self) -> Option<String> {
         Some(LOCK.to_owned())
     }
@@ -192,9 +191,9 @@ impl Work for EndReservations {
     }
 }
 
-/// What nobody holds any more, as a rule because its process died, or whose run has ended, for which nobody calls.
+/// Reservations with an expired lease, usually of a dead process, or of an ended run.
 fn left_behind(backend: DbBackend) -> Condition {
-    // Older gateways write none: theirs end with their runs.
+    // Older gateways write no lease: their rows end with the run.
     let lapsed = Expr::col(budget_reservations::Column::LeaseExpiresAt).lt(database_now(backend));
     Condition::any().add(lapsed).add(of_ended_runs())
 }
@@ -234,7 +233,7 @@ fn minus(one: Amount, other: Amount) -> Amount {
 }
 
 impl Store {
-    /// Keeps what is reserved for these calls for so long from now on. Their process says so again before that.
+    /// Extends the reservations of these calls by `lease`. Their process repeats this before the lease expires.
     pub async fn hold_reservations(
         &self,
         call_ids: Vec<Uuid>,
@@ -243,9 +242,9 @@ impl Store {
         self.write(HoldReservations { call_ids, lease }).await
     }
 
-    /// Gives back what is reserved and not held any more, a bounded number of rows; says of how many.
+    /// Releases a batch of abandoned reservations; returns the number of rows.
     pub async fn end_reservations(&self) -> Result<u64, StoreError> {
-        // The writer is asked only where there is something to do.
+        // Skips the writer when there is nothing to do.
         let found = budget_reservations::Entity::find()
             .filter(left_behind(self.readers.get_database_backend()))
             .one(&self.readers)

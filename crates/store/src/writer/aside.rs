@@ -1,4 +1,5 @@
-//! What waits for a lock that somebody else keeps: out of everybody's way, and tried again now and then.
+//! Queue of items that wait for a lock of another session. They are retried periodically and do not block other
+//! items.
 
 use std::collections::VecDeque;
 use std::sync::{MutexGuard, PoisonError};
@@ -11,51 +12,51 @@ use super::job::Item;
 use super::transaction::Applied;
 use crate::error::StoreError;
 
-/// Between two tries that found a lock kept.
+/// Pause after a retry that hit a lock timeout.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long an item waits for its lock that was in a batch of which one found a lock kept.
+/// Lock timeout of each item after its batch hit a lock timeout.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
-/// How long the first try of what was set aside waits for its lock: all others wait with it.
+/// Lock timeout of the first retry: all other items wait meanwhile.
 const GLANCE: Duration = Duration::from_millis(50);
-/// And how long a later one: a lock that many take in turn is kept by none of them.
+/// Lock timeout of later retries: a contended lock may just pass from session to session.
 const LONGEST_GLANCE: Duration = Duration::from_millis(200);
-/// Items that wait at most, and their bytes, roughly. What finds no place is given up at once.
+/// Maximum queued items, and their approximate bytes. Items beyond that fail at once.
 const PLACES: usize = 1024;
 const BYTES: usize = 16 * 1024 * 1024;
-/// How long it is remembered whose lock was kept until one who needed it was given up: nobody else finds that out anew.
+/// After a lock timeout fails an item, writes for the same key fail fast for this long.
 const REMEMBERED: Duration = Duration::from_secs(30);
 
-/// Those of a run or conversation in the order in which they came.
+/// Items of one run or conversation keep their order.
 #[derive(Default)]
 pub(super) struct Aside {
     waiting: VecDeque<Waiting>,
-    /// Given up, and when that is forgotten.
+    /// Keys of failed items, with the expiry of each entry.
     given_up: VecDeque<(Needs, Instant)>,
     bytes: usize,
     again_at: Option<Instant>,
-    /// Tries in a row that found a lock kept.
+    /// Consecutive retries that hit a lock timeout.
     in_vain: u32,
 }
 
-/// An item that waits.
+/// A queued item.
 pub(super) struct Waiting {
     pub(super) item: Box<dyn Item>,
-    /// When it is given up.
+    /// Deadline of the item.
     until: Instant,
-    /// What it is told then.
+    /// The error at the deadline.
     error: StoreError,
     needs: Needs,
 }
 
-/// Whose rows an item locks.
+/// The rows that an item locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Needs {
-    /// Of a conversation, by which an event finds it.
+    /// Identity of a conversation, as in events.
     identity: Option<[String; 4]>,
-    /// The key of a conversation.
+    /// Key of a conversation.
     conversation: Option<String>,
     run: Option<Uuid>,
-    /// Somebody waits for it. What nobody waits for locks no run: it only comes behind its own kind.
+    /// True when a caller waits. Items without one lock no run; they only follow items of their kind.
     is_awaited: bool,
 }
 
@@ -71,7 +72,7 @@ impl Needs {
         }
     }
 
-    /// Whether what needs this comes behind what needs the other.
+    /// True when an item with these needs must follow one with `other`.
     fn is_behind(&self, other: &Self) -> bool {
         fn is_same<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> bool {
             one.is_some() && one == other
@@ -84,7 +85,7 @@ impl Needs {
 }
 
 impl Aside {
-    /// Gives back what finds no place.
+    /// Returns the item when the queue is full.
     fn put(&mut self, waiting: Waiting) -> Option<Waiting> {
         let bytes = self.bytes + waiting.item.weight();
         if self.waiting.len() >= PLACES || bytes > BYTES {
@@ -96,7 +97,7 @@ impl Aside {
         None
     }
 
-    /// It was tried in vain: what comes behind it stays so, and all else is before it.
+    /// Re-queues an item after a lock timeout, with its dependents behind it and all other items before it.
     fn put_back(&mut self, tried: Waiting) {
         self.again_at = Some(Instant::now() + PAUSE);
         self.in_vain += 1;
@@ -112,12 +113,12 @@ impl Aside {
         self.waiting.extend(behind);
     }
 
-    /// How long the next try waits for its lock.
+    /// Lock timeout of the next retry.
     fn glance(&self) -> Duration {
         LONGEST_GLANCE.min(GLANCE * 2_u32.pow(self.in_vain.min(8)))
     }
 
-    /// Whether something waits that this comes behind.
+    /// True when the item must follow a queued or failed one.
     fn holds_back(&self, item: &dyn Item) -> bool {
         if self.waiting.is_empty() && self.given_up.is_empty() || item.is_urgent() {
             return false;
@@ -135,7 +136,7 @@ impl Aside {
         }
     }
 
-    /// One came to its lock.
+    /// An item got its lock.
     fn note_done(&mut self, needs: &Needs) {
         self.in_vain = 0;
         self.given_up.retain(|(before, _)| !needs.is_behind(before));
@@ -152,12 +153,12 @@ impl Aside {
         }
     }
 
-    /// When the next one is to be tried. `None`: none waits.
+    /// Time of the next retry. `None`: the queue is empty.
     fn due(&self) -> Option<Instant> {
         self.again_at.filter(|_| !self.waiting.is_empty())
     }
 
-    /// The next one, when it is due.
+    /// The next item, when due.
     fn next(&mut self) -> Option<Waiting> {
         let is_due = self.due().is_some_and(|due| due <= Instant::now());
         let next = is_due.then(|| self.waiting.pop_front())??;
@@ -165,7 +166,7 @@ impl Aside {
         Some(next)
     }
 
-    /// Those whose time is over by then, or all.
+    /// Takes the items past their deadline, or all.
     fn take_overdue(&mut self, now: Option<Instant>) -> Vec<Waiting> {
         let waiting = std::mem::take(&mut self.waiting).into_iter();
         let (overdue, waiting): (Vec<_>, Vec<_>) =
@@ -184,7 +185,7 @@ impl Aside {
 }
 
 impl Commits {
-    /// Sets aside what needs a lock that somebody keeps.
+    /// Queues an item that needs a locked row.
     pub(super) fn set_aside(&self, item: Box<dyn Item>, error: StoreError) {
         let waiting = Waiting {
             needs: Needs::of(&*item),
@@ -198,7 +199,7 @@ impl Commits {
         }
     }
 
-    /// Sets aside what comes behind something that waits; gives what does not.
+    /// Queues an item that must follow a queued one; returns any other.
     pub(super) fn hold_back(&self, item: Box<dyn Item>) -> Option<Box<dyn Item>> {
         if self.aside().holds_back(&*item) {
             self.set_aside(item, StoreError::Locked);
@@ -207,12 +208,12 @@ impl Commits {
         Some(item)
     }
 
-    /// When what was set aside is to be tried again. `None`: nothing was.
+    /// Time of the next retry. `None`: the queue is empty.
     pub(super) fn aside_due(&self) -> Option<Instant> {
         self.aside().due()
     }
 
-    /// Tries what was set aside and is due, until one is tried in vain.
+    /// Retries due items until one hits a lock timeout.
     pub(super) async fn try_aside(&self) {
         self.give_up_aside(Some(Instant::now()));
         let enough = Instant::now() + self.patience.silence / ENOUGH;
@@ -231,7 +232,7 @@ impl Commits {
                     self.aside().note_done(&needs);
                     item.settle(applied.pop().and_then(Applied::refusal));
                 }
-                // What a connection took with it may stand: the next try asks.
+                // A broken connection may have committed: the next try checks.
                 Err(error) if error.may_pass() => {
                     let error = if error.is_lock_wait() {
                         StoreError::Locked
@@ -250,7 +251,7 @@ impl Commits {
         }
     }
 
-    /// Gives up what has had its time by then, or all.
+    /// Fails the items past their deadline, or all.
     pub(super) fn give_up_aside(&self, now: Option<Instant>) {
         self.aside().forget();
         let overdue = self.aside().take_overdue(now);
@@ -260,7 +261,7 @@ impl Commits {
             } = waiting;
             self.aside().note_given_up(needs);
             let told = &error as &dyn std::error::Error;
-            tracing::warn!(error = told, "a write that waited for a lock is given up");
+            tracing::warn!(error = told, "write abandoned, its lock was held too long");
             self.fail(item, error);
         }
     }
@@ -269,7 +270,7 @@ impl Commits {
         self.aside().next()
     }
 
-    // Whole after any panic: it changes by one step at a time.
+    // Valid after a panic: each change is one step.
     fn aside(&self) -> MutexGuard<'_, Aside> {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }

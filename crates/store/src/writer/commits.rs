@@ -1,4 +1,4 @@
-//! Transactions over what has gathered, and what is done when one fails.
+//! Transactions over gathered items, and the handling of failures.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,33 +17,33 @@ use crate::error::StoreError;
 use crate::inline::Inline;
 use crate::{failpoint, meter};
 
-/// Tries of one item that lost against another writer.
+/// Maximum tries of one item under contention.
 const TRIES: u32 = 5;
-/// The part of the longest silence after which a transaction takes up nothing more: on a slow database one thing may need all of
-/// the rest, what comes behind is not to be given up with it, and leases are renewed in between.
+/// Divisor of the silence limit: after this share a transaction starts no further item. On a slow database one
+/// item may need the rest of the time, and leases are renewed in between.
 pub(super) const ENOUGH: u32 = 6;
-/// Items that nobody waits for and that are kept for when the database is back. More are lost.
+/// Maximum items without a waiting caller kept through an outage. More are lost.
 const KEPT: usize = 1024;
 
-/// The write connection, and what becomes of a batch on it.
+/// The write connection, and the handling of batches on it.
 pub(super) struct Commits {
     db: DatabaseConnection,
-    /// The way into `SQLite` that most goes.
+    /// The direct `SQLite` connection, used by most items.
     inline: Option<Inline>,
-    /// What the last transaction has read on that way, and at which version of the database.
+    /// Reads of the last direct transaction, with their database version.
     known: Mutex<(i64, Common)>,
     is_failing: Arc<AtomicBool>,
     outage: Outage,
     pub(super) patience: Patience,
     kept: Mutex<Vec<Box<dyn Item>>>,
-    /// What is in the next transaction, whoever comes.
+    /// Items of the next transaction.
     late: Mutex<Vec<Box<dyn Item>>>,
-    /// What waits for locks.
+    /// Items that wait for locks.
     pub(super) aside: Mutex<Aside>,
 }
 
 impl Commits {
-    /// `is_failing` is set by a commit that failed for the database's sake.
+    /// A commit that fails on the database sets `is_failing`.
     pub(super) fn new(
         db: DatabaseConnection,
         inline: Option<Inline>,
@@ -63,12 +63,12 @@ impl Commits {
         }
     }
 
-    /// Leaves a database behind that a copy of its file is a copy of.
+    /// Empties the write-ahead log, so the database file alone is a complete copy.
     pub(super) fn tidy_up(&self) {
-        const STAYS: &str = "the log of the database stays beside it";
+        const STAYS: &str = "write-ahead log is not merged into the database file, copy both";
         match self.inline.as_ref().map(Inline::empty_log) {
             None | Some(Ok(true)) => {}
-            Some(Ok(false)) => tracing::warn!("somebody reads the database: {STAYS}"),
+            Some(Ok(false)) => tracing::warn!("another process reads the database: {STAYS}"),
             Some(Err(error)) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "{STAYS}");
@@ -80,32 +80,32 @@ impl Commits {
         self.db.get_database_backend()
     }
 
-    /// What nobody waits for and could not be written for the database's sake: it is tried again.
+    /// Items without a waiting caller that failed on the database: retried with the next batch.
     pub(super) fn take_kept(&self) -> Vec<Box<dyn Item>> {
         std::mem::take(&mut *self.kept())
     }
 
-    // Whole after any panic: it changes by one push at a time.
+    // Valid after a panic: each change is one push.
     fn kept(&self) -> MutexGuard<'_, Vec<Box<dyn Item>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has these in the next transaction.
+    /// Defers items to the next transaction.
     pub(super) fn put_off(&self, mut items: Vec<Box<dyn Item>>) {
         self.late().append(&mut items);
     }
 
-    /// What was put off, or what the last transaction had no time for: it is in the next one.
+    /// Takes the deferred items, and those without time in the last transaction.
     pub(super) fn take_late(&self) -> Vec<Box<dyn Item>> {
         std::mem::take(&mut *self.late())
     }
 
-    /// Whether there is a next transaction, whoever comes.
+    /// True when deferred items exist.
     pub(super) fn is_late(&self) -> bool {
         !self.late().is_empty()
     }
 
-    // Whole after any panic: it changes by one step at a time.
+    // Valid after a panic: each change is one step.
     fn late(&self) -> MutexGuard<'_, Vec<Box<dyn Item>>> {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,14 +120,15 @@ impl Commits {
         item.settle(Some(error));
     }
 
-    /// One by one they would wait for the same absent database.
+    /// Fails the items without a try: each would wait for the same unreachable database.
     pub(super) fn give_up(&self, batch: impl IntoIterator<Item = Box<dyn Item>>) {
         for item in batch {
             self.fail(item, StoreError::Unreachable);
         }
     }
 
-    /// All in one transaction, and once more when it lost against another writer; one by one when that fails.
+    /// Commits all items in one transaction, retries once after contention, then falls back to one transaction
+    /// per item.
     pub(super) async fn together(&self, mut batch: Vec<Box<dyn Item>>) -> Reached {
         if let Some(inline) = &self.inline
             && !batch.is_empty()
@@ -166,9 +167,9 @@ impl Commits {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     items = batch.len(),
-                    "a batch failed, its items are tried one by one"
+                    "batch failed, retrying its items one by one"
                 );
-                // Of those that need a lock which is kept, each would wait as long again.
+                // Keep the wait short: every item that needs the same lock would wait as long again.
                 let lock_wait = error.is_lock_wait().then_some(LOOK);
                 self.one_by_one(batch, lock_wait).await
             }
@@ -182,12 +183,12 @@ impl Commits {
                 tracing::debug!(
                     error = &error as &dyn std::error::Error,
                     items = batch.len(),
-                    "a batch lost against another writer, it is tried again"
+                    "batch aborted by a conflict with another writer, retrying"
                 );
             }
             outcome => return outcome,
         }
-        // All of it was taken back: what it told first may be done together again.
+        // The rollback is certain: new results may use batch operations again.
         for (item, untold) in batch.iter_mut().zip(untold) {
             if untold {
                 item.forget();
@@ -196,7 +197,8 @@ impl Commits {
         self.try_once(batch, None).await
     }
 
-    /// As long as there is time, one at least. The rest is in the next transaction: leases are renewed in between.
+    /// Commits items one by one until time is up, at least one. Defers the rest, so leases are renewed in
+    /// between.
     async fn one_by_one(&self, batch: Vec<Box<dyn Item>>, lock_wait: Option<Duration>) -> Reached {
         let enough = Instant::now() + self.patience.silence / ENOUGH;
         let mut batch = batch.into_iter();
@@ -216,8 +218,8 @@ impl Commits {
         Reached::Yes
     }
 
-    /// Tries one item again while it loses against other writers, no longer than for one silence: leases wait. What somebody
-    /// keeps a lock of is set aside.
+    /// Retries one item under contention for at most one silence limit, because leases wait. After a lock
+    /// timeout the item moves to the lock-wait queue.
     async fn alone(&self, item: Box<dyn Item>, lock_wait: Option<Duration>) -> Reached {
         let until = Instant::now() + self.patience.silence;
         let mut alone = vec![item];
@@ -228,7 +230,7 @@ impl Commits {
                 Ok(_) | Err(StoreError::Unreachable) => false,
                 Err(error) if error.is_lock_wait() => false,
                 Err(error) if error.is_contention() => Instant::now() < until,
-                // The connection broke, perhaps on the way back: another one tells what stands.
+                // The connection broke, perhaps after the commit: a new connection finds out.
                 Err(error) => error.may_pass() && std::mem::take(&mut is_second_chance),
             };
             if !again {
@@ -251,8 +253,8 @@ impl Commits {
         reached
     }
 
-    /// Commits what can be done for many at once, on a connection without a thread of its own. Gives what is
-    /// left: the rest of the batch, or all of it when this did not go.
+    /// Commits batch operations on the direct connection. Returns the remaining items, or the whole batch after
+    /// an error.
     async fn commit_inline(
         &self,
         inline: &Inline,
@@ -263,7 +265,10 @@ impl Commits {
             Ok(left) => left,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::debug!(error, "a batch goes the long way");
+                tracing::debug!(
+                    error,
+                    "direct commit failed, retrying the batch through the pool"
+                );
                 return batch;
             }
         };
@@ -282,7 +287,7 @@ impl Commits {
         rest
     }
 
-    /// Gives the places of what is left.
+    /// Returns the positions of the remaining items.
     async fn transact_inline(
         &self,
         inline: &Inline,
@@ -293,7 +298,7 @@ impl Commits {
         if left.len() == batch.len() {
             return Ok(left);
         }
-        // What a panic left open.
+        // A panic may have left a transaction open.
         inline.roll_back()?;
         inline.run("BEGIN IMMEDIATE")?;
         let mut common = Common::default();
@@ -319,12 +324,12 @@ impl Commits {
         Ok(left)
     }
 
-    // Whole after any panic: it is replaced as a whole.
+    // Valid after a panic: only replaced as a whole.
     fn known(&self) -> MutexGuard<'_, (i64, Common)> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was read before, unless somebody else has written since: what goes inline changes no agents.
+    /// The cached reads, unless another connection has written since. Direct work changes no agents.
     fn take_known(&self, version: i64) -> Common {
         let (at, known) = std::mem::take(&mut *self.known());
         if at == version {
@@ -334,7 +339,7 @@ impl Commits {
         }
     }
 
-    /// `lock_wait`: how long it waits for a lock, when not as long as others do.
+    /// `lock_wait`: overrides the session's lock timeout.
     pub(super) async fn try_once(
         &self,
         batch: &mut [Box<dyn Item>],
@@ -347,7 +352,7 @@ impl Commits {
             .wait(transact(&self.db, batch, enough, lock_wait, &self.outage))
             .await;
         let outcome = outcome.unwrap_or_else(|| {
-            tracing::error!("a transaction had no end within {:?}", began.elapsed());
+            tracing::error!("transaction timed out after {:?}", began.elapsed());
             Err(StoreError::Unreachable)
         });
         let items = match &outcome {
@@ -367,7 +372,7 @@ impl Commits {
     }
 }
 
-/// Whether the database was there to try.
+/// True when the database was reachable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reached {
     Yes,

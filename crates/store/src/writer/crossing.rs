@@ -1,5 +1,5 @@
-//! Two replicas that write the same rows in one moment: they take them in one order, or the database stops both for a
-//! second and chooses.
+//! Lock order of the writer: replicas lock shared rows in one order, so they do not deadlock. A deadlock costs a
+//! second and aborts one transaction.
 
 use std::collections::{BTreeSet, HashSet};
 use std::mem::discriminant;
@@ -14,18 +14,18 @@ use crate::conversation::{hold_runs, lock_all};
 use crate::error::StoreError;
 use crate::sql::Sql;
 
-/// What runs of any conversation write rows of: a scope of state, or an agent. Two that are taken for one wait for each
-/// other for the length of a commit.
+/// Advisory lock key of rows shared by runs of any conversation: a state scope or an agent. Colliding keys wait
+/// for each other for one commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share(u16);
 
-/// So many shares are told apart. A server has room for some thousand locks, and a commit may need many.
+/// Number of distinct keys. A server holds a few thousand locks, and one commit may need many.
 const DIFFERENT: u16 = 4096;
-/// The first of the two numbers by which `PostgreSQL` knows such a lock.
+/// First number of the two-part advisory lock key in `PostgreSQL`.
 const SHARES: i32 = 0x5275_6e6c;
 
 impl Share {
-    /// That of a scope or an agent, by its identity.
+    /// The key of a scope or an agent, by its identity.
     pub(crate) fn of(identity: &str) -> Self {
         let hash = digest(&SHA256, identity.as_bytes());
         let &[first, second, ..] = hash.as_ref() else {
@@ -35,8 +35,7 @@ impl Share {
     }
 }
 
-/// The rows that a batch writes for its conversations and runs, where its items would take them in an order that is
-/// not everybody's.
+/// The locks of a batch: conversations and runs that its items would otherwise lock out of order.
 #[derive(Default)]
 pub(super) struct Crossing {
     shares: BTreeSet<Share>,
@@ -45,8 +44,9 @@ pub(super) struct Crossing {
 }
 
 impl Crossing {
-    /// No runs where all are moved by one statement, in everybody's order, which ends see to themselves; nor for one item
-    /// that ends none. Nothing for events, which are by themselves and find out only then what they write.
+    /// Skips run locks when one statement updates all runs in sorted order, which ends do themselves, and for a
+    /// single item that ends no run. Takes no locks for events: they commit separately and learn their rows only
+    /// then.
     pub(super) fn of(batch: &[Box<dyn Item>]) -> Self {
         let (mut crossing, mut kinds) = (Self::default(), HashSet::new());
         let (mut is_moved_at_once, mut count) = (true, 0);
@@ -83,8 +83,8 @@ impl Crossing {
         crossing
     }
 
-    /// Locks them: conversations first, as events do, their runs after, and those that wait there, which an end may let
-    /// go. `SQLite` has one writer.
+    /// Locks conversations first, as events do, then their runs and the waiting runs that an end may promote.
+    /// `SQLite` has one writer.
     pub(super) async fn hold(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
         if Sql::backend(tx) == DbBackend::Sqlite {
             return Ok(());
@@ -99,7 +99,7 @@ impl Crossing {
         hold_runs(tx, &self.runs, keys()).await
     }
 
-    /// Rows that are not there yet cannot be locked, and wait for each other all the same.
+    /// Advisory locks, because rows that do not exist yet cannot be locked but still conflict.
     async fn hold_shares(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
         if self.shares.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What stands in the writer's queue.
+//! Items of the writer's queue.
 
 use futures_util::future::BoxFuture;
 use sea_orm::DatabaseTransaction;
@@ -10,12 +10,12 @@ use crate::common::Common;
 use crate::error::StoreError;
 use crate::writer::{Share, Work};
 
-/// One item of the queue, whatever its work.
+/// A queued item, independent of the type of its work.
 pub(super) trait Item: Send {
     fn order(&self) -> Uuid;
     fn in_savepoint(&self) -> bool;
     fn is_urgent(&self) -> bool;
-    /// Somebody wants to know what becomes of it.
+    /// True when a caller waits for the result.
     fn is_awaited(&self) -> bool;
     fn takes_event(&self) -> bool;
     fn lock(&self) -> Option<String>;
@@ -26,9 +26,9 @@ pub(super) trait Item: Send {
     fn changes_agents(&self) -> bool;
     fn together(&self) -> Option<Together<'_>>;
     fn note_done(&mut self, done: Done);
-    /// No try has told anything yet that may stand.
+    /// True when no earlier try left a result that may be committed.
     fn is_untold(&self) -> bool;
-    /// Forgets what the last try told: it was surely taken back.
+    /// Drops the result of the last try after a certain rollback.
     fn forget(&mut self);
     fn apply<'a>(
         &'a mut self,
@@ -38,7 +38,7 @@ pub(super) trait Item: Send {
     fn settle(self: Box<Self>, refusal: Option<StoreError>);
 }
 
-/// A work and who waits for it.
+/// Work and the channel for its result.
 pub(super) struct Job<W: Work> {
     work: W,
     output: Option<W::Output>,
@@ -100,7 +100,7 @@ impl<W: Work> Item for Job<W> {
     }
 
     fn together(&self) -> Option<Together<'_>> {
-        // What was tried before may stand: it is asked by itself.
+        // An earlier try may be committed: check the item by itself.
         self.output.is_none().then(|| self.work.together())?
     }
 
@@ -140,13 +140,13 @@ impl<W: Work> Item for Job<W> {
             (None, None) => Err(StoreError::Closed),
         };
         match self.reply {
-            // Nobody waits any more: the work is done all the same.
+            // The caller may have gone; the work is done anyway.
             Some(reply) => drop(reply.send(outcome)),
             None => {
                 if let Err(error) = outcome {
                     tracing::error!(
                         error = &error as &dyn std::error::Error,
-                        "a write that nobody waits for failed"
+                        "background write failed and is lost"
                     );
                 }
             }

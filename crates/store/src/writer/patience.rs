@@ -1,4 +1,4 @@
-//! How long a transaction is waited for.
+//! Timeouts of the writer's transactions.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// The longest that one transaction is waited for. A database that is cut off without a word says nothing for
-/// longer: then nobody knows what became of it. One that is slow says something, and is heard out.
+/// Timeouts of one transaction. A dead connection sends no reply, and the outcome is then unknown. A slow
+/// database still replies, so each reply extends the wait up to `whole`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// For the next that is heard.
+    /// Time out without any reply for this long.
     pub(super) silence: Duration,
-    /// For all of it.
+    /// Time out in total.
     pub(super) whole: Duration,
 }
 
 impl Patience {
-    /// Half as long again for the whole as for one answer.
+    /// Sets the total timeout to 1.5 times `silence`.
     pub(super) fn of(silence: Duration) -> Self {
         Self {
             silence,
@@ -26,8 +26,8 @@ impl Patience {
         }
     }
 
-    /// Waits for `work`. `None`: it is given up. Whatever wakes it passes for an answer: what waits in the queue may
-    /// do so once, and the bound of the whole holds all the same.
+    /// Awaits `work` under both timeouts. `None`: timed out. Any wake-up counts as a reply; a queued item may
+    /// cause one, and the total timeout still holds.
     pub(super) async fn wait<T>(self, work: impl Future<Output = T>) -> Option<T> {
         let end = Instant::now() + self.whole;
         let (mut work, mut silence) = (pin!(work), pin!(sleep(self.silence)));
@@ -36,7 +36,7 @@ impl Patience {
                 return ready;
             }
             if silence.as_mut().poll(context).is_pending() {
-                // Not the silence has woken us: there was an answer, and the next is waited for.
+                // A reply caused the wake-up: restart the silence timeout.
                 let next = Instant::now() + self.silence;
                 silence.as_mut().reset(next.min(end));
             }

@@ -1,4 +1,4 @@
-//! Which items of a batch are done together, and how.
+//! Batch plan: selects the items for batch operations.
 
 use std::collections::HashSet;
 
@@ -10,16 +10,16 @@ use crate::common::Common;
 use crate::error::StoreError;
 use crate::sql::Sql;
 
-/// How the items of a batch are applied: where they stand in it.
+/// Positions of the items in a batch, by how they are applied.
 #[derive(Default)]
 pub(super) struct Places {
-    /// Events, together.
+    /// Events, in batch operations.
     pub(super) events: Vec<usize>,
-    /// What can only be applied by itself.
+    /// Items without a batch operation.
     pub(super) alone: Vec<usize>,
-    /// Other work, together: the first of each kind for each run.
+    /// Other work in batch operations: the first item of each kind for each run.
     pub(super) others: Vec<usize>,
-    /// The second one and those behind it: each must see what the one before did.
+    /// Further items of the same kind and run: each must see its predecessor's changes.
     pub(super) after: Vec<usize>,
 }
 
@@ -41,7 +41,7 @@ impl Places {
     }
 }
 
-/// Does the work at these places together. Gives the places of what is to be applied by itself.
+/// Applies the batch operations at these positions. Returns the positions of items to apply singly.
 pub(super) async fn apply_together(
     tx: &impl Sql,
     batch: &mut [Box<dyn Item>],
@@ -63,7 +63,7 @@ pub(super) async fn apply_together(
     Ok(left)
 }
 
-/// A panic of one item is its own fault and nobody else's: the writer lives on.
+/// Turns a panic into an error, so the writer survives it.
 pub(super) async fn guarded<T>(
     applying: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {

@@ -1,4 +1,4 @@
-//! The way to the writer: a queue that is bounded in items and in bytes, and a lane past it.
+//! The writer's queue, bounded in items and bytes, and a lane for urgent items.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,56 +10,56 @@ use tokio::time::Instant;
 use super::job::Item;
 use crate::error::StoreError;
 
-/// Items of one commit at most.
+/// Maximum items of one commit.
 const BATCH: usize = 1024;
-/// Bytes of one commit, roughly: everything that comes later waits for it.
+/// Approximate maximum bytes of one commit: later items wait for it.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
-/// Items that wait at most. Full: whoever writes waits, and so does the runner's socket behind it.
+/// Maximum queued items. When full, writers wait, and with them the runner's socket (backpressure).
 const QUEUE: usize = 4096;
-/// Bytes that wait at most, roughly. Full: the same, for who brings more than nothing.
+/// Approximate maximum of queued bytes. When full, items with a weight wait.
 const QUEUE_BYTES: usize = 64 * 1024 * 1024;
-/// Urgent items that wait at most: a process has one or two at a time. Full: whoever writes waits.
+/// Maximum urgent items: a process has one or two at a time. When full, writers wait.
 const LANE: usize = 16;
 
-/// How long what nobody waits for stays for more of its kind: many rows in one commit cost little more than one.
+/// Linger time of items without a waiting caller: a commit of many rows costs little more than one row.
 const LINGER: Duration = Duration::from_millis(50);
 
-/// The way into the writer's queue.
+/// Sender of the writer's queue.
 #[derive(Clone)]
 pub(crate) struct Writer {
     queue: mpsc::Sender<Message>,
     lane: mpsc::Sender<Box<dyn Item>>,
     room: Arc<Semaphore>,
     hurry: Arc<Notify>,
-    /// The database could not commit, and has not proven since that it can.
+    /// True after a commit failed on the database, until a small write succeeds.
     pub(super) is_failing: Arc<AtomicBool>,
 }
 
 enum Message {
-    /// Its room is free again once it is taken out.
+    /// An item with the permit for its bytes, released when the writer takes the item.
     Item(Box<dyn Item>, OwnedSemaphorePermit),
     Close(oneshot::Sender<()>),
 }
 
-/// The other end.
+/// Receiver of the writer's queue.
 pub(super) struct Inbox {
     queue: mpsc::Receiver<Message>,
     lane: mpsc::Receiver<Box<dyn Item>>,
-    /// Told of what somebody waits for.
+    /// Notified when an item has a waiting caller.
     hurry: Arc<Notify>,
 }
 
-/// What has gathered.
+/// Items gathered for one commit.
 #[derive(Default)]
 pub(super) struct Gathered {
     pub(super) items: Vec<Box<dyn Item>>,
     bytes: usize,
-    /// Told once all of it is written: nothing comes after it.
+    /// Notified after the last item is written; no items follow.
     pub(super) closing: Option<oneshot::Sender<()>>,
 }
 
 impl Gathered {
-    /// Nobody waits for any of it, and there is room for more.
+    /// True when no item has a waiting caller and the batch is not full.
     fn can_wait(&self) -> bool {
         self.closing.is_none()
             && self.items.len() < BATCH
@@ -99,26 +99,26 @@ impl Writer {
         let room = Arc::clone(&self.room).acquire_many_owned(bytes).await;
         let room = room.map_err(|_| StoreError::Closed)?;
         let sent = self.queue.send(Message::Item(item, room)).await;
-        // A whole commit is not to be left waiting.
+        // The queue holds a whole commit: end the linger time.
         if is_awaited || self.queue.max_capacity() - self.queue.capacity() >= BATCH {
             self.hurry.notify_one();
         }
         sent.map_err(|_| StoreError::Closed)
     }
 
-    /// Items that wait.
+    /// Queued items.
     pub(crate) fn queued(&self) -> usize {
         let waiting = |most: usize, left: usize| most - left;
         waiting(self.queue.max_capacity(), self.queue.capacity())
             + waiting(self.lane.max_capacity(), self.lane.capacity())
     }
 
-    /// True while the task takes work.
+    /// True while the writer task accepts work.
     pub(crate) fn is_open(&self) -> bool {
         !self.queue.is_closed()
     }
 
-    /// True from a commit that failed for the database's sake to the next proof that it can commit.
+    /// True from a commit that failed on the database until the next successful probe.
     pub(crate) fn is_failing(&self) -> bool {
         self.is_failing.load(Ordering::Acquire)
     }
@@ -133,15 +133,15 @@ impl Writer {
 }
 
 impl Inbox {
-    /// Takes the urgent items that wait.
+    /// Takes the queued urgent items.
     pub(super) fn gather_urgent(&mut self) -> Vec<Box<dyn Item>> {
         let mut gathered = Gathered::default();
         self.take_urgent(&mut gathered);
         gathered.items
     }
 
-    /// Waits for something to write, and takes what waits with it; for no longer than `until`, when nothing comes. `None`:
-    /// nobody can send any more.
+    /// Waits for an item and takes all queued items with it; returns empty at `until`. `None`: all senders are
+    /// gone.
     pub(super) async fn gather(&mut self, until: Option<std::time::Instant>) -> Option<Gathered> {
         let mut gathered = Gathered::default();
         let late = async {
@@ -159,7 +159,7 @@ impl Inbox {
         self.take_waiting(&mut gathered);
         let end = Instant::now() + LINGER;
         while gathered.can_wait() {
-            // At once, when it is told of what was taken before.
+            // Returns at once on a notification for an item already taken.
             let told = tokio::time::timeout_at(end, self.hurry.notified()).await;
             self.take_waiting(&mut gathered);
             if told.is_err() {
@@ -219,7 +219,7 @@ mod tests {
         let awaited = async { writer.send(item(true)).await.unwrap() };
         let (gathered, ()) = tokio::join!(inbox.gather(None), awaited);
         assert_eq!(gathered.unwrap().items.len(), 2);
-        // And not for ever.
+        // And after the linger time without one.
         writer.send(item(false)).await.unwrap();
         let mut gathering = Box::pin(inbox.gather(None));
         assert!(gathering.as_mut().now_or_never().is_none());

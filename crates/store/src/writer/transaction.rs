@@ -17,11 +17,11 @@ use crate::common::Common;
 use crate::error::StoreError;
 use crate::failpoint;
 
-/// What became of an item in a transaction that was committed.
+/// Result of an item in a committed transaction.
 pub(super) enum Applied {
     Done,
     Refused(StoreError),
-    /// There was no time for it.
+    /// The time ran out before this item.
     NotYet,
 }
 
@@ -39,8 +39,8 @@ impl Applied {
     }
 }
 
-/// What the log is told of a database that is away: once, until it is back, and no more than once in a while. On a disk
-/// that is full, what writes nothing goes well in between.
+/// Limits outage logs: one per outage, and at most one per minute. On a full disk, transactions that write
+/// nothing succeed in between.
 #[derive(Default)]
 pub(super) struct Outage {
     is_told: AtomicBool,
@@ -59,7 +59,7 @@ impl Outage {
             *told_at = Some(Instant::now());
             self.is_told.store(true, Ordering::Relaxed);
             let error = error as &dyn std::error::Error;
-            tracing::error!(error, "the database fails");
+            tracing::error!(error, "database failed, writes fail until it recovers");
         }
     }
 
@@ -68,8 +68,8 @@ impl Outage {
     }
 }
 
-/// One transaction over the batch. Gives what became of each item; an error means that nothing was written.
-/// Past `enough` it takes up nothing more. `lock_wait`: how long it waits for a lock, when not as long as others do.
+/// Runs one transaction over the batch and returns each item's result; an error means that nothing was written.
+/// After `enough` it starts no further item. `lock_wait`: overrides the session's lock timeout.
 pub(super) async fn transact(
     db: &DatabaseConnection,
     batch: &mut [Box<dyn Item>],
@@ -108,7 +108,7 @@ pub(super) async fn transact(
     Ok(applied)
 }
 
-/// Takes locks in their order, before any row is locked.
+/// Takes advisory locks in sorted order, before any row lock.
 async fn take_locks(tx: &DatabaseTransaction, names: BTreeSet<String>) -> Result<(), StoreError> {
     if tx.get_database_backend() != DbBackend::Postgres {
         return Ok(());
@@ -121,7 +121,7 @@ async fn take_locks(tx: &DatabaseTransaction, names: BTreeSet<String>) -> Result
     Ok(())
 }
 
-/// Events first, which what comes with them may look at; what is done for many at once last.
+/// Applies events first, because later items may read them, and batch operations before single items.
 async fn apply_all(
     tx: &DatabaseTransaction,
     batch: &mut [Box<dyn Item>],
@@ -130,7 +130,7 @@ async fn apply_all(
     let mut applied: Vec<_> = batch.iter().map(|_| Applied::Done).collect();
     let mut common = Common::default();
     let places = Places::of(batch);
-    // However slow the database is, one thing is done.
+    // At least one item is applied, even on a slow database.
     let mut is_first = true;
     let has_time = |is_first: bool| is_first || Instant::now() < enough;
     for (together, alone) in [(places.events, places.alone), (places.others, places.after)] {
@@ -139,7 +139,7 @@ async fn apply_all(
             left = guarded(apply_together(tx, batch, &together, &mut common)).await?;
             is_first &= left.len() == together.len();
         }
-        // Each takes the lock of its conversation: in everybody's order, or two replicas wait for each other.
+        // Each item locks its conversation: the common order prevents deadlocks between replicas.
         left.sort_by_cached_key(|place| batch[*place].together()?.conversation());
         for place in left.into_iter().chain(alone) {
             applied[place] = if has_time(is_first) {
@@ -153,7 +153,7 @@ async fn apply_all(
     Ok(applied)
 }
 
-/// Applies one item. An error takes the whole transaction back.
+/// Applies one item. An error rolls the whole transaction back.
 async fn apply(
     tx: &DatabaseTransaction,
     item: &mut dyn Item,
