@@ -101,7 +101,7 @@ pub struct DocumentProgress {
     pub chunks_all: u64,
 }
 
-/// Documents that a reindex call has scheduled.
+/// Documents that a reindex call has processed; `status` and `error` give each result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reindexed {
