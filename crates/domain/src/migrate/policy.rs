@@ -1,4 +1,4 @@
-//! What the runs of a pipeline could touch, as the `resource_policy` of an agent.
+//! Converts the permissions of a pipeline to an agent's `resource_policy`.
 
 use protocol::JsonObject;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::pipeline::Draft;
 use super::report::{Action, FieldNote};
 use super::source::{Found, Preferences, member};
 
-/// Settings that the host read, beside the runner's own.
+/// Settings that the host read, in addition to the runner's own.
 pub(super) const HOST_OWNED: [&str; 5] = [
     "enable-all-tools",
     "tools",
@@ -18,10 +18,10 @@ pub(super) const HOST_OWNED: [&str; 5] = [
     "mcp-resource-agent-read-enabled",
 ];
 
-/// Operations on files for a runner that is not known.
+/// File operations for an unknown runner.
 const FILES: &[&str] = &["metadata", "read"];
 
-/// The grants of a runner that calls another service: files of messages, and the history that it sends again.
+/// Grants of a runner that calls another service: files of messages, and the history that it resends.
 fn service_grants(family: &Family, draft: &mut Draft<'_, '_>, policy: &mut JsonObject) {
     let resends = draft.config.iter().any(|(name, value)| {
         name == "resend-history" && value.as_f64().is_some_and(|messages| messages > 0.0)
@@ -47,7 +47,7 @@ fn service_grants(family: &Family, draft: &mut Draft<'_, '_>, policy: &mut JsonO
     draft.notes.push(note.because(why));
 }
 
-/// The policy of the agent: what the pipeline allowed, and nothing for runners that call other services.
+/// Returns the agent's policy: the pipeline's permissions, and none for runners that call other services.
 pub(super) fn resource_policy(
     found: &Found,
     family: Option<&'static Family>,
@@ -167,9 +167,9 @@ fn names_of(value: Option<&Value>) -> Value {
     }
 }
 
-/// The limits of `extensions_preferences`.
+/// Restrictions of `extensions_preferences`.
 struct Bounds<'a> {
-    /// `None`: it cannot be read, so nothing is granted.
+    /// `None`: unreadable, so nothing is granted.
     preferences: Option<&'a JsonObject>,
     at: String,
 }
@@ -185,8 +185,8 @@ impl<'a> Bounds<'a> {
         Self { preferences, at }
     }
 
-    /// Whether a flag limits: anything but true does. LangBot reads an absent one as true; beside a list of what is bound
-    /// it limits, too.
+    /// Returns true if a flag restricts: any value other than true. LangBot reads an absent flag as true. With a
+    /// list of bindings, an absent flag also restricts.
     fn limits(&self, flag: &str, list: &str) -> bool {
         let Some(preferences) = self.preferences else {
             return true;
@@ -197,7 +197,7 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// Whether a list names nothing.
+    /// Returns true if a list is empty or absent.
     fn is_empty(&self, list: &str) -> bool {
         let listed = self
             .preferences
@@ -205,7 +205,7 @@ impl<'a> Bounds<'a> {
         listed.and_then(Value::as_array).is_none_or(Vec::is_empty)
     }
 
-    /// Everything, or the names that are listed.
+    /// Returns `"*"`, or the names of the list.
     fn listed(&self, flag: &str, list: &str, draft: &mut Draft<'_, '_>) -> Value {
         if !self.limits(flag, list) {
             return json!("*");
@@ -240,7 +240,7 @@ impl<'a> Bounds<'a> {
     }
 }
 
-/// All tools, as a pipeline has them unless it says otherwise, or those that it lists.
+/// Returns all tools, the default of a pipeline, or the tools that it lists.
 fn tools(bounds: &Bounds<'_>, section: &JsonObject, at: &str, draft: &mut Draft<'_, '_>) -> Value {
     let target = "resource_policy.tools";
     let all = match section.get("enable-all-tools") {

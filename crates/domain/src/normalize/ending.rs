@@ -1,15 +1,15 @@
-//! How a run ends that says that it is completed.
+//! Messages of a completed run.
 
 use protocol::message::Message;
 
 use super::{Judge, Reason, Said, text};
 use crate::run::{Failure, FailureCode};
 
-/// Why a run that says that it is completed is not.
+/// Reason for which a `run.completed` is rejected.
 pub(super) type Unfinished = (Reason, Failure);
 
 impl Judge<'_> {
-    /// The whole messages, else the one that the terminal brought, else what the deltas make.
+    /// Returns the complete messages, or the message of the terminal result, or the text of the deltas.
     pub(super) fn final_messages(
         &mut self,
         of_terminal: Option<Message>,
@@ -39,7 +39,7 @@ impl Judge<'_> {
         Ok(gathered.map(Said::from).unwrap_or_default())
     }
 
-    /// Notes that a whole message is not among what was said.
+    /// Notes that a complete message was rejected.
     pub(super) fn note_lost_message(&mut self, why: &str) {
         self.lost_message = Some(why.to_owned());
     }

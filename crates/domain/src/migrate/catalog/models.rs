@@ -1,4 +1,4 @@
-//! Models of the three kinds.
+//! Chat, embedding and rerank models.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::migrate::tables::TableKind;
 
 const CONTEXT: std::ops::RangeInclusive<u64> = 1..=1_000_000_000;
 
-/// Plans the row of a model. `known`: the ids of the models so far.
+/// Plans the row of a model. `known`: ids of the models so far.
 pub(super) fn plan(
     row: &Row<'_>,
     rankers: &BTreeSet<String>,
@@ -85,7 +85,7 @@ pub(super) fn plan(
     entry.migrated(&format!("Model {}", plain(name)), out);
 }
 
-/// A row of an answer is a chat model by its columns, a ranker where a pipeline ranks with it.
+/// A row of an API answer is a chat model by its columns, and a rerank model if a pipeline ranks with it.
 fn kind_of(row: &Row<'_>, id: &str, rankers: &BTreeSet<String>) -> RowKind {
     if row.kind != RowKind::SomeModel {
         return row.kind;
@@ -105,7 +105,7 @@ fn kind_of(row: &Row<'_>, id: &str, rankers: &BTreeSet<String>) -> RowKind {
     }
 }
 
-/// True for an id that the configuration takes.
+/// Returns true for an id that the configuration accepts.
 pub(super) fn is_id(id: &str) -> bool {
     id.len() <= 255 && !id.contains(char::is_control)
 }

@@ -5,7 +5,7 @@ use crate::migrate::{Action, Document, Migration, Outcome, Target, migrate};
 
 const SECRET: &str = "sk-very-hidden";
 
-/// Rows as a database of LangBot 4.11 has them.
+/// Rows of a LangBot 4.11 database.
 fn database() -> Value {
     json!({
         "pipelines": [],
