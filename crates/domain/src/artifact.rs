@@ -206,8 +206,8 @@ pub enum Reach {
     Closed,
 }
 
-/// Decides the access of `reader`. A run can access its own artifacts, files of its events, and artifacts of
-/// earlier runs of its runner and conversation.
+/// Decides the access of `reader`. A run can access its own artifacts and event files, and those of earlier runs
+/// of its runner and conversation.
 pub fn reach(reader: Provenance<'_>, artifact: Provenance<'_>) -> Reach {
     let same = |ours: Option<&str>, theirs: Option<&str>| ours.is_some() && ours == theirs;
     if artifact.run_id.is_none() {

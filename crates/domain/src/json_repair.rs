@@ -35,7 +35,7 @@ pub struct JsonPart<'a> {
     pub has_halves: bool,
 }
 
-/// Like [`repair_json_text`], but keeps a low half at the start and a high half at the end of a string as
+/// Like [`repair_json_text`], but keeps a low half that starts a string and a high half that ends one as
 /// placeholders. A text that contains characters of the placeholder range gets no placeholders.
 pub fn repair_json_part(text: &[u8]) -> JsonPart<'_> {
     repair(text, true)

@@ -1,7 +1,7 @@
 //! Lenient reading of unknown fields (protocol §2).
 //!
 //! The API rejects unknown fields in the parts of a posted event. A runner ignores unknown fields in the same
-//! parts of its context, because the gateway may be newer than the runner.
+//! parts of its context, because the gateway may be newer.
 
 use serde::de::value::Error as Captured;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};

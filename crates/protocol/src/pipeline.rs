@@ -46,8 +46,8 @@ pub struct PipelineQuery {
     /// The effective prompt, at most 256 KiB. The runner pulls it; the context does not contain it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<PipelinePrompt>,
-    /// Pipeline variables. Public variables become `ctx.adapter.extra.params`, at most 64 KiB. Names that start
-    /// with `_` are private at any depth, as are names that contain secret, token, key, password or credential.
+    /// Pipeline variables. Public variables become `ctx.adapter.extra.params`, at most 64 KiB. At any depth,
+    /// names are private that start with `_` or contain secret, token, key, password or credential.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub variables: Option<JsonObject>,

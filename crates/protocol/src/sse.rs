@@ -80,7 +80,8 @@ pub struct Decoder {
     after_cr: bool,
     event: SseEvent,
     has_data: bool,
-    /// Last byte of the data that is not white space, cached because a search would scan the data for each line.
+    /// Last byte of the data that is not white space. Cached, because a search would scan the data for each
+    /// line.
     last_byte: Option<u8>,
     last_id: Option<String>,
     /// Number of events that ended because another began.

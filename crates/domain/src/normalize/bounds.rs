@@ -1,4 +1,4 @@
-//! Limits for the parts of a result that are stored in the run's row, because every list of runs reads the row.
+//! Limits for result parts stored in the run's row, which every list of runs reads.
 //!
 //! A part above its limit is truncated or dropped. The result is accepted, and a rejection reports the part.
 

@@ -16,7 +16,7 @@ const WORDS: f64 = 0.5;
 const SIGN: f64 = 0.25;
 const SIGNS: f64 = 1.0;
 
-/// A query any of whose terms may occur: a question as somebody asks it.
+/// A query in natural language, of which any term may occur.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankedQuery {
     terms: Vec<Term>,

@@ -85,7 +85,8 @@ pub(super) fn plan(
     entry.migrated(&format!("Model {}", plain(name)), out);
 }
 
-/// A row of an API answer is a chat model by its columns, and a rerank model if a pipeline ranks with it.
+/// Classifies a row of an API answer. Its columns mark a chat model; a pipeline that ranks with it marks a
+/// rerank model.
 fn kind_of(row: &Row<'_>, id: &str, rankers: &BTreeSet<String>) -> RowKind {
     if row.kind != RowKind::SomeModel {
         return row.kind;
