@@ -77,11 +77,11 @@ impl Loss {
             Self::Actor => filter("actor_id", actor_id(event)),
             Self::Pipeline => filter("pipeline_id", pipeline_id(event)),
             Self::WiderScope => format!(
-                "scope {} is wider than that of another agent that wants the event",
+                "scope {} is wider than that of another matching agent",
                 spec.scope.kind.as_str()
             ),
             Self::LowerPriority => format!(
-                "priority {} is lower than that of another agent that wants the event",
+                "priority {} is lower than that of another matching agent",
                 spec.priority
             ),
         }

@@ -52,7 +52,7 @@ pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
     {
         fault(
             "/event_id",
-            "must not begin with `interaction:`: the answers to questions are known by such ids",
+            "must not begin with `interaction:`, which is reserved for answers to questions",
         );
     }
     if event.source.is_empty() || event.source.len() > 512 {
@@ -143,7 +143,7 @@ fn check_raw(event: &EventEnvelope) -> Option<Fault> {
     }
     let reference = event.raw_ref.as_ref()?;
     if event.raw.is_some() {
-        let message = "must not stand beside `raw`, which gets a reference of its own";
+        let message = "must be absent when `raw` is set: the gateway creates its own reference";
         return Some(Fault::new("/raw_ref", message));
     }
     let parts = [&reference.ref_id, &reference.storage_key];

@@ -112,11 +112,14 @@ pub fn check_answer(
 ) -> Vec<Fault> {
     let mut faults = Faults::default();
     if submission.interaction_id != request.interaction_id {
-        faults.add("/interaction_id", "is that of another interaction");
+        faults.add(
+            "/interaction_id",
+            "must be the interaction_id of the question",
+        );
     }
     match &submission.action_id {
         Some(id) if !request.actions.iter().any(|action| action.id == *id) => {
-            faults.add("/action_id", "is no action of the request");
+            faults.add("/action_id", "must be an action of the request");
         }
         None if request.actions.len() > 1 => {
             faults.add("/action_id", "is required: the request has several actions");
@@ -127,7 +130,7 @@ pub fn check_answer(
         let at = format!("/values/{}", escape_pointer(id));
         let field = request.fields.iter().find(|field| field.id == *id);
         match field.map(|field| check_value(field, value)) {
-            None => faults.add(&at, "is no field of the request"),
+            None => faults.add(&at, "must be a field of the request"),
             Some(Err(message)) => faults.add(&at, message),
             Some(Ok(())) => {}
         }
@@ -161,7 +164,7 @@ fn check_value(field: &InteractionField, value: &Value) -> Result<(), &'static s
                 let mut picked = picked.iter();
                 picked.all(|value| is_option(value) && seen.insert(value.as_str()))
             }),
-            "must be a list of values of options, none twice",
+            "must be a list of option values without duplicates",
         ),
         InteractionFieldType::File => (true, ""),
     };
@@ -226,7 +229,7 @@ impl Faults {
         for (index, name) in names.enumerate() {
             if !seen.insert(name) {
                 let at = format!("{pointer}/{index}{field}");
-                self.add(&at, "stands there twice");
+                self.add(&at, "must be unique in its list");
             }
         }
     }

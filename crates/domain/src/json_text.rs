@@ -24,7 +24,7 @@ pub enum JsonFault {
     Nul,
     #[error("holds half of a surrogate pair")]
     LoneSurrogate,
-    #[error("holds a number that no computer has")]
+    #[error("holds a number outside the range of a 64-bit float")]
     HugeNumber,
 }
 

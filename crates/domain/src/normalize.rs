@@ -168,7 +168,7 @@ impl<'a> Judge<'a> {
             None => None,
             Some(Ok(number)) if number > 0 => Some(number),
             Some(_) => {
-                let message = "a sequence is no whole number from 1 on";
+                let message = "sequence must be a whole number of at least 1";
                 return Verdict::violation(Reason::InvalidEnvelope, None, raw, message);
             }
         };
@@ -224,7 +224,7 @@ impl<'a> Judge<'a> {
         if let payload::Checked::Question(question) = &checked
             && !self.is_new(question)
         {
-            let message = "a run asks each interaction_id once, and 100 at most";
+            let message = "a run may request each interaction_id once, and at most 100 in total";
             return self.strike(Reason::InvalidPayload, number, raw, message);
         }
         let mut shortened = Vec::new();

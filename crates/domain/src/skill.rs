@@ -31,11 +31,11 @@ pub fn check_skill(skill: &NewSkill) -> Vec<Fault> {
     }
     let description = skill.description.trim();
     if description.is_empty() || description.chars().count() > DESCRIPTION_CHARS {
-        let message = "must say in 1 to 1024 characters what the skill is for";
+        let message = "must describe the purpose of the skill in 1 to 1024 characters";
         faults.push(Fault::new("/description", message));
     }
     if skill.content.trim().is_empty() {
-        faults.push(Fault::new("/content", "must hold the instructions"));
+        faults.push(Fault::new("/content", "must contain the instructions"));
     } else if begins_with_front_matter(&skill.content) {
         let message = "must be without front matter: that is made of skill_name and description";
         faults.push(Fault::new("/content", message));

@@ -69,10 +69,7 @@ pub fn check_query(query: &PipelineQuery, event: &EventEnvelope) -> Vec<Fault> {
         fault("/message_chain", "has more than 1000 elements");
     }
     if query.message_chain.is_empty() && query.user_message.is_none() {
-        fault(
-            "/message_chain",
-            "is required where there is no user_message",
-        );
+        fault("/message_chain", "is required without a user_message");
     }
     for (member, fits) in [
         ("type", Value::is_string as fn(&Value) -> bool),
@@ -81,7 +78,7 @@ pub fn check_query(query: &PipelineQuery, event: &EventEnvelope) -> Vec<Fault> {
     ] {
         let value = query.message_event.get(member);
         if value.is_some_and(|value| !value.is_null() && !fits(value)) {
-            let message = "is not what a platform's event has there";
+            let message = "must have the type of this member in a platform's event";
             fault(&format!("/message_event/{member}"), message);
         }
     }

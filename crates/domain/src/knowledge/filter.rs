@@ -99,7 +99,7 @@ fn check_name(name: &str) -> Result<(), &'static str> {
         return Err("must be named by 1 to 128 bytes without control characters");
     }
     if name.starts_with('$') {
-        return Err("is no name; filters compare by name, all of them must hold");
+        return Err("is not a name; filters compare by name, and all of them must match");
     }
     Ok(())
 }

@@ -201,7 +201,7 @@ impl Translation<'_> {
                 }
                 _ => {
                     let message = format!(
-                        "must hold the data: the provider of {} takes no document by its address",
+                        "must contain the data: the provider of {} accepts no documents by URL",
                         self.model
                     );
                     return Err(Fault::new(format!("{pointer}/source"), message));

@@ -74,7 +74,7 @@ pub fn check_request(body: &JsonObject, opened: &[String]) -> Result<(), Fault> 
     let is_opened = |name: &str| opened.iter().any(|opened| opened == name);
     for (name, value) in said(body) {
         if !MEMBERS.contains(&name.as_str()) && !is_opened(name) {
-            let message = "is not for runs to say; the operator may open it by `extra_members` of the model's \
+            let message = "is not allowed; the operator can allow it by `extra_members` of the model's \
                            [[model_providers]]";
             return Err(Fault::new(pointer_of(name), message));
         }
@@ -281,7 +281,7 @@ fn check_members(value: &Value, members: &[&str]) -> Result<(), Fault> {
     };
     match said(object).find(|(name, _)| !members.contains(&name.as_str())) {
         Some((other, _)) => {
-            let message = format!("is not for runs to say; known here: {}", members.join(", "));
+            let message = format!("is not allowed; allowed members: {}", members.join(", "));
             Err(Fault::new(pointer_of(other), message))
         }
         None => Ok(()),

@@ -37,13 +37,11 @@ pub(super) const UNKNOWN: &[&str] = &[
 /// Returns the reason for which a setting of [`UNKNOWN`] is dropped.
 pub(super) fn why_not(name: &str) -> &'static str {
     match name {
-        "remove-think" => {
-            "an answer holds no thoughts: show-thoughts adds them to the events beside it"
-        }
+        "remove-think" => "answers contain no reasoning: show-thoughts adds it to the events",
         USERS => "the connector names users by actor type and id",
-        ASSETS_INPUT => "stands in config.host-tools where calls back are on",
+        ASSETS_INPUT => "config.host-tools contains it when callbacks are enabled",
         _ if name.starts_with("langbot-assets-") => {
-            "the gateway itself takes the calls: see `[host_api] shared_mcp`"
+            "the gateway itself serves the calls: see `[host_api] shared_mcp`"
         }
         _ => "the connector has no such setting",
     }
@@ -64,7 +62,7 @@ impl Draft<'_, '_> {
         );
         let Some(seconds) = seconds else {
             let why =
-                "the connector waits 120 seconds for content; config.idle-timeout says otherwise";
+                "the connector waits 120 seconds for content; set config.idle-timeout to change it";
             self.notes.push(note.because(why));
             return;
         };
@@ -81,7 +79,7 @@ impl Draft<'_, '_> {
     /// Migrates callbacks to the host: the input variable that receives the run token.
     pub(super) fn assets(&mut self, section: &JsonObject, pointer: String) {
         if section.get(ASSETS) != Some(&Value::Bool(true)) {
-            self.note(Action::Dropped, pointer).why = Some("says nothing".to_owned());
+            self.note(Action::Dropped, pointer).why = Some("is empty".to_owned());
             return;
         }
         let input = section.get(ASSETS_INPUT).and_then(Value::as_str);
@@ -90,8 +88,8 @@ impl Draft<'_, '_> {
         self.config.push(("host-tools".to_owned(), json!(input)));
         let note = FieldNote::new(Action::Renamed, Some(pointer)).to("config.host-tools");
         self.notes.push(note.because(
-            "the platform gets the run's token there; its MCP client asks /host/v1/mcp/shared, \
-             which `[host_api] shared_mcp = true` opens",
+            "the platform receives the run's token there; its MCP client calls /host/v1/mcp/shared, \
+             which `[host_api] shared_mcp = true` enables",
         ));
     }
 }

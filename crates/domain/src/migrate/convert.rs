@@ -34,7 +34,7 @@ pub(super) fn convert(kind: Kind, value: &Value) -> Converted {
         },
         Kind::Bool => boolean(value),
         Kind::Thoughts => match value.as_str() {
-            Some("remove") => Converted::Changed(json!(true), "thoughts are left out"),
+            Some("remove") => Converted::Changed(json!(true), "reasoning is removed"),
             Some("" | "plain" | "original") => Converted::Empty,
             _ => Converted::Wrong("is none of plain, original and remove"),
         },
@@ -150,7 +150,7 @@ pub(super) fn names(value: &Value) -> Converted {
     match value {
         _ if kept == json!([]) => Converted::Empty,
         Value::Array(_) if kept == *value => Converted::Same(kept),
-        Value::Array(_) => Converted::Changed(kept, "what stands for none is left out"),
+        Value::Array(_) => Converted::Changed(kept, "placeholders for none are removed"),
         _ => Converted::Changed(kept, "one name made a list"),
     }
 }

@@ -79,11 +79,11 @@ impl Draft<'_, '_> {
                 Some((other, _)) if other == name => {}
                 Some((_, one)) if says(value) && one != value => {
                     self.note(Action::Dropped, member(at, name)).why =
-                        Some("its other name says otherwise".to_owned());
+                        Some("its other name has another value".to_owned());
                 }
                 _ => {
                     self.note(Action::Dropped, member(at, name)).why =
-                        Some("says nothing more".to_owned());
+                        Some("is redundant".to_owned());
                 }
             }
         }

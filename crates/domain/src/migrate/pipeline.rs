@@ -212,7 +212,7 @@ impl Draft<'_, '_> {
             .into_iter()
             .find_map(|(key, name)| Some((key, Family::of_legacy(&name?)?)));
         let Some((key, family)) = known else {
-            let message = "is a runner of your own, which no plugin has taken the place of: serve it as a runner, \
+            let message = "is a custom runner without a successor plugin: serve it as a runner, \
                 and select its id here";
             return Err(Box::new(blocked(&runner_at, message)));
         };
@@ -260,7 +260,7 @@ impl Draft<'_, '_> {
         };
         let Some(section) = section.cloned() else {
             self.note(Action::Defaulted, place.clone()).why =
-                Some("is not there: the runner's own defaults hold".to_owned());
+                Some("is absent: the runner's own defaults apply".to_owned());
             return Ok((JsonObject::new(), place));
         };
         for (name, value) in &section {
@@ -271,7 +271,7 @@ impl Draft<'_, '_> {
             }
             let singular = name == "knowledge-base" && !section.contains_key("knowledge-bases");
             if value.is_null() {
-                self.note(Action::Dropped, pointer).why = Some("says nothing".to_owned());
+                self.note(Action::Dropped, pointer).why = Some("is empty".to_owned());
             } else if singular {
                 if self.set("knowledge-bases", Kind::Names, value, pointer.clone()) != Ok(true) {
                     self.note(Action::Dropped, pointer).why = Some("names none".to_owned());
@@ -326,7 +326,7 @@ impl Draft<'_, '_> {
         if self.unknown.contains(&name) {
             let why = match name {
                 _ if self.server == Server::Connectors => connectors::why_not(name),
-                "remove-think" => "the older plugin has no such setting: thoughts are shown",
+                "remove-think" => "the older plugin has no such setting: reasoning is shown",
                 "response-handling" => "the older plugin has no such setting: replies are sent",
                 _ => "the chosen runner has no such setting",
             };
@@ -338,7 +338,7 @@ impl Draft<'_, '_> {
             .iter()
             .find(|(setting, newer, _)| *setting == name && value == *newer);
         let value = newer.map_or(value, |(_, _, known)| {
-            how = Some("what the older plugin knows for it");
+            how = Some("the older plugin's equivalent");
             json!(known)
         });
         let before = self.vault.removed.len();

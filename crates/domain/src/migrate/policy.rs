@@ -39,9 +39,7 @@ fn service_grants(family: &Family, draft: &mut Draft<'_, '_>, policy: &mut JsonO
         (false, true) => {
             "the history that is sent again; the service that it calls brings the rest"
         }
-        (false, false) => {
-            "nothing: the service that it calls brings its own models, tools and knowledge"
-        }
+        (false, false) => "none: the service that it calls has its own models, tools and knowledge",
     };
     let note = FieldNote::new(Action::Defaulted, None).to("resource_policy");
     draft.notes.push(note.because(why));
@@ -59,7 +57,7 @@ pub(super) fn resource_policy(
     let preferences_at = member(&found.pointer, "extensions_preferences");
     if found.preferences == Preferences::Unreadable {
         draft.note(Action::Dropped, preferences_at.clone()).why = Some(
-            "is no object and may hold a restriction: no tool and no skill is granted; name them in resource_policy"
+            "is not an object and may contain a restriction: no tool and no skill is granted; list them in resource_policy"
                 .to_owned(),
         );
     }
@@ -76,7 +74,7 @@ pub(super) fn resource_policy(
                 .any(|note| note.pointer.as_ref() == Some(&member(at, name)))
             {
                 draft.note(Action::Dropped, member(at, name)).why =
-                    Some("it uses nothing of the host".to_owned());
+                    Some("it uses no host resources".to_owned());
             }
         }
         return policy;
@@ -120,7 +118,7 @@ pub(super) fn resource_policy(
         json!(family.map_or(FILES, |family| family.files)),
     );
     let note = FieldNote::new(Action::Defaulted, None).to("resource_policy");
-    let why = "what the pipeline let it use; the runner's manifest bounds it further";
+    let why = "the pipeline's permissions; the runner's manifest restricts them further";
     draft.notes.push(note.because(why));
     for name in ["mcp-resources", "mcp-resource-agent-read-enabled"] {
         let pointer = member(at, name);
@@ -219,7 +217,7 @@ impl<'a> Bounds<'a> {
             .is_some_and(|value| !value.is_boolean())
         {
             draft.note(Action::Dropped, member(&self.at, flag)).why =
-                Some("is neither true nor false: only what is listed is granted".to_owned());
+                Some("is neither true nor false: only listed names are granted".to_owned());
         }
         let Some(value) = preferences.get(list) else {
             return json!([]);
@@ -309,7 +307,7 @@ fn tools(bounds: &Bounds<'_>, section: &JsonObject, at: &str, draft: &mut Draft<
             list
         };
         draft.note(Action::Dropped, member(&bounds.at, name)).why = Some(
-            "limits tools to those of bound plugins and servers, which are not known here: name them in \
+            "restricts tools to bound plugins and servers, which the migration does not know: list them in \
              resource_policy.tools"
                 .to_owned(),
         );

@@ -35,7 +35,7 @@ impl Draft<'_, '_> {
                 self.keep("remove-think", None, value, pointer, None);
             } else {
                 self.note(Action::Dropped, pointer).why =
-                    Some("its runner has no such setting: thoughts are shown".to_owned());
+                    Some("its runner has no such setting: reasoning is shown".to_owned());
             }
         }
         let expires = ai

@@ -65,7 +65,7 @@ impl TableKind {
 impl Table {
     /// Creates `[egress]` with these lines of `allow`.
     pub fn egress(allow: &[String]) -> Self {
-        let mut text = comment("Addresses of the file that are no public HTTPS.");
+        let mut text = comment("Addresses in this file other than public HTTPS.");
         text.push_str("[egress]\n");
         let members = vec![("allow".to_owned(), json!(allow))];
         write_members(&mut text, &members);
@@ -162,7 +162,7 @@ pub(super) fn lay_out(
         if migrates(one) && open != Some(at) && one.pipeline.uuid.is_none() {
             one.plan.outcome = Outcome::Blocked;
             let message =
-                "it has no uuid: among several pipelines nothing tells which queries are its own";
+                "it has no uuid: with several pipelines, its queries cannot be identified";
             one.plan.message = Some(message.to_owned());
         }
     }
@@ -215,7 +215,7 @@ fn agent(one: &mut Planned<'_>, is_open: bool, migration: &mut Migration) {
     } else {
         note(
             "scope",
-            "every message that no other pipeline's agent wants",
+            "every message that matches no other pipeline's agent",
         );
     }
     members.push(("runner_id".to_owned(), json!(runner_id)));

@@ -15,7 +15,7 @@ impl Judge<'_> {
         of_terminal: Option<Message>,
     ) -> Result<Said, Unfinished> {
         if let Some(why) = self.lost_message.take().filter(|_| of_terminal.is_none()) {
-            let message = format!("the runner completed, and its message was refused: {why}");
+            let message = format!("the runner completed, and its message was rejected: {why}");
             let failure = Failure::new(FailureCode::RunnerProtocolViolation, message);
             return Err((Reason::NoOutput, failure));
         }
@@ -26,11 +26,15 @@ impl Judge<'_> {
             return Ok(message.into());
         }
         let half = self.halves.finish();
-        let gathered = self.messages.take_gathered(half).map_err(|text::Outgrown| {
-            let message = "the deltas say more than one message holds: end with a message.completed of its own";
-            let failure = Failure::new(FailureCode::RunnerOutputLimit, message);
-            (Reason::EventTooLarge, failure)
-        })?;
+        let gathered = self
+            .messages
+            .take_gathered(half)
+            .map_err(|text::Outgrown| {
+                let message =
+                    "the deltas exceed the size of one message: send a complete message.completed";
+                let failure = Failure::new(FailureCode::RunnerOutputLimit, message);
+                (Reason::EventTooLarge, failure)
+            })?;
         if gathered.is_none() && self.expects_message {
             let message = self.with_refused("the runner completed without any message");
             let failure = Failure::new(FailureCode::RunnerNoOutput, message);

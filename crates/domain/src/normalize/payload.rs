@@ -197,7 +197,7 @@ fn state_updated(
     most_bytes: usize,
 ) -> Result<Checked<'static>, PayloadFault> {
     let StateData { scope, key, value } = parse(data, "state.updated needs scope, key and value")?;
-    let scope = StateScope::parse(&scope).ok_or(invalid("state.updated names no known scope"))?;
+    let scope = StateScope::parse(&scope).ok_or(invalid("state.updated needs a known scope"))?;
     if value.get().len() > most_bytes {
         return Err(invalid(
             "a state value is larger than limits.state_value_bytes",
@@ -250,7 +250,7 @@ fn action_requested(
         .map_err(|_| invalid("interaction.requested needs a payload that is a question"))?;
     if !check_request(&request, now).is_empty() {
         return Err(invalid(
-            "interaction.requested has a payload that no person can be asked",
+            "interaction.requested has an invalid question as its payload",
         ));
     }
     Ok(Checked::Question(Box::new(Question {

@@ -92,7 +92,7 @@ impl Judge<'_> {
     pub fn with_refused(&self, ending: &str) -> String {
         match &self.refused {
             Some(first) => format!(
-                "{ending}; of its results, {} were refused, the first since {first}",
+                "{ending}; of its results, {} were rejected, the first because {first}",
                 self.tally.rejected
             ),
             None => ending.to_owned(),

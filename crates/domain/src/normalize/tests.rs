@@ -175,7 +175,7 @@ fn a_run_without_a_message_says_why_none_was_taken() {
     };
     assert_eq!(
         failure.message,
-        "the runner completed without any message; of its results, 1 were refused, the first since \
+        "the runner completed without any message; of its results, 1 were rejected, the first because \
          message.completed needs a message with role and content"
     );
 }

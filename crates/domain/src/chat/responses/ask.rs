@@ -198,9 +198,11 @@ fn check_other(name: &str, value: &Value, target: Target) -> Result<(), Fault> {
         "truncation" if value == "disabled" || (is_own && value == "auto") => return Ok(()),
         "truncation" => "must be disabled: this model's provider cuts no input; send less",
         "top_logprobs" if is_own || value == 0 => return Ok(()),
-        "top_logprobs" => "must be absent: probabilities are told by providers of responses alone",
+        "top_logprobs" => {
+            "must be absent: only providers with the Responses API return probabilities"
+        }
         _ => {
-            "is not for runs to say; the operator may open it by `extra_members` of the model's [[model_providers]]"
+            "is not allowed; the operator can allow it by `extra_members` of the model's [[model_providers]]"
         }
     };
     Err(Fault::new(format!("/{}", escaped(name)), message))
@@ -247,7 +249,7 @@ fn members<'a>(
         .find(|(member, value)| !value.is_null() && !known.contains(&member.as_str()));
     match unknown {
         Some((member, _)) => {
-            let message = format!("is unknown here; send {}", known.join(", "));
+            let message = format!("is unknown; send {}", known.join(", "));
             Err(Fault::new(format!("/{name}/{}", escaped(member)), message))
         }
         None => Ok(Some(members)),
@@ -315,7 +317,7 @@ fn read_include(body: &JsonObject, target: Target) -> Result<bool, Fault> {
             keeps_thoughts = true;
         } else if !is_own {
             let message =
-                format!("must be {THOUGHTS}: this model's provider has nothing else to include");
+                format!("must be {THOUGHTS}: this model's provider supports no other value");
             return Err(Fault::new(format!("/include/{n}"), message));
         }
     }

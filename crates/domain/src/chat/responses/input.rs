@@ -141,7 +141,7 @@ impl<'a> Chat<'a> {
             other => {
                 let other: String = other.chars().take(40).collect();
                 let message = format!(
-                    "is {other:?}, which this model's provider cannot be told; send message, function_call, \
+                    "is {other:?}, which this model's provider does not support; send message, function_call, \
                      function_call_output, custom_tool_call, custom_tool_call_output or reasoning"
                 );
                 Err(Fault::new(format!("{pointer}/type"), message))

@@ -172,7 +172,7 @@ impl Passing {
         }
         let message = |holder: &Value| {
             let message = holder["message"].as_str();
-            message.unwrap_or("the provider says no more").to_owned()
+            message.unwrap_or("the provider gave no reason").to_owned()
         };
         match kind.as_str() {
             "response.completed" | "response.incomplete" => Some(End::Whole),

@@ -36,7 +36,7 @@ pub(super) fn plan(
     };
     if let Some(engine) = other_engine(row) {
         let why = blocked(format!(
-            "its documents stand with {engine}: put them into a base of the gateway, or name a service by kb_type"
+            "its documents are in {engine}: add them to a base of the gateway, or set a service by kb_type"
         ));
         return left_out(row, TableKind::KnowledgeBase, id, why, out);
     }
@@ -49,11 +49,11 @@ pub(super) fn plan(
     chunks(&mut entry, row);
     entry.drop(
         "top_k",
-        "an agent says how many passages it takes: config.retrieval-top-k",
+        "set the number of passages on the agent: config.retrieval-top-k",
     );
     entry.drop(
         "retrieval_settings",
-        "an agent says how many passages it takes: config.retrieval-top-k",
+        "set the number of passages on the agent: config.retrieval-top-k",
     );
     let documents = files
         .iter()
@@ -63,7 +63,7 @@ pub(super) fn plan(
         entry.warn(
             "uuid",
             format!(
-                "its documents, {documents} in number, stay behind: add their files again by runnel kb add {id} FILE"
+                "its {documents} documents are not migrated: add their files again by runnel kb add {id} FILE"
             ),
         );
     }

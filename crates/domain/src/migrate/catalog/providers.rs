@@ -184,11 +184,11 @@ fn describe(entry: &mut Entry<'_, '_>, row: &Row<'_>, requester: &str, url: &str
     entry.set("name", "name", json!(name));
     let note = entry.set("requester", "kind", json!(api.kind()));
     if api == Api::Unknown {
-        note.why = Some("taken for a server of OpenAI's API".to_owned());
+        note.why = Some("assumed to be a server of OpenAI's API".to_owned());
         entry.warn(
             "requester",
             format!(
-                "the requester {requester} is not known: ask the server with check-config --probe"
+                "the requester {requester} is unknown: test the server with check-config --probe"
             ),
         );
     }
@@ -227,7 +227,7 @@ fn address<'r>(row: &'r Row<'_>, requester: &str) -> Result<&'r str, String> {
     }
     if has_credentials(url) {
         return Err(
-            "its base_url holds a secret, which stands in no configuration: name the server without it".to_owned(),
+            "its base_url holds a secret, which no configuration may contain: remove it from the URL".to_owned(),
         );
     }
     Ok(url)

@@ -78,8 +78,7 @@ fn remote(
     let url = url.ok_or_else(|| blocked("extra_args names no http or https url"))?;
     if has_credentials(url) {
         return Err(blocked(
-            "its url holds a secret, and a url refers to no variable: send the secret in a header, where the server \
-             takes one, and declare it in [[mcp_servers]]",
+            "its url holds a secret, and a url cannot refer to a variable: send the secret in a header, if the server accepts one, and declare it in [[mcp_servers]]",
         ));
     }
     entry.push("url", json!(url));
@@ -132,8 +131,7 @@ fn child(
     entry.renamed("extra_args/command", "command");
     entry.warn(
         "mode",
-        "becomes a child process of the gateway and reads all that the gateway reads: run what you do not trust \
-         elsewhere, and name it by url"
+        "becomes a child process of the gateway with the same read access: run untrusted servers elsewhere, and set their url"
             .to_owned(),
     );
     let env = references(entry, row, settings, "env", VARIABLES)?;

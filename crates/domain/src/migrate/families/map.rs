@@ -120,10 +120,7 @@ pub(super) const FAMILIES: [Family; 9] = [
             field(
                 &["timeout"],
                 Number,
-                Always(
-                    "30",
-                    "the built-in runner waited 30 seconds whatever stood here",
-                ),
+                Always("30", "the built-in runner always waited 30 seconds"),
             ),
             Field {
                 from: &["thinking-convert"],
