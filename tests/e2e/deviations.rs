@@ -87,7 +87,7 @@ async fn fails_runs_whose_message_was_refused() {
     let outcome = stage.play(script).await;
     outcome.assert("failed runner.protocol_violation", &[DELTA, FAILED]);
     let message = outcome.run["error"]["message"].as_str().unwrap();
-    assert!(message.contains("its message was refused"), "{message}");
+    assert!(message.contains("its message was rejected"), "{message}");
     assert!(message.contains("64 levels"), "{message}");
 }
 

@@ -344,7 +344,7 @@ async fn explain_says_who_wins_who_loses_and_what_each_layer_removed() {
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
     for line in [
         "message.received goes to careful; the run is created",
-        "loses    main: scope global is wider than that of another agent that wants the event",
+        "loses    main: scope global is wider than that of another matching agent",
         "granted  model picked invoke",
         "granted  tool search call",
         "policy   concurrent: a run starts at once (0 active, 0 waiting)",

@@ -1,3 +1,3 @@
-//! Entries other than our own envelope: what they bring becomes an envelope, and the rest is the same.
+//! Adapters of other event sources: they convert requests to event envelopes.
 
 pub mod pipeline;

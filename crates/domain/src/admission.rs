@@ -1,82 +1,81 @@
-//! What becomes of an event while its conversation is busy (contracts §4).
+//! Admission of an event to a busy conversation (contracts §4).
 
 use protocol::admin::Concurrency;
 use protocol::id::RunId;
 
-/// The most runs that wait in one conversation for one agent.
+/// Maximum queued runs per conversation and agent.
 pub const MOST_QUEUED: u64 = 100;
-/// The most events that wait to be pulled by one run.
+/// Maximum absorbed events that wait for a pull of one run.
 pub const MOST_STEERING: u64 = 100;
 
-/// A run of the same agent that is active in the event's conversation.
+/// An active run of the same agent in the event's conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActiveRun {
     pub run_id: RunId,
-    /// It has been dispatched.
+    /// True after the dispatch.
     pub running: bool,
     pub cancel_requested: bool,
-    /// Events that were absorbed and not pulled yet.
+    /// Absorbed events that the run has not pulled yet.
     pub steering: u64,
 }
 
-/// How busy the conversation is for this agent, read under the conversation's lock.
+/// Load of the conversation for this agent, read under the conversation's lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Oldest first.
+    /// Active runs, oldest first.
     pub active: Vec<ActiveRun>,
-    /// Runs that wait behind them.
+    /// Runs queued behind the active runs.
     pub queued: u64,
 }
 
 impl Occupancy {
-    /// Events wait, or will once a run has ended that is not going to pull them.
+    /// Returns true if runs are queued, or if a cancelled run will leave absorbed events.
     fn is_waited_for(&self) -> bool {
         let leaves_some = |run: &ActiveRun| run.cancel_requested && run.steering > 0;
         self.queued > 0 || self.active.iter().any(leaves_some)
     }
 }
 
-/// How many runs live, and how many may: of a workspace, or of an endpoint. Runs that wait in a
-/// conversation count, too: they will go.
+/// Number of live runs and their limit, for a workspace or an endpoint. Queued runs count as live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
     pub live: u64,
-    /// `None`: there is no bound.
+    /// `None`: unlimited.
     pub most: Option<u64>,
 }
 
 impl Capacity {
-    /// The bound, when no further run may begin.
+    /// Returns the limit if no further run may start.
     pub fn reached(&self) -> Option<u64> {
         self.most.filter(|most| self.live >= *most)
     }
 }
 
-/// What happens to the event.
+/// Decision on an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// A run, now.
+    /// Start a run now.
     Start,
-    /// A run behind those that are active.
+    /// Queue a run behind the active runs.
     Queue,
-    /// A run behind the active ones, which are cancelled.
+    /// Queue a run and cancel these active runs.
     Interrupt(Vec<RunId>),
-    /// No run: this one pulls the event.
+    /// No new run: this active run pulls the event.
     Absorb(RunId),
-    /// Refused: this run is active.
+    /// Reject: this run is active.
     Busy(RunId),
-    /// Refused: too many wait.
+    /// Reject: the queue is full.
     QueueFull,
 }
 
 impl Admission {
-    /// True when the event gets a run of its own.
+    /// Returns true if the event gets a run of its own.
     pub fn makes_run(&self) -> bool {
         matches!(self, Self::Start | Self::Queue | Self::Interrupt(_))
     }
 }
 
-/// Decides by the agent's policy. `steerable`: the event is a message, and the runner pulls.
+/// Applies the agent's concurrency policy. `steerable`: the event is a message and the runner can pull it.
 pub fn admit(policy: Concurrency, steerable: bool, occupancy: &Occupancy) -> Admission {
     let Some(oldest) = occupancy.active.first() else {
         return Admission::Start;
@@ -98,7 +97,7 @@ pub fn admit(policy: Concurrency, steerable: bool, occupancy: &Occupancy) -> Adm
             };
             match occupancy.active.iter().find(takes).filter(|_| steerable) {
                 Some(run) => Admission::Absorb(run.run_id),
-                // What came before it waits for a run that ends: it is not to be heard first.
+                // Earlier events wait for a run that is ending. Queue to keep the order.
                 None if steerable && occupancy.is_waited_for() => {
                     if occupancy.queued >= MOST_QUEUED {
                         Admission::QueueFull
@@ -216,7 +215,7 @@ mod tests {
             0,
             &Admission::Start,
         );
-        // What waits is heard first.
+        // Queued events run first.
         let (ending, two) = (
             ActiveRun {
                 cancel_requested: true,

@@ -1,14 +1,14 @@
-//! Whether an agent's specification can be taken.
+//! Validation of agent specifications.
 
 use protocol::admin::{AgentSpec, Fault, ScopeKind};
 use protocol::manifest::AgentRunnerManifest;
 
 use crate::form::{TIMEOUT, check_config};
 
-/// Characters of an agent's description at most.
+/// Maximum characters of an agent's description.
 const DESCRIPTION_CHARS: usize = 1_000;
 
-/// Everything wrong with a specification by itself.
+/// Returns all faults of a specification, without its runner.
 pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut fault = |pointer: &str, message: &str| faults.push(Fault::new(pointer, message));
@@ -72,12 +72,12 @@ pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
     faults
 }
 
-/// Whether a text can name an agent or an endpoint.
+/// Returns true for a valid name of an agent or endpoint.
 pub fn is_name(text: &str) -> bool {
     (1..=128).contains(&text.len()) && !text.chars().any(char::is_control)
 }
 
-/// Everything wrong with a specification in the light of its runner.
+/// Returns all faults of a specification against its runner's manifest.
 pub fn check_agent_for(spec: &AgentSpec, manifest: &AgentRunnerManifest) -> Vec<Fault> {
     check_config(&manifest.config_schema, &spec.config)
 }

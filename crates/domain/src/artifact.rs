@@ -1,46 +1,46 @@
-//! Artifacts: what they may be called, what they are, which part of one is asked for, and whose they are.
+//! Artifacts: names, media types, range requests and access rules.
 
 use std::ops::Range;
 
 use protocol::context::{AgentInput, InputAttachment};
 use protocol::message::ContentElement;
 
-/// Prefix of an artifact's id in place of a URL.
+/// URL prefix of an artifact id.
 pub const SCHEME: &str = "artifact:";
-/// Prefix of the SHA-256 of a file that was taken out of its event's request body.
+/// Prefix of the SHA-256 of a file that was moved out of its event's request body.
 pub const FILE_MARK: &str = "runnel-file:";
-/// The largest file that stays in its event; larger ones become artifacts.
+/// Maximum bytes of a file that stays inline in its event. Larger files become artifacts.
 pub const INLINE_BYTES: usize = 64 * 1024;
-/// The longest name.
+/// Maximum bytes of a name.
 pub const NAME_BYTES: usize = 255;
-/// What is said of bytes that nobody knows.
+/// Media type of unrecognized bytes.
 pub const ANY_TYPE: &str = "application/octet-stream";
 const TEXT_TYPE: &str = "text/plain";
 
-/// Programs of machines: not taken unless the operator names their type.
+/// Executables. They are rejected unless the operator allows their type.
 const EXECUTABLES: [&str; 3] = [
     "application/x-executable",
     "application/vnd.microsoft.portable-executable",
     "application/x-mach-binary",
 ];
 
-/// Whether an artifact may be called so: it becomes a file name somewhere, and never a path.
+/// Returns true for a valid artifact name. Names become file names, so they contain no path.
 pub fn is_name(name: &str) -> bool {
     let is_bad = |letter: char| letter.is_control() || matches!(letter, '/' | '\\');
     (1..=NAME_BYTES).contains(&name.len()) && !name.contains(is_bad) && name != "." && name != ".."
 }
 
-/// `artifact:ID`: where a URL stands, and no URL that a server would fetch.
+/// Returns `artifact:ID`, which stands for a URL but is never fetched.
 pub fn url_of(id: &str) -> String {
     format!("{SCHEME}{id}")
 }
 
-/// Whether a base64 text may hold more than [`INLINE_BYTES`].
+/// Returns true if a base64 text may decode to more than [`INLINE_BYTES`].
 pub fn is_large(base64: &str) -> bool {
     base64.len() / 4 * 3 > INLINE_BYTES
 }
 
-/// Whether an input has files that are artifacts, or become artifacts when its event is stored.
+/// Returns true if an input has files that are artifacts, or become artifacts when the event is stored.
 pub fn has_artifacts(input: &AgentInput) -> bool {
     let is_named = |url: &String| url.starts_with(SCHEME);
     let is_held = |text: &str| is_large(text) || text.contains(FILE_MARK);
@@ -56,7 +56,7 @@ pub fn has_artifacts(input: &AgentInput) -> bool {
         })
 }
 
-/// The base64 text of a content element, bare or as a data URL.
+/// Returns the base64 text of a content element, bare or as a data URL.
 pub fn base64_of(element: &ContentElement) -> Option<&str> {
     let text = element.image_base64.as_ref();
     let text = text.or(element.file_base64.as_ref());
@@ -66,30 +66,30 @@ pub fn base64_of(element: &ContentElement) -> Option<&str> {
     text.map(String::as_str).or(url)
 }
 
-/// The same of an attachment.
+/// Returns the base64 text of an attachment, bare or as a data URL.
 pub fn base64_of_attachment(attachment: &InputAttachment) -> Option<&str> {
     let text = attachment.content.as_deref();
     text.or_else(|| data_url(attachment.url.as_deref()?))
 }
 
-/// A data URL of base64 where a URL may stand.
+/// Returns the URL if it is a data URL with base64.
 pub fn data_url(url: &str) -> Option<&str> {
     let head = url.get(..url.len().min(256))?;
     (url.starts_with("data:") && head.contains(";base64,")).then_some(url)
 }
 
-/// What the beginning of a content shows.
+/// Media type detected from the first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown<'a> {
-    /// The signature of this type.
+    /// A signature of this type.
     Type(&'a str),
-    /// Text in UTF-8, or nothing at all.
+    /// UTF-8 text, or empty.
     Text,
     Unknown,
 }
 
-/// The media type of a content. What was declared is kept where the content does not contradict it;
-/// `has_signature`: contents of the declared type show themselves by their first bytes.
+/// Returns the media type of a content. The declared type is kept unless the content contradicts it.
+/// `has_signature`: contents of the declared type begin with a known signature.
 pub fn media_type(declared: Option<&str>, shown: Shown<'_>, has_signature: bool) -> String {
     let declared = declared.map(essence);
     let declared = declared.filter(|kind| is_media_type(kind) && kind != ANY_TYPE);
@@ -107,13 +107,13 @@ pub fn media_type(declared: Option<&str>, shown: Shown<'_>, has_signature: bool)
     }
 }
 
-/// `text/plain` of `Text/Plain; charset=utf-8`.
+/// Returns the media type without parameters, in lower case: `text/plain` for `Text/Plain; charset=utf-8`.
 pub fn essence(header: &str) -> String {
     let essence = header.split(';').next().unwrap_or_default();
     essence.trim().to_ascii_lowercase()
 }
 
-/// Whether a text is `type/subtype`.
+/// Returns true for a text of the form `type/subtype`.
 pub fn is_media_type(text: &str) -> bool {
     let is_part = |part: &str| {
         let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&byte);
@@ -125,7 +125,7 @@ pub fn is_media_type(text: &str) -> bool {
             .is_some_and(|(kind, subtype)| is_part(kind) && is_part(subtype))
 }
 
-/// Many formats are archives, XML or text of a kind of their own, and show only that.
+/// Many formats are ZIP, gzip, XML or text inside, and their signature shows only the container.
 fn fits(declared: &str, found: &str) -> bool {
     let is_container = match found {
         "application/zip" => declared.starts_with("application/"),
@@ -140,7 +140,8 @@ fn is_executable(kind: &str) -> bool {
     EXECUTABLES.contains(&kind)
 }
 
-/// Whether the operator takes this type. `allowed`: exact types, `image/*`, or `*/*` for all but programs.
+/// Returns true if the operator allows this type. `allowed`: exact types, `image/*`, or `*/*` for all types
+/// except executables.
 pub fn is_allowed(kind: &str, allowed: &[String]) -> bool {
     allowed.iter().any(|rule| match rule.strip_suffix("/*") {
         None => rule == kind,
@@ -150,18 +151,18 @@ pub fn is_allowed(kind: &str, allowed: &[String]) -> bool {
     })
 }
 
-/// What a `Range` header asks of a content.
+/// Requested range of a content, from a `Range` header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// All of it: no range, several, another unit, or nonsense, which is passed over.
+    /// Everything: no range, several ranges, another unit, or an invalid header, which is ignored.
     Whole,
-    /// A part, never empty.
+    /// A range, never empty.
     Part(Range<u64>),
-    /// Nothing that it has.
+    /// A range outside the content.
     Nothing,
 }
 
-/// Reads a `Range` header about a content of `size` bytes.
+/// Parses a `Range` header for a content of `size` bytes.
 pub fn asked_range(header: Option<&str>, size: u64) -> Asked {
     let spec = header.and_then(|header| header.trim().strip_prefix("bytes="));
     let Some((first, last)) = spec.and_then(|spec| spec.split_once('-')) else {
@@ -170,7 +171,7 @@ pub fn asked_range(header: Option<&str>, size: u64) -> Asked {
     let number = |text: &str| {
         let text = text.trim();
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        // A number that no content reaches is as good as the largest.
+        // Numbers that overflow are beyond every content.
         is_number.then(|| text.parse().unwrap_or(u64::MAX))
     };
     let range = match (number(first), number(last), first.trim().is_empty()) {
@@ -187,7 +188,7 @@ pub fn asked_range(header: Option<&str>, size: u64) -> Asked {
     }
 }
 
-/// Whose an artifact is, as its row says.
+/// Owner of an artifact or identity of its reader.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Provenance<'a> {
     pub run_id: Option<&'a str>,
@@ -196,18 +197,17 @@ pub struct Provenance<'a> {
     pub event_id: Option<&'a str>,
 }
 
-/// Whether a run may have an artifact of its workspace.
+/// Access of a run to an artifact of its workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     Open,
-    /// It came with an event: open if the run, or an earlier one of its runner and conversation, has
-    /// had the event.
+    /// An event file: open if the run, or an earlier run of its runner and conversation, received the event.
     IfEventWasHad,
     Closed,
 }
 
-/// What a run of `reader` reaches: what is its own, what came with its events, and what an earlier run
-/// of the same runner in the same conversation had.
+/// Decides the access of `reader`. A run can access its own artifacts and event files, and those of earlier runs
+/// of its runner and conversation.
 pub fn reach(reader: Provenance<'_>, artifact: Provenance<'_>) -> Reach {
     let same = |ours: Option<&str>, theirs: Option<&str>| ours.is_some() && ours == theirs;
     if artifact.run_id.is_none() {

@@ -1,8 +1,8 @@
-//! What one run may touch: four layers in order, one frozen snapshot (runs §1).
+//! Authorization of a run: four layers in order, one frozen snapshot (runs §1).
 //!
-//! Effective = manifest permissions ∩ agent policy ∩ agent config selectors ∩ scope of this event.
-//! The snapshot is stored with the run, becomes `ctx.resources`, `available_apis` and the token's
-//! claims, and is the only thing the host API asks.
+//! Grants = manifest permissions ∩ agent policy ∩ config selectors ∩ scope of the event. The snapshot is stored
+//! with the run. `ctx.resources`, `available_apis` and the token's claims derive from it, and the host API
+//! checks nothing else.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,27 +35,27 @@ mod named;
 mod parent;
 mod trimming;
 
-/// The version of snapshot that this binary writes and reads. Another one opens nothing.
+/// Version of snapshots that this binary writes and reads. A snapshot of another version grants nothing.
 pub const SNAPSHOT_VERSION: u32 = 1;
 
-/// What exists: declared by the operator, the most that any agent can name.
+/// Resources that the operator declares: the upper bound of all agents.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
-    /// `operations`: what the model can do.
+    /// `operations`: the capabilities of the model.
     pub models: Vec<ModelResource>,
     pub tools: Vec<ToolResource>,
     pub knowledge_bases: Vec<KnowledgeBaseResource>,
     pub skills: Vec<SkillResource>,
-    /// What a run has that was granted any skill.
+    /// Tools of every run with a granted skill.
     pub skill_tools: Vec<ToolResource>,
-    /// What a run has whose agent names it: it writes a skill for later runs.
+    /// The tool that registers a skill for later runs. Granted only to agents whose policy lists it by name.
     pub register_skill: Option<ToolResource>,
     pub files: Vec<FileResource>,
-    /// What models can take and give, by their ids.
+    /// Token limits of models, by model id.
     pub model_limits: BTreeMap<String, ModelLimits>,
 }
 
-/// Bounds of a model in tokens, where the operator named them.
+/// Token limits of a model, if configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelLimits {
     pub context_window_tokens: Option<u64>,
@@ -63,7 +63,7 @@ pub struct ModelLimits {
 }
 
 impl Catalog {
-    /// The bounds of the first model of a run that answers messages.
+    /// Returns the limits of the run's first model with `invoke` or `stream`.
     pub fn first_limits(&self, resources: &AgentResources) -> ModelLimits {
         let answers = |model: &&ModelResource| {
             let kinds = [ModelOperation::Invoke, ModelOperation::Stream];
@@ -75,29 +75,29 @@ impl Catalog {
     }
 }
 
-/// Which run the snapshot is for.
+/// The run of a snapshot.
 #[derive(Clone, Debug)]
 pub struct Subject<'a> {
     pub run_id: RunId,
     pub agent_version: i64,
     pub endpoint_id: EndpointId,
     pub event_id: &'a str,
-    /// Whether the entry of the event brought an effective prompt.
+    /// True if the event source supplied an effective prompt.
     pub has_prompt: bool,
-    /// Whether the surface that the event came from can show questions.
+    /// True if the surface of the event can show questions.
     pub shows_interactions: bool,
-    /// Whether the event has files that are artifacts.
+    /// True if the event has files that are artifacts.
     pub has_artifacts: bool,
-    /// What runs of the same agent have registered.
+    /// Skills that runs of the same agent registered.
     pub registered_skills: &'a [SkillResource],
-    /// The agents that the policy of the agent names: see [`peers`].
+    /// Agents that the agent's policy lists, see [`peers`].
     pub peers: &'a [AgentResource],
-    /// Of a child run: what it may have of its parent.
+    /// Grant of the parent, for a child run.
     pub parent: Option<&'a ParentGrant<'a>>,
     pub owner: Owner<'a>,
 }
 
-/// The frozen authorization of one run. Canonical JSON of it is hashed and stored.
+/// Frozen authorization of one run. Its canonical JSON is hashed and stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AuthorizationSnapshot {
     pub v: u32,
@@ -105,19 +105,19 @@ pub struct AuthorizationSnapshot {
     pub workspace_id: WorkspaceId,
     pub agent_id: AgentId,
     pub agent_version: i64,
-    /// The runs above a child run, its parent first. Empty for a run that an event started.
+    /// Ancestors of a child run, parent first. Empty for a run that an event started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ancestors: Vec<Ancestor>,
     pub runner_id: RunnerId,
     pub endpoint_id: EndpointId,
     pub event_id: String,
-    /// The conversation whose history is open: `bot_id`, `conversation_id`, `thread_id`.
+    /// The conversation whose history is readable: `bot_id`, `conversation_id`, `thread_id`.
     pub conversation: Option<FrozenConversation>,
     pub resources: Arc<AgentResources>,
     pub available_apis: AvailableApis,
-    /// Granted operations, as the token's `scope` names them.
+    /// Granted operations, as the token's `scope` lists them.
     pub operations: Arc<BTreeSet<String>>,
-    /// The canonical identity behind each granted state scope.
+    /// Canonical owner of each granted state scope.
     pub state: BTreeMap<StateScope, String>,
     pub decisions: Arc<[Decision]>,
 }
@@ -140,19 +140,19 @@ impl From<&ConversationIdentity> for FrozenConversation {
     }
 }
 
-/// One considered operation: granted, or trimmed by which layer and rule.
+/// Decision on one operation: granted, or denied by a layer and rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     pub kind: Cow<'static, str>,
     pub id: String,
     pub operation: Cow<'static, str>,
     pub granted: bool,
-    /// The layer that trimmed it; the last one that was asked when it is granted.
+    /// The layer that denied the operation, or the last layer if it is granted.
     pub layer: Layer,
     pub rule: Cow<'static, str>,
 }
 
-/// The four layers, in order, and the parent of a child run after them.
+/// The four layers in order, then the parent of a child run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
@@ -160,11 +160,11 @@ pub enum Layer {
     AgentPolicy,
     ConfigSelector,
     EventScope,
-    /// The snapshot of the parent run, and the `grants` of its request.
+    /// Snapshot of the parent run, and `grants` of its request.
     Parent,
 }
 
-/// A call that the snapshot does not open.
+/// An operation that the snapshot does not grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this run was not granted {operation}")]
 pub struct NotGranted {
@@ -172,7 +172,7 @@ pub struct NotGranted {
 }
 
 impl AuthorizationSnapshot {
-    /// The identity behind a state scope.
+    /// Returns the owner of a state scope.
     pub fn state_scope(&self, scope: StateScope) -> Result<&str, NotGranted> {
         let operation = match scope {
             StateScope::Conversation => "state:conversation",
@@ -187,8 +187,8 @@ impl AuthorizationSnapshot {
             .ok_or(NotGranted { operation })
     }
 
-    /// The conversation whose transcript may be paged or searched. `None`: it would be granted,
-    /// but the event has no conversation, so there is nothing to read.
+    /// Returns the conversation whose transcript the run may page or search. `None`: the operation is granted,
+    /// but the event has no conversation.
     pub fn history(
         &self,
         operation: HistoryOperation,
@@ -211,7 +211,7 @@ impl AuthorizationSnapshot {
         }
     }
 
-    /// Whether artifacts of the run's own scope may be used so.
+    /// Checks an operation on artifacts of the run's own scope.
     pub fn artifacts(&self, operation: ArtifactOperation) -> Result<(), NotGranted> {
         self.granted(match operation {
             ArtifactOperation::Metadata => "artifacts:metadata",
@@ -220,24 +220,24 @@ impl AuthorizationSnapshot {
         })
     }
 
-    /// Whether files that came with events may be read: those of the run's own event, and of events that earlier
-    /// runs of its agent had in its conversation.
+    /// Checks read access to event files: those of the run's own event, and of events of earlier runs of its
+    /// agent and conversation.
     pub fn event_artifacts(&self) -> Result<(), NotGranted> {
-        // The token's scope has grants alone: this right is the event's.
+        // The token's scope lists grants only. This right comes from the event.
         let is_it = |one: &Decision| one.kind == "event_artifact" && one.granted;
         let operation = "event_artifacts:read";
         let found = self.decisions.iter().any(is_it);
         found.then_some(()).ok_or(NotGranted { operation })
     }
 
-    /// A granted file of the operator. Who was granted it may read it, whatever else was granted.
+    /// Returns a granted file of the operator. The grant includes reading, independent of artifact operations.
     pub fn file(&self, artifact_id: &str) -> Option<FileResource> {
         let is_it = |file: &&JsonObject| file.get("id").is_some_and(|id| id == artifact_id);
         let found = self.resources.files.iter().find(is_it)?;
         serde_json::from_value(found.clone().into()).ok()
     }
 
-    /// Whose blobs an area holds for this run: the plugin's, the agent's, or `''` for the workspace's.
+    /// Returns the owner of a storage area: the plugin, the agent, or `''` for the workspace.
     pub fn storage_area(&self, area: StorageArea) -> Result<String, NotGranted> {
         let (operation, owner) = match area {
             StorageArea::Plugin => ("storage:plugin", self.runner_id.plugin()),
@@ -247,12 +247,12 @@ impl AuthorizationSnapshot {
         self.granted(operation).map(|()| owner)
     }
 
-    /// Whether events of the run's own scope may be read one by one.
+    /// Checks access to single events of the run's own scope.
     pub fn event_get(&self) -> Result<(), NotGranted> {
         self.granted("events:get")
     }
 
-    /// The conversation whose events may be paged.
+    /// Returns the conversation whose events the run may page.
     pub fn event_page(&self) -> Result<&FrozenConversation, NotGranted> {
         self.granted("events:page")?;
         self.conversation.as_ref().ok_or(NotGranted {
@@ -265,7 +265,7 @@ impl AuthorizationSnapshot {
         granted.then_some(()).ok_or(NotGranted { operation })
     }
 
-    /// The conversation whose runs of the same runner may be listed.
+    /// Returns the conversation whose runs of the same runner the run may list.
     pub fn run_list(&self) -> Result<&FrozenConversation, NotGranted> {
         let listed = self.granted("runs:list");
         listed.and(self.conversation.as_ref().ok_or(NotGranted {
@@ -273,17 +273,17 @@ impl AuthorizationSnapshot {
         }))
     }
 
-    /// Whether the effective prompt may be pulled.
+    /// Checks access to the effective prompt.
     pub fn prompt_get(&self) -> Result<(), NotGranted> {
         self.granted("prompt:get")
     }
 
-    /// Whether follow-ups may be pulled.
+    /// Checks access to steering events.
     pub fn steering_pull(&self) -> Result<(), NotGranted> {
         self.granted("steering:pull")
     }
 
-    /// The token's `scope` claim.
+    /// Returns the token's `scope` claim.
     pub fn scope_claim(&self) -> String {
         self.operations
             .iter()
@@ -293,7 +293,7 @@ impl AuthorizationSnapshot {
     }
 }
 
-/// Trims everything that exists down to what this run may touch, and says why.
+/// Authorizes a run: passes every catalog entry through the layers and records each decision.
 pub fn authorize(
     catalog: &Catalog,
     manifest: &AgentRunnerManifest,
@@ -309,7 +309,8 @@ pub fn authorize(
     Granted::to(considered, manifest, agent, EventScope::of(subject)).snapshot(subject)
 }
 
-/// Those of these agents that the policy of `own` names, by id or by name; sorted by name. `"*"` names all but itself.
+/// Returns the agents that the policy of `own` lists by id or name, sorted by name. `"*"` lists all agents
+/// except `own`.
 pub fn peers<'a>(
     own: (AgentId, &AgentSpec),
     agents: impl IntoIterator<Item = (AgentId, &'a AgentSpec)>,
@@ -384,7 +385,7 @@ mod tests {
         }
     }
 
-    /// One of an own name, and one whose name the operator has taken.
+    /// One skill with a name of its own, and one with a name that the operator uses.
     pub(super) fn registered_skills() -> Vec<SkillResource> {
         let registered =
             json!({"run_id": uuid::Uuid::nil(), "version": 1, "sha256": "00", "registered_at": 0});

@@ -1,46 +1,46 @@
-//! Which one agent wins an event (host API §2).
+//! Resolution of an event to one agent (host API §2).
 
 use protocol::admin::{AgentSpec, ScopeKind};
 use protocol::event::EventEnvelope;
 
-/// The outcome of a resolution over agents.
+/// Result of a resolution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution<'a, A> {
     Winner(&'a A),
-    /// Nobody wants the event.
+    /// No agent matches.
     Nobody,
-    /// Several want it with equal right: names in order.
+    /// Several agents match with equal precedence: their names, sorted.
     Tie(Vec<String>),
 }
 
-/// How an agent fares in a resolution.
+/// Result of one agent in a resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     Wins,
-    /// Wants the event with the same right as another, so that nobody gets it.
+    /// Matches with the same precedence as another agent, so that no agent gets the event.
     Ties,
     Loses(Loss),
 }
 
-/// Why an agent does not get an event.
+/// Reason for which an agent does not get an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     Disabled,
     EventType,
     Scope,
-    /// One of its filters.
+    /// A filter does not match.
     Source,
     Bot,
     Actor,
     Pipeline,
-    /// It wants the event, and so does an agent of a more specific scope.
+    /// An agent of a more specific scope also matches.
     WiderScope,
-    /// It wants the event, and so does an agent of the same scope with a higher priority.
+    /// An agent of the same scope with a higher priority also matches.
     LowerPriority,
 }
 
 impl Loss {
-    /// The name on the wire.
+    /// Returns the name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Disabled => "disabled",
@@ -52,7 +52,7 @@ impl Loss {
         }
     }
 
-    /// The same in words, with what the agent says and what the event says.
+    /// Returns a message with the agent's and the event's values.
     pub fn detail(self, spec: &AgentSpec, event: &EventEnvelope) -> String {
         let filter = |name: &str, value: Option<&str>| match value {
             Some(value) => format!("filters.{name} lacks {value}"),
@@ -77,18 +77,18 @@ impl Loss {
             Self::Actor => filter("actor_id", actor_id(event)),
             Self::Pipeline => filter("pipeline_id", pipeline_id(event)),
             Self::WiderScope => format!(
-                "scope {} is wider than that of another agent that wants the event",
+                "scope {} is wider than that of another matching agent",
                 spec.scope.kind.as_str()
             ),
             Self::LowerPriority => format!(
-                "priority {} is lower than that of another agent that wants the event",
+                "priority {} is lower than that of another matching agent",
                 spec.priority
             ),
         }
     }
 }
 
-/// Finds the one agent for an event: the most specific scope, then the highest priority.
+/// Finds the agent of an event: the most specific scope, then the highest priority.
 pub fn resolve<'a, A>(
     agents: &'a [A],
     spec: impl Fn(&A) -> &AgentSpec,
@@ -111,7 +111,7 @@ pub fn resolve<'a, A>(
     }
 }
 
-/// How each agent fares, in their order. At most one wins, and then nobody ties.
+/// Returns the result of each agent, in input order. Either one agent wins, or agents tie, or all lose.
 pub fn standings<A>(
     agents: &[A],
     spec: impl Fn(&A) -> &AgentSpec,
@@ -151,7 +151,7 @@ fn actor_id(event: &EventEnvelope) -> Option<&str> {
         .and_then(|actor| actor.actor_id.as_deref())
 }
 
-/// Why an agent does not want an event; `None` when it does.
+/// Returns the reason for which an agent does not match. `None`: it matches.
 fn refusal(spec: &AgentSpec, event: &EventEnvelope) -> Option<Loss> {
     let covered = |pattern: &String| covers(pattern, &event.event_type);
     let filters = &spec.filters;

@@ -1,30 +1,30 @@
-//! When an endpoint that does not answer is left alone for a while: a circuit breaker.
+//! Circuit breaker of a runner endpoint.
 
-/// When a circuit opens, and for how long.
+/// Thresholds and timeouts of a circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerPolicy {
-    /// Failures in a row that open it; 0: it never opens.
+    /// Consecutive failures that open the circuit; 0 disables the breaker.
     pub failures: u32,
-    /// From the opening to the first probe, in milliseconds, give or take the jitter. Each probe that
-    /// fails doubles it.
+    /// Base delay from the opening to the first probe, in milliseconds, before jitter. Doubles with each failed
+    /// probe.
     pub wait_ms: i64,
-    /// What the wait grows to at most, in milliseconds.
+    /// Maximum delay, in milliseconds.
     pub longest_wait_ms: i64,
 }
 
-/// How a circuit stands.
+/// State of a circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Circuit {
     /// Requests pass.
     Closed,
     /// No request passes.
     Open,
-    /// The wait is over: one request may pass, or is on its way, and its outcome decides.
+    /// The delay is over. One probe may pass or is in flight; its outcome decides.
     HalfOpen,
 }
 
 impl Circuit {
-    /// The name in the API and in metrics.
+    /// Returns the name used in the API and in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -34,35 +34,35 @@ impl Circuit {
     }
 }
 
-/// Whether a request may go.
+/// Decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
     Free,
-    /// It may go, and its outcome decides.
+    /// The request may pass as a probe; its outcome decides.
     Probe,
-    /// It may not, before this time at least.
+    /// Blocked at least until this time.
     Blocked(i64),
 }
 
-/// What a request has shown of its endpoint.
+/// Outcome of a request for the breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// It answers, whatever it answered.
+    /// The endpoint answered, with any status.
     Life,
-    /// It cannot be reached, fails, or is silent.
+    /// The endpoint is unreachable, fails, or times out.
     Failure,
-    /// The request ended before anything could be known.
+    /// The request ended without evidence.
     Nothing,
 }
 
-/// What a sign has changed.
+/// Transition of the circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Opened,
     Closed,
 }
 
-/// The circuit of one endpoint. Times are milliseconds of one clock that only goes forward.
+/// Circuit breaker of one endpoint. Times are milliseconds of a monotonic clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Breaker {
     failures: u32,
@@ -73,14 +73,15 @@ pub struct Breaker {
 struct Opened {
     at: i64,
     retry_at: i64,
-    /// Probes that have failed.
+    /// Number of failed probes.
     probes: u32,
-    /// One is on its way.
+    /// True while a probe is in flight.
     probing: bool,
 }
 
 impl Breaker {
-    /// Asks to send a request. Who gets [`Passage::Probe`] must tell its outcome by [`Breaker::note`].
+    /// Requests permission to send. After [`Passage::Probe`], the caller must report the outcome to
+    /// [`Breaker::note`].
     pub fn ask(&mut self, now: i64) -> Passage {
         match &mut self.opened {
             None => Passage::Free,
@@ -94,7 +95,7 @@ impl Breaker {
         }
     }
 
-    /// Takes in what a request that passed has shown. `jitter`: 0 to 1.
+    /// Records the outcome of a request that passed. `jitter`: 0 to 1.
     pub fn note(
         &mut self,
         passage: Passage,
@@ -134,12 +135,12 @@ impl Breaker {
                 opened.probing = false;
                 None
             }
-            // It was on its way before the circuit opened, and says what is known.
+            // The request was sent before the circuit opened and adds no evidence.
             (Sign::Failure, Some(_)) | (Sign::Nothing, _) => None,
         }
     }
 
-    /// How the circuit stands.
+    /// Returns the state of the circuit.
     pub fn circuit(&self, now: i64) -> Circuit {
         match self.opened {
             None => Circuit::Closed,
@@ -148,28 +149,29 @@ impl Breaker {
         }
     }
 
-    /// Failures since the last sign of life, those that came while it was open apart.
+    /// Returns the consecutive failures, without those of non-probe requests while open.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Since when it is open.
+    /// Returns the time of the opening.
     pub fn opened_at(&self) -> Option<i64> {
         self.opened.map(|opened| opened.at)
     }
 
-    /// When the next request may pass.
+    /// Returns the time of the next probe.
     pub fn retry_at(&self) -> Option<i64> {
         self.opened.map(|opened| opened.retry_at)
     }
 
-    /// There is nothing to remember.
+    /// Returns true if the breaker has no state to keep.
     pub fn is_calm(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Half to all of the wait after this many failed probes: replicas and endpoints do not come back together.
+/// Returns 50–100 % of the delay after this many failed probes. The jitter keeps replicas from probing at the
+/// same time.
 fn wait(probes: u32, jitter: f64, policy: &BreakerPolicy) -> i64 {
     let grown = policy.wait_ms.saturating_mul(1 << probes.min(20));
     let whole = grown.min(policy.longest_wait_ms).max(1);

@@ -1,8 +1,8 @@
-//! Budgets: what calls out of the house may use up in a time, and when that time is over.
+//! Budgets: limits of outgoing calls per time window.
 
 use chrono::{DateTime, Datelike as _, Months, NaiveTime, TimeDelta, Utc};
 
-/// Whose use is counted together.
+/// Subject whose usage is added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BudgetScope {
     Run,
@@ -11,46 +11,46 @@ pub enum BudgetScope {
     Workspace,
 }
 
-/// The time in which use is counted together. All begin by UTC.
+/// Window over which usage is added up. Windows start in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BudgetWindow {
-    /// As long as the subject exists: the only one for runs.
+    /// The lifetime of the subject. The only window for runs.
     Whole,
     Hour,
     Day,
     Month,
 }
 
-/// What is used, or may be.
+/// An amount of usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
     /// Calls of models, tools and knowledge bases.
     pub calls: u64,
-    /// Tokens of models, asked and answered.
+    /// Model tokens, input and output.
     pub tokens: u64,
-    /// Millionths of the operator's currency.
+    /// Cost in millionths of the operator's currency.
     pub cost_micros: u64,
-    /// Milliseconds that calls take.
+    /// Duration of calls, in milliseconds.
     pub wall_ms: u64,
 }
 
-/// One bound of the operator.
+/// A configured budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Unique among budgets.
+    /// Unique name.
     pub name: String,
     pub scope: BudgetScope,
-    /// The id of the one subject that it is for; `None`: for each of them, by itself.
+    /// Id of the only subject. `None`: each subject has a budget of its own.
     pub only: Option<String>,
     pub window: BudgetWindow,
-    /// `None`: not bounded.
+    /// `None`: unlimited.
     pub calls: Option<u64>,
     pub tokens: Option<u64>,
     pub cost_micros: Option<u64>,
     pub wall_ms: Option<u64>,
 }
 
-/// A bound that a call would overstep.
+/// A limit that a call would exceed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exceeded {
     pub budget: String,
@@ -58,13 +58,13 @@ pub struct Exceeded {
     pub what: &'static str,
     pub limit: u64,
     pub used: u64,
-    /// Epoch milliseconds; `None`: never.
+    /// End of the window, in epoch milliseconds. `None`: never.
     pub resets_at: Option<i64>,
 }
 
 impl Budget {
-    /// Whether `more` fits beside what is `used`. Time is bounded by what is over: nobody knows before how
-    /// long a call will take.
+    /// Checks whether `more` fits next to `used`. Time is checked by past usage only, because the duration of a
+    /// call is not known in advance.
     pub fn check(
         &self,
         used: Amount,
@@ -94,8 +94,8 @@ impl Budget {
 }
 
 impl BudgetWindow {
-    /// When the window of `now` began and when the next one begins, in epoch milliseconds. A whole one
-    /// begins at 0 and never ends.
+    /// Returns the start of the window that contains `now`, and of the next window, in epoch milliseconds. A
+    /// whole window starts at 0 and never ends.
     pub fn around(self, now: i64) -> (i64, Option<i64>) {
         let Some(now) = DateTime::<Utc>::from_timestamp_millis(now) else {
             return (0, None);
@@ -119,7 +119,7 @@ impl BudgetWindow {
 }
 
 impl Amount {
-    /// Both together.
+    /// Returns the sum.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Canonical JSON: sorted keys, no spaces. What is hashed or compared is written this way.
+//! Canonical JSON, for hashes and comparisons: sorted keys, no spaces.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::{Formatter, Serializer};
 
-/// The canonical text of a value.
+/// Serializes a value as canonical JSON.
 pub fn canonical_json<T: Serialize>(value: &T) -> String {
     let page = Page::default();
     let mut serializer = Serializer::with_formatter(&page, Sorting::on(&page));
@@ -19,19 +19,19 @@ pub fn canonical_json<T: Serialize>(value: &T) -> String {
     } else {
         page.text.into_inner()
     };
-    // A run keeps some of these as long as it lives.
+    // Runs keep some of these texts for their lifetime.
     text.shrink_to_fit();
     String::from_utf8(text).expect("JSON is UTF-8")
 }
 
-/// What has been written, for who writes and for who puts it into order.
+/// Output buffer, shared by the serializer and the sorter.
 struct Page {
     text: RefCell<Vec<u8>>,
-    /// It holds something that is not put into order here, and is left to [`slowly`].
+    /// True if the output has a case that the sorter does not handle; [`slowly`] handles it.
     is_odd: Cell<bool>,
 }
 
-/// Most of what is written so is a few kilobytes long.
+/// Initial capacity. Most documents have a few kilobytes.
 const ROOM: usize = 2048;
 
 impl Default for Page {
@@ -60,16 +60,16 @@ impl Write for &Page {
     }
 }
 
-/// Brings each object into order as soon as its end is written.
+/// Sorts the members of each object at its end.
 struct Sorting<'a> {
     page: &'a Page,
-    /// The members of the objects that are open.
+    /// Members of the open objects.
     members: Vec<Member>,
-    /// Where each open object begins: in the text, and among the members.
+    /// Start of each open object, in the text and in `members`.
     open: Vec<(usize, usize)>,
 }
 
-/// A member of an object: where it stands in the text, and where its key ends.
+/// Byte offsets of an object member: its start, the end of its key, and its end.
 #[derive(Clone, Copy)]
 struct Member {
     from: usize,
@@ -78,7 +78,7 @@ struct Member {
 }
 
 impl Member {
-    /// What is between the quotes of its key.
+    /// Returns the range of the key without quotes.
     fn key(self) -> Range<usize> {
         self.from + 1..self.key_to - 1
     }
@@ -97,7 +97,7 @@ impl<'a> Sorting<'a> {
         self.page.text.borrow()[member.key()].contains(&b'\\')
     }
 
-    /// Brings the members of the object that begins at `begin` into order; those behind `outer` are its own.
+    /// Sorts the members of the object at `begin`. Its members start at index `outer`.
     fn sort(&mut self, begin: usize, outer: usize) {
         let mut text = self.page.text.borrow_mut();
         let members = &mut self.members[outer..];
@@ -107,7 +107,7 @@ impl<'a> Sorting<'a> {
         };
         if !is_sorted(&text, members) {
             members.sort_unstable_by(|a, b| text[a.key()].cmp(&text[b.key()]));
-            // The same key twice: the last one stands.
+            // Duplicate key: the last one wins.
             if !is_sorted(&text, members) {
                 self.page.is_odd.set(true);
             }
@@ -150,7 +150,7 @@ impl Formatter for Sorting<'_> {
         let key_to = self.page.len();
         if let Some(member) = self.members.last_mut() {
             member.key_to = key_to;
-            // In order are the characters, not their escapes.
+            // The order is by characters, not by escapes.
             let member = *member;
             if self.is_escaped(member) {
                 self.page.is_odd.set(true);
@@ -160,7 +160,7 @@ impl Formatter for Sorting<'_> {
     }
 
     fn end_object_value<W: ?Sized + Write>(&mut self, _writer: &mut W) -> io::Result<()> {
-        // Those of the objects within it are gone already.
+        // Members of nested objects are already removed.
         if let Some(member) = self.members.last_mut() {
             member.to = self.page.len();
         }
@@ -174,7 +174,7 @@ impl Formatter for Sorting<'_> {
         writer.write_all(b"}")
     }
 
-    /// Text that came as it is.
+    /// Raw JSON of unknown order.
     fn write_raw_fragment<W: ?Sized + Write>(
         &mut self,
         writer: &mut W,
@@ -185,7 +185,7 @@ impl Formatter for Sorting<'_> {
     }
 }
 
-/// The same by way of a value, for what has keys with escapes, the same key twice, or text that came as it is.
+/// Canonical JSON by way of a `Value`, for keys with escapes, duplicate keys and raw JSON.
 fn slowly<T: Serialize>(value: &T) -> Vec<u8> {
     let value = serde_json::to_value(value).expect("our own types have string keys only");
     let mut text = Vec::with_capacity(256);
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(text.capacity(), text.len());
     }
 
-    /// A struct writes its fields in the order of its own.
+    /// A struct serializes its fields in declaration order.
     #[derive(Serialize)]
     struct Unsorted {
         zebra: Value,

@@ -1,5 +1,5 @@
-//! Between the protocol's messages and the chat completions that the field speaks. Model providers take and
-//! give the latter, whatever they are themselves; runners see the former.
+//! Conversion between protocol messages and chat completions. Model providers use chat completions or are
+//! adapted to them; runners use protocol messages.
 
 use protocol::JsonObject;
 use protocol::message::{ContentElement, FunctionCall, Message, MessageContent, ToolCall};
@@ -20,8 +20,8 @@ pub use counted::{add_usage, count, usage, usage_of};
 pub use protocol::thinking::{ThinkFilter, without_thinking};
 pub use stream::ChunkReader;
 
-/// A message as chat completions of this model have it. Thoughts are taken out of what the assistant said; those of a
-/// message with calls, and members that the protocol does not know, go back as the model gave them, beside the text.
+/// Converts a message to a chat completion message for `model`. Reasoning is removed from the assistant's text.
+/// Messages with tool calls return the model's own reasoning and unknown members unchanged.
 pub fn chat_message(message: &Message, model: &str) -> Value {
     let mut chat = JsonObject::new();
     chat.insert("role".to_owned(), json!(message.role));
@@ -54,7 +54,7 @@ pub fn chat_message(message: &Message, model: &str) -> Value {
     Value::Object(chat)
 }
 
-/// The assistant's text without the leading thoughts that the gateway shows.
+/// Removes the leading reasoning block that the gateway adds to the assistant's text.
 fn without_shown_thoughts(text: &str) -> &str {
     let Some(thoughts) = text.strip_prefix("<think>\n") else {
         return text;
@@ -105,7 +105,7 @@ fn data_url(data: &str, mime_type: &str) -> String {
     }
 }
 
-/// What base64 holds, by its first bytes.
+/// Detects the media type of base64 data by its first bytes.
 fn kind_of(data: &str) -> Option<&'static str> {
     const KINDS: [(&str, &str); 5] = [
         ("iVBORw0KGgo", "image/png"),
@@ -118,13 +118,13 @@ fn kind_of(data: &str) -> Option<&'static str> {
     known.map(|(_, kind)| *kind)
 }
 
-/// A tool as chat completions have it.
+/// Converts a tool to its chat completion form.
 pub fn chat_tool(tool: &LlmTool) -> Value {
     json!({"type": "function", "function": {
         "name": tool.name, "description": tool.description, "parameters": tool.parameters}})
 }
 
-/// What a whole completion says. `None`: it has no choice with a message.
+/// Converts a complete chat completion. `None`: it has no choice with a message.
 pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeResult> {
     let choice = completion.get("choices")?.get(0)?;
     let said = choice.get("message")?;
@@ -175,12 +175,12 @@ fn whole_call(n: usize, call: &Value) -> ToolCall {
     }
 }
 
-/// Whether a provider has given a call an id. Some write that they have none.
+/// Returns true for a real call id. Some providers send placeholders instead.
 pub fn is_id(id: &str) -> bool {
     !matches!(id.trim(), "" | "none" | "None" | "null")
 }
 
-/// The arguments of a call, or of a delta of one. Some servers send the object itself.
+/// Returns the arguments of a call or delta. Some servers send an object instead of a text.
 pub(crate) fn arguments_of(function: &Value) -> String {
     match function.get("arguments") {
         Some(Value::String(text)) => text.clone(),
@@ -189,7 +189,7 @@ pub(crate) fn arguments_of(function: &Value) -> String {
     }
 }
 
-/// What a message, or a delta of one, says: a model that refuses says so in a member of its own.
+/// Returns the text of a message or delta. A refusal is in a member of its own.
 pub(crate) fn text_said(said: &Value) -> String {
     let text = said.get("content").map(plain_text).unwrap_or_default();
     if text.is_empty() {
@@ -199,7 +199,7 @@ pub(crate) fn text_said(said: &Value) -> String {
     }
 }
 
-/// Why a choice has ended. `None`: it has not, or its `finish_reason` says nothing.
+/// Returns the finish reason of a choice. `None`: the choice is unfinished, or the value is a placeholder.
 pub fn finish_reason(choice: &Value) -> Option<&str> {
     let reason = choice.get("finish_reason")?.as_str()?;
     let says_nothing = ["", "null", "none"]
@@ -214,7 +214,7 @@ fn reason_fields(reason: &str) -> JsonObject {
     fields
 }
 
-/// Thinking that a provider sends beside the text.
+/// Returns reasoning that a provider sends in a separate member.
 pub(crate) fn reasoning(said: &Value) -> Option<&str> {
     let of = |key| said.get(key).and_then(Value::as_str);
     let texts = [of("reasoning_content"), of("reasoning")];

@@ -1,4 +1,4 @@
-//! A request for a child run: whether it is sound, and the event that the child run is for.
+//! Child runs: validation of a request, and the event of the child run.
 
 use protocol::JsonObject;
 use protocol::admin::Fault;
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use crate::canonical::canonical_json;
 use crate::event::{DATA_BYTES, contains_nul};
 
-/// The `source` of events that ask for child runs, and the surface of their delivery.
+/// `source` of events that start child runs, and the surface of their delivery.
 pub const SOURCE: &str = "run";
 
-/// Everything wrong with a request, by JSON pointer.
+/// Returns all faults of a request, with JSON pointers.
 pub fn check_child_run(request: &ChildRunRequest) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut fault = |pointer: &str, message: String| faults.push(Fault::new(pointer, message));
@@ -59,16 +59,17 @@ fn is_empty(input: &AgentInput) -> bool {
     !has_text && input.contents.is_empty() && input.attachments.is_empty()
 }
 
-/// The run that asks, as its child run is told of it.
+/// The parent run, as the child run sees it.
 #[derive(Clone, Debug)]
 pub struct Asking<'a> {
     pub run_id: RunId,
     pub agent_id: AgentId,
-    /// Of the agent, where it is known.
+    /// Name of the agent, if known.
     pub agent_name: Option<&'a str>,
 }
 
-/// The event that the child run is for: a message of the asking agent, in no conversation. `now`: epoch seconds.
+/// Creates the event of the child run: a message of the parent's agent without a conversation. `now`: epoch
+/// seconds.
 pub fn child_event(request: ChildRunRequest, asking: &Asking<'_>, now: i64) -> EventEnvelope {
     let mut data = JsonObject::new();
     data.insert("parent_run_id".to_owned(), json!(asking.run_id));

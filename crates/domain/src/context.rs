@@ -1,4 +1,4 @@
-//! Builds the `AgentRunContext` of a run (protocol §1). No history is inlined.
+//! Builds the `AgentRunContext` of a run (protocol §1), without history.
 
 use protocol::context::{
     AdapterContext, AgentEventContext, AgentInput, AgentRunContext, AgentRunState,
@@ -13,32 +13,32 @@ use serde_json::{Value, json};
 
 use crate::authorization::{AuthorizationSnapshot, ModelLimits};
 
-/// All that a context is made of.
+/// Inputs of a context.
 #[derive(Debug)]
 pub struct ContextParts<'a> {
     pub snapshot: &'a AuthorizationSnapshot,
     pub snapshot_sha256: &'a str,
     pub event: &'a EventEnvelope,
     pub event_seq: Option<i64>,
-    /// The newest transcript position before this event, 0 for none.
+    /// Newest transcript position before this event; 0 for none.
     pub transcript_before: i64,
     pub latest_cursor: Option<String>,
     pub state: AgentRunState,
-    /// Scopes whose state is not all here.
+    /// Scopes with truncated state.
     pub state_incomplete: Vec<StateScope>,
     pub config: JsonObject,
-    /// When the event arrived, in epoch milliseconds.
+    /// Arrival time of the event, in epoch milliseconds.
     pub arrived_at: i64,
-    /// Epoch milliseconds.
+    /// Deadline, in epoch milliseconds.
     pub deadline_at: i64,
-    /// 32 hex digits.
+    /// Trace id: 32 hex digits.
     pub trace_id: String,
     pub limits: JsonObject,
-    /// What the run's first model takes and gives, where that is known.
+    /// Token limits of the run's first model, if known.
     pub model_limits: ModelLimits,
 }
 
-/// The context of a run, as it is sent and as `GET /context` repeats it.
+/// Builds the context of a run, as it is sent and as `GET /context` repeats it.
 pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
     let ContextParts {
         snapshot, event, ..
@@ -106,7 +106,7 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
     }
 }
 
-/// The plain ones among the public variables of an adapter, and the id of its query.
+/// Returns the scalar public variables of an adapter and the id of its query.
 fn variables(event: &EventEnvelope) -> JsonObject {
     let Some(adapter) = &event.adapter else {
         return JsonObject::new();
@@ -122,7 +122,7 @@ fn variables(event: &EventEnvelope) -> JsonObject {
         .collect()
 }
 
-/// An event as runners see it.
+/// Returns an event as runners see it.
 pub fn event_context(event_id: &str, event: &EventEnvelope) -> AgentEventContext {
     AgentEventContext {
         event_id: event_id.to_owned(),
@@ -135,7 +135,7 @@ pub fn event_context(event_id: &str, event: &EventEnvelope) -> AgentEventContext
     }
 }
 
-/// The conversation of an event as runners see it.
+/// Returns the conversation of an event as runners see it.
 pub fn conversation(
     snapshot: &AuthorizationSnapshot,
     event: &EventEnvelope,
@@ -196,7 +196,7 @@ fn runtime_metadata(event: &EventEnvelope, parts: &ContextParts<'_>) -> JsonObje
     metadata
 }
 
-/// The text of a context: what is sent, stored and repeated.
+/// Returns the context as JSON text, for sending and storage.
 pub fn context_json(context: &AgentRunContext) -> Box<RawValue> {
     to_raw_value(context).expect("our own types have string keys only")
 }

@@ -1,4 +1,4 @@
-//! What a discovery would change: runners that come, change and go, and the agents that would notice.
+//! Discovery diff: added, changed and removed runners, and the affected agents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,27 +14,27 @@ use crate::agent::check_agent_for;
 use crate::form::escape_pointer;
 use crate::manifest::{AcceptedManifest, Discovered};
 
-/// The most changed places that are told of one manifest.
+/// Maximum changed fields listed for one manifest.
 pub const MOST_FIELDS: usize = 200;
 
-/// A runner that the endpoint serves today.
+/// A runner that the endpoint serves before the discovery.
 #[derive(Clone, Debug)]
 pub struct KnownRunner {
     pub id: RunnerId,
-    /// Agents can be bound to it.
+    /// True if agents can bind it.
     pub bindable: bool,
-    /// It was listed when the endpoint was asked last.
+    /// True if the last discovery listed it.
     pub listed: bool,
     pub manifest: Value,
 }
 
-/// What a discovery is compared with.
+/// State before a discovery.
 #[derive(Clone, Debug, Default)]
 pub struct Before {
     pub known: Vec<KnownRunner>,
-    /// Runners of the answer that other endpoints serve, with their names.
+    /// Runners of the new list that other endpoints serve, with the endpoint names.
     pub elsewhere: BTreeMap<RunnerId, String>,
-    /// The name of the endpoint whose runners may be taken over.
+    /// Name of the endpoint whose runners may be taken over.
     pub replaces: Option<String>,
 }
 
@@ -43,14 +43,14 @@ impl Before {
         self.replaces.as_deref() == Some(holder)
     }
 
-    /// Served by another endpoint, and left there.
+    /// Returns true for a runner that stays at another endpoint.
     fn is_left(&self, id: &RunnerId) -> bool {
         let holder = self.elsewhere.get(id);
         holder.is_some_and(|holder| !self.is_replaced(holder))
     }
 }
 
-/// Compares what was found with what is served. Its agents are told by [`affected_agents`].
+/// Compares the discovered runners with the known runners. [`affected_agents`] computes the agents of the diff.
 pub fn compare(before: &Before, found: &Discovered) -> DiscoveryDiff {
     let mut diff = DiscoveryDiff {
         rejected: found.rejected.clone(),
@@ -126,7 +126,7 @@ fn compare_runner(before: &Before, accepted: &AcceptedManifest, diff: &mut Disco
     });
 }
 
-/// The agents that would notice, of those that are bound to the runners that are named here.
+/// Returns the affected agents among the agents that bind runners of the diff.
 pub fn affected_agents<'a>(
     diff: &DiscoveryDiff,
     found: &Discovered,
@@ -181,7 +181,7 @@ fn effect_on(diff: &DiscoveryDiff, runner: &RunnerId) -> Option<&'static str> {
     }
 }
 
-/// The runners whose agents may notice.
+/// Returns the runners whose agents may be affected.
 pub fn touched_runners(diff: &DiscoveryDiff) -> Vec<RunnerId> {
     let conflicts = diff.conflicts.iter().filter(|one| one.replaced);
     let touched: BTreeSet<_> = diff
@@ -195,7 +195,7 @@ pub fn touched_runners(diff: &DiscoveryDiff) -> Vec<RunnerId> {
     touched.into_iter().cloned().collect()
 }
 
-/// Where two documents differ, from top to bottom. Lists of another length differ as a whole.
+/// Returns the differences of two documents in document order. Lists of different length differ as a whole.
 pub fn changed_fields(old: &Value, new: &Value) -> Vec<ChangedField> {
     let mut fields = Vec::new();
     walk(String::new(), Some(old), Some(new), &mut fields);
@@ -225,9 +225,9 @@ fn walk(pointer: String, old: Option<&Value>, new: Option<&Value>, fields: &mut 
     }
 }
 
-/// The manifest of a runner of the registry as it is compared.
+/// Parses a stored manifest for the comparison.
 pub fn manifest_value(stored: &str) -> Value {
-    // What an earlier version stored lacks the fields that came since: read, and written as of today.
+    // A manifest stored by an earlier version lacks newer fields. Reading and writing adds their defaults.
     let manifest = serde_json::from_str::<AgentRunnerManifest>(stored);
     let value = manifest.and_then(|manifest| serde_json::to_value(&manifest));
     value

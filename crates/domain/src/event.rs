@@ -1,4 +1,4 @@
-//! Whether an event envelope can be taken, and the parts of it that decide.
+//! Validation of event envelopes, and the conversation of an event.
 
 use protocol::admin::Fault;
 use protocol::event::{EventEnvelope, MESSAGE_RECEIVED};
@@ -6,14 +6,14 @@ use protocol::message::ContentElement;
 
 use crate::canonical::canonical_json;
 
-/// The ids of events that answer questions begin so, and no others.
+/// Id prefix of events that answer questions. Other events cannot use it.
 pub const ANSWER_ID_PREFIX: &str = "interaction:";
-/// The most bytes of `data`, as JSON.
+/// Maximum bytes of `data`, as JSON.
 pub const DATA_BYTES: usize = 64 * 1024;
-/// The most bytes of `raw`, as JSON.
+/// Maximum bytes of `raw`, as JSON.
 pub const RAW_BYTES: usize = 4 * 1024 * 1024;
 
-/// Everything wrong with an envelope that a client posted.
+/// Returns all faults of an envelope that a client posted.
 pub fn check_posted(event: &EventEnvelope) -> Vec<Fault> {
     let mut faults = check_event(event);
     if event.adapter.is_some() {
@@ -25,7 +25,7 @@ pub fn check_posted(event: &EventEnvelope) -> Vec<Fault> {
     faults
 }
 
-/// Everything wrong with an envelope.
+/// Returns all faults of an envelope.
 pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut fault = |pointer: &str, message: &str| faults.push(Fault::new(pointer, message));
@@ -52,7 +52,7 @@ pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
     {
         fault(
             "/event_id",
-            "must not begin with `interaction:`: the answers to questions are known by such ids",
+            "must not begin with `interaction:`, which is reserved for answers to questions",
         );
     }
     if event.source.is_empty() || event.source.len() > 512 {
@@ -87,7 +87,7 @@ pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
     faults
 }
 
-/// The ids that the event's own parts bring along.
+/// Checks the ids in the parts of the event.
 fn check_ids(event: &EventEnvelope) -> Vec<Fault> {
     let mut faults = Vec::new();
     let conversation = event.conversation.as_ref();
@@ -143,7 +143,7 @@ fn check_raw(event: &EventEnvelope) -> Option<Fault> {
     }
     let reference = event.raw_ref.as_ref()?;
     if event.raw.is_some() {
-        let message = "must not stand beside `raw`, which gets a reference of its own";
+        let message = "must be absent when `raw` is set: the gateway creates its own reference";
         return Some(Fault::new("/raw_ref", message));
     }
     let parts = [&reference.ref_id, &reference.storage_key];
@@ -160,7 +160,7 @@ fn has_control(text: &str) -> bool {
     text.chars().any(char::is_control)
 }
 
-/// Whether a JSON text holds the character U+0000, which one database takes and another does not.
+/// Returns true if a JSON text contains the character U+0000, which PostgreSQL rejects and SQLite accepts.
 // An escaped backslash before "u0000" makes it plain text.
 pub fn contains_nul(json: &str) -> bool {
     json.match_indices("\\u0000").any(|(at, _)| {
@@ -173,7 +173,7 @@ pub fn contains_nul(json: &str) -> bool {
     })
 }
 
-/// The envelope with what follows from its other parts: `input.contents` from `input.text`.
+/// Fills derived fields: `input.contents` from `input.text`.
 #[must_use]
 pub fn completed(mut event: EventEnvelope) -> EventEnvelope {
     if let Some(input) = &mut event.input
@@ -185,7 +185,7 @@ pub fn completed(mut event: EventEnvelope) -> EventEnvelope {
     event
 }
 
-/// Which conversation an event belongs to. Absent parts are `''`, since NULLs are never equal in an index.
+/// Identity of a conversation. Absent parts are `''`, because NULLs are never equal in an index.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConversationIdentity {
     pub bot_id: String,
@@ -193,7 +193,7 @@ pub struct ConversationIdentity {
     pub thread_id: String,
 }
 
-/// The conversation of an event, when it names one.
+/// Returns the conversation of an event, if it has an id.
 pub fn conversation_of(event: &EventEnvelope) -> Option<ConversationIdentity> {
     let conversation = event.conversation.as_ref()?;
     Some(ConversationIdentity {

@@ -1,10 +1,10 @@
-//! Text of far sides (manifests, endpoints, providers, tool servers) in reasons: bounded, on one line, without control
-//! characters. Reasons are stored, logged, answered and printed on terminals.
+//! Sanitizes text of peers (manifests, endpoints, providers, tool servers) for reasons: bounded, one line, no
+//! control characters. Reasons are stored, logged, sent in responses and printed on terminals.
 
-/// Characters of one text, escapes and the mark of what is left out included.
+/// Maximum characters of one text, including escapes and the truncation mark.
 pub const SHOWN_CHARS: usize = 200;
 
-/// The text as a reason holds it: escaped as `escape_debug` does, except for quotes, which are harmless, and cut.
+/// Escapes the text as `escape_debug` does, except for quotes, and truncates it.
 pub fn shown(text: &str) -> String {
     let mut shown = String::new();
     let mut escaped = text.escape_debug().peekable();

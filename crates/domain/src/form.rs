@@ -1,4 +1,4 @@
-//! An agent's configuration against its runner's form (`config_schema`).
+//! Validates an agent's configuration against its runner's form (`config_schema`).
 
 use protocol::JsonObject;
 use protocol::admin::Fault;
@@ -6,10 +6,10 @@ use protocol::manifest::FormItem;
 use protocol::resources::ModelOperation;
 use serde_json::Value;
 
-/// The one key that the gateway itself reads, with or without a form: the run's deadline in seconds.
+/// Key of the run timeout in seconds. The gateway reads this key, also without a form.
 pub const TIMEOUT: &str = "timeout";
 
-/// Everything wrong with `config`, with pointers below `/config`.
+/// Returns all faults of `config`, with pointers below `/config`.
 pub fn check_config(schema: &[FormItem], config: &JsonObject) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (key, value) in config {
@@ -42,7 +42,7 @@ pub fn check_config(schema: &[FormItem], config: &JsonObject) -> Vec<Fault> {
     faults
 }
 
-/// The configuration with the form's defaults where the agent says nothing.
+/// Returns the configuration with the form's defaults for absent keys.
 pub fn with_defaults(schema: &[FormItem], config: &JsonObject) -> JsonObject {
     let mut filled = config.clone();
     for item in schema.iter().filter(|item| !item.default.is_null()) {
@@ -53,7 +53,7 @@ pub fn with_defaults(schema: &[FormItem], config: &JsonObject) -> JsonObject {
     filled
 }
 
-/// One key of a JSON pointer, escaped after RFC 6901.
+/// Escapes a key for a JSON pointer (RFC 6901).
 pub fn escape_pointer(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
@@ -108,7 +108,7 @@ fn texts(value: &Value) -> Option<Vec<String>> {
         .collect()
 }
 
-/// What the selectors of a form picked. `None`: the form has no selector of that kind.
+/// Values of a form's selectors. `None`: the form has no selector of that kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selected {
     pub models: Option<Vec<SelectedModel>>,
@@ -116,7 +116,7 @@ pub struct Selected {
     pub tools: Option<Vec<String>>,
 }
 
-/// A model that a selector picked, and what that kind of selector lets be done with it.
+/// A selected model, and the operations that its selector grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectedModel {
     pub model_id: String,
@@ -183,7 +183,7 @@ fn select_models(
     );
 }
 
-// The forms of today's runners write "nothing" in three ways.
+// Existing forms write "nothing" in three ways.
 #[expect(clippy::ptr_arg, reason = "used as a filter over owned strings")]
 fn is_chosen(id: &String) -> bool {
     !matches!(id.as_str(), "" | "__none__" | "__none")

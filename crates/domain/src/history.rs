@@ -1,4 +1,4 @@
-//! Is this search of a transcript sound?
+//! Validation of transcript searches.
 
 use std::collections::HashSet;
 
@@ -7,15 +7,15 @@ use protocol::history::{HistoryFilters, HistorySearch};
 
 use crate::text_index::TextQuery;
 
-/// Items that a search gives when the caller names no number, and at most.
+/// Default and maximum number of results.
 const DEFAULT_TOP: u64 = 10;
 const MOST_TOP: u64 = 100;
-/// Names of one filter at most.
+/// Maximum names of one filter.
 pub const MOST_NAMES: usize = 16;
-/// Characters of such a name at most.
+/// Maximum characters of a filter name.
 const MOST_NAME: usize = 64;
 
-/// A sound search. The cursors of its filters are not opened yet.
+/// A validated search. The cursors of its filters are not decoded yet.
 #[derive(Clone, Debug)]
 pub struct SoundSearch {
     pub query: TextQuery,
@@ -23,7 +23,7 @@ pub struct SoundSearch {
     pub filters: HistoryFilters,
 }
 
-/// Checks a search, and names every fault by its pointer.
+/// Validates a search. Returns all faults with JSON pointers.
 pub fn check_search(search: &HistorySearch) -> Result<SoundSearch, Vec<Fault>> {
     let mut faults = Vec::new();
     let query = TextQuery::parse(&search.query)

@@ -1,4 +1,4 @@
-//! Whether a runner's question can be asked, and whether an answer answers it.
+//! Validation of questions and answers.
 
 pub mod form_post;
 
@@ -16,19 +16,19 @@ use crate::canonical::canonical_json;
 use crate::event::contains_nul;
 use crate::form::escape_pointer;
 
-/// The most bytes of a request, as JSON.
+/// Maximum bytes of a request, as JSON.
 pub const REQUEST_BYTES: usize = 256 * 1024;
 
-/// The most bytes of a submission, as JSON.
+/// Maximum bytes of a submission, as JSON.
 pub const SUBMISSION_BYTES: usize = 256 * 1024;
 
-/// How long a question without `expires_at` can be answered, in seconds.
+/// Default lifetime of a question without `expires_at`, in seconds.
 pub const DEFAULT_SECONDS: i64 = 30 * 60;
 
-/// How long any question can be answered, in seconds.
+/// Maximum lifetime of a question, in seconds.
 pub const MOST_SECONDS: i64 = 24 * 60 * 60;
 
-/// Everything wrong with a runner's question. `now`: epoch seconds; `None`: its time has been looked at.
+/// Returns all faults of a question. `now`: epoch seconds; `None`: its expiry was checked before.
 pub fn check_request(request: &InteractionRequest, now: Option<i64>) -> Vec<Fault> {
     let mut faults = Faults::default();
     faults.whole(request, REQUEST_BYTES);
@@ -87,12 +87,12 @@ fn is_choice(kind: InteractionFieldType) -> bool {
     )
 }
 
-/// Until when a sound question can be answered, in epoch seconds.
+/// Returns the expiry of a valid question, in epoch seconds.
 pub fn expires_at(request: &InteractionRequest, now: i64) -> i64 {
     request.expires_at.unwrap_or(now + DEFAULT_SECONDS)
 }
 
-/// Everything wrong with an answer by itself. [`check_answer`] compares it with its question.
+/// Returns all faults of an answer without its question. [`check_answer`] compares it with the question.
 pub fn check_submission(submission: &InteractionSubmission) -> Vec<Fault> {
     let mut faults = Faults::default();
     faults.whole(submission, SUBMISSION_BYTES);
@@ -101,22 +101,25 @@ pub fn check_submission(submission: &InteractionSubmission) -> Vec<Fault> {
     faults.0
 }
 
-/// Everything wrong with a sound answer to this question.
+/// Returns all faults of a valid answer to this question.
 ///
-/// The action must be one of the question's, and named where there are several to choose from. A
-/// value must be of its field's type, null where it was left empty. Required fields must be filled
-/// where there is one way out at most: of several actions one may be to leave the form.
+/// The action must be one of the question's, and is required if the question has several. A value must have its
+/// field's type, or be null if left empty. Required fields must be filled, unless the question has several
+/// actions: one of them may be to leave the form.
 pub fn check_answer(
     request: &InteractionRequest,
     submission: &InteractionSubmission,
 ) -> Vec<Fault> {
     let mut faults = Faults::default();
     if submission.interaction_id != request.interaction_id {
-        faults.add("/interaction_id", "is that of another interaction");
+        faults.add(
+            "/interaction_id",
+            "must be the interaction_id of the question",
+        );
     }
     match &submission.action_id {
         Some(id) if !request.actions.iter().any(|action| action.id == *id) => {
-            faults.add("/action_id", "is no action of the request");
+            faults.add("/action_id", "must be an action of the request");
         }
         None if request.actions.len() > 1 => {
             faults.add("/action_id", "is required: the request has several actions");
@@ -127,7 +130,7 @@ pub fn check_answer(
         let at = format!("/values/{}", escape_pointer(id));
         let field = request.fields.iter().find(|field| field.id == *id);
         match field.map(|field| check_value(field, value)) {
-            None => faults.add(&at, "is no field of the request"),
+            None => faults.add(&at, "must be a field of the request"),
             Some(Err(message)) => faults.add(&at, message),
             Some(Ok(())) => {}
         }
@@ -161,7 +164,7 @@ fn check_value(field: &InteractionField, value: &Value) -> Result<(), &'static s
                 let mut picked = picked.iter();
                 picked.all(|value| is_option(value) && seen.insert(value.as_str()))
             }),
-            "must be a list of values of options, none twice",
+            "must be a list of option values without duplicates",
         ),
         InteractionFieldType::File => (true, ""),
     };
@@ -177,7 +180,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// What was found so far, in the order of the document.
+/// Faults in document order.
 #[derive(Default)]
 struct Faults(Vec<Fault>);
 
@@ -196,7 +199,7 @@ impl Faults {
         }
     }
 
-    /// Lengths are in characters, as the protocol's own SDK counts them.
+    /// Lengths are in characters, like in the protocol's SDK.
     fn text(&mut self, pointer: &str, text: &str, least: usize, most: usize) {
         let length = text.chars().count();
         if length < least || length > most {
@@ -220,13 +223,13 @@ impl Faults {
         }
     }
 
-    /// Names every entry of the list at `pointer` that repeats an earlier one.
+    /// Reports each entry of the list at `pointer` that repeats an earlier entry.
     fn once<'a>(&mut self, pointer: &str, field: &str, names: impl Iterator<Item = &'a str>) {
         let mut seen = HashSet::new();
         for (index, name) in names.enumerate() {
             if !seen.insert(name) {
                 let at = format!("{pointer}/{index}{field}");
-                self.add(&at, "stands there twice");
+                self.add(&at, "must be unique in its list");
             }
         }
     }

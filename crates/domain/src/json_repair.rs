@@ -1,10 +1,11 @@
-//! Repairs strings in JSON text of peers: lone surrogates, U+0000, bytes that are not UTF-8, raw control characters.
+//! Repairs strings in a peer's JSON text: lone surrogates, U+0000, invalid UTF-8, raw control characters.
 //!
-//! Parsers and databases refuse these, so the repair stands before [`check_json_text`](crate::json_text::check_json_text)
-//! and before the parser. One linear pass without recursion; the output has at most six times the bytes of the input.
+//! Parsers and databases reject these, so the repair runs before
+//! [`check_json_text`](crate::json_text::check_json_text) and the parser. The repair is one linear pass without
+//! recursion. The output has at most six times the bytes of the input.
 //!
-//! A text that arrives in increments can be cut within a surrogate pair. [`repair_json_part`] keeps such halves as
-//! placeholders through the parser; a [`HalfJoiner`] for each text joins those that meet.
+//! A text that arrives in increments can be cut within a surrogate pair. [`repair_json_part`] keeps such halves
+//! as placeholders through the parser. A [`HalfJoiner`] for each text joins adjacent halves.
 
 use std::borrow::Cow;
 
@@ -13,13 +14,13 @@ use serde_json::Value;
 
 use crate::json_text::code_unit;
 
-/// Placeholders of the 2,048 halves: the last private-use characters of plane 16, from this one on.
+/// First placeholder. The 2,048 placeholders are the last private-use characters of plane 16.
 const FIRST_HALF: u32 = 0x10_F800;
-/// The high half of the surrogate pairs that encode the placeholders, and above.
+/// Lowest high surrogate that encodes a placeholder.
 const FIRST_OWN_HIGH: u16 = 0xDBFE;
 
-/// Replaces lone surrogates, U+0000 and invalid UTF-8 by U+FFFD and escapes raw control characters in strings.
-/// `Owned`: something was repaired, which the caller reports.
+/// Replaces lone surrogates, U+0000 and invalid UTF-8 by U+FFFD, and escapes raw control characters in strings.
+/// `Owned`: the text was repaired, which the caller reports.
 pub fn repair_json_text(text: &[u8]) -> Cow<'_, [u8]> {
     repair(text, false).text
 }
@@ -27,15 +28,15 @@ pub fn repair_json_text(text: &[u8]) -> Cow<'_, [u8]> {
 /// JSON text of one increment.
 #[derive(Debug, PartialEq, Eq)]
 pub struct JsonPart<'a> {
-    /// `Owned`: something was repaired, which the caller reports.
+    /// `Owned`: the text was repaired, which the caller reports.
     pub text: Cow<'a, [u8]>,
-    /// Some strings begin or end with a placeholder. Each string then goes through its [`HalfJoiner`], and all others
-    /// through [`seal_halves`].
+    /// True if some strings begin or end with a placeholder. Pass each such string through its [`HalfJoiner`],
+    /// and all others through [`seal_halves`].
     pub has_halves: bool,
 }
 
-/// As [`repair_json_text`], but a low half that begins a string and a high half that ends one become placeholders. A text
-/// that itself has characters of their range gets none.
+/// Like [`repair_json_text`], but keeps a low half that starts a string and a high half that ends one as
+/// placeholders. A text that contains characters of the placeholder range gets no placeholders.
 pub fn repair_json_part(text: &[u8]) -> JsonPart<'_> {
     repair(text, true)
 }
@@ -65,7 +66,7 @@ fn repair(text: &[u8], keeps_halves: bool) -> JsonPart<'_> {
     JsonPart { text, has_halves }
 }
 
-/// Whether valid UTF-8 has a character of the placeholders' range, raw or escaped.
+/// Returns true if valid UTF-8 has a character of the placeholder range, raw or escaped.
 fn has_own_placeholders(text: &[u8]) -> bool {
     let is_raw = |at: usize| matches!(text.get(at..at + 3), Some([0xF4, 0x8F, 0xA0..=0xBF]));
     let is_escaped = |at: usize| code_unit(text, at).is_some_and(is_own_high);
@@ -80,14 +81,14 @@ fn is_own_high(unit: u16) -> bool {
 struct Pass<'a> {
     text: &'a [u8],
     repaired: Vec<u8>,
-    /// So much of the text is in `repaired`.
+    /// Number of bytes already in `repaired`.
     copied: usize,
     keeps_halves: bool,
     has_halves: bool,
 }
 
 impl Pass<'_> {
-    /// From behind the opening quote to behind the closing one.
+    /// Reads a string from after its opening quote to after its closing quote.
     fn string(&mut self, start: usize) -> usize {
         let mut at = start;
         while let Some(&byte) = self.text.get(at) {
@@ -102,7 +103,7 @@ impl Pass<'_> {
         at
     }
 
-    /// Returns the place behind what it has read.
+    /// Returns the offset after the escape.
     fn escape(&mut self, start: usize, at: usize) -> usize {
         let Some(unit) = code_unit(self.text, at) else {
             return at + 2;
@@ -139,7 +140,7 @@ impl Pass<'_> {
         to
     }
 
-    /// The whole text. `None`: nothing was replaced.
+    /// Returns the complete text. `None`: nothing was replaced.
     fn end(mut self) -> Option<Vec<u8>> {
         if self.copied == 0 {
             return None;
@@ -149,7 +150,7 @@ impl Pass<'_> {
     }
 }
 
-/// The surrogate that a placeholder stands for.
+/// Returns the surrogate of a placeholder.
 fn half_of(character: char) -> Option<u16> {
     let offset = u32::from(character).checked_sub(FIRST_HALF)?;
     u16::try_from(0xD800 + offset).ok()
@@ -158,13 +159,13 @@ fn half_of(character: char) -> Option<u16> {
 /// Joins the surrogate halves of one text that arrives in increments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HalfJoiner {
-    /// A high half that ended the last increment.
+    /// A high half at the end of the last increment.
     high: Option<u16>,
 }
 
 impl HalfJoiner {
-    /// Takes the next increment: joins a half at its beginning with the one before, holds back one at its end.
-    /// `has_halves`: as its [`JsonPart`] says.
+    /// Processes the next increment: joins a half at its start with the previous increment, and buffers a half
+    /// at its end. `has_halves`: see its [`JsonPart`].
     pub fn push(&mut self, text: &mut String, has_halves: bool) {
         if text.is_empty() || (!has_halves && self.high.is_none()) {
             return;
@@ -186,19 +187,19 @@ impl HalfJoiner {
         }
     }
 
-    /// U+FFFD for a half that is held back: no increment follows.
+    /// Ends the text. Returns U+FFFD for a buffered half.
     pub fn finish(&mut self) -> Option<char> {
         self.high.take().map(|_| char::REPLACEMENT_CHARACTER)
     }
 
-    /// Whether a half is held back.
+    /// Returns true if a half is buffered.
     pub fn is_waiting(&self) -> bool {
         self.high.is_some()
     }
 }
 
-/// Replaces the placeholders in all strings of a value by U+FFFD. For values of a part that `has_halves`, behind the
-/// check of their depth.
+/// Replaces the placeholders in all strings of a value by U+FFFD. Only for values of a part that `has_halves`,
+/// after the check of their depth.
 pub fn seal_halves(value: &mut Value) {
     match value {
         Value::String(text) => seal(text),
@@ -299,7 +300,7 @@ mod tests {
             (&[r#""x""#, r#""\ude00""#], "x\u{FFFD}"),
             (&[r#""a\ud83db""#, r#""\ude00""#], "a\u{FFFD}b\u{FFFD}"),
             (&[r#""a\ud83d""#], "a\u{FFFD}"),
-            // Characters of the placeholders' range stay what they are.
+            // Characters of the placeholder range stay unchanged.
             (&["\"\u{10F83D}\""], "\u{10F83D}"),
             (&[r#""\udbfe\udc3d\ud83d""#], "\u{10F83D}\u{FFFD}"),
             (&[r#""\ud83d""#, "\"\u{10FE00}\""], "\u{FFFD}\u{10FE00}"),
@@ -326,7 +327,7 @@ mod tests {
             cut in 0_usize..12,
             noise in proptest::collection::vec(any::<u8>(), 0..40),
         ) {
-            // Without the placeholders' own range, NUL, and with an escape for each unit.
+            // Without the placeholder range and NUL, with one escape for each unit.
             let units: Vec<_> = units.into_iter().filter(|unit| *unit != 0 && !is_own_high(*unit)).collect();
             let escaped = |units: &[u16]| -> String {
                 let units: Vec<_> = units.iter().map(|unit| format!("\\u{unit:04x}")).collect();

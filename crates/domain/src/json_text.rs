@@ -1,19 +1,19 @@
-//! What no JSON text may hold, whoever sends it: what one parser or database takes and another refuses, and what
-//! costs far more to keep than to send.
+//! Checks JSON text from any peer. Rejects content that some parsers or databases reject, and content that costs
+//! far more memory than bandwidth.
 //!
-//! One pass, nothing copied, no recursion: it stands before every parser that builds values.
+//! One pass without copies and recursion, before every parser that builds values.
 
 use memchr::memchr2;
 
-/// The most levels of nesting.
+/// Maximum nesting depth.
 pub const DEPTH: usize = 64;
-/// The most values in one document. A value in memory takes dozens of times its two bytes on the wire.
+/// Maximum number of values in one document. In memory, a value takes dozens of times its two bytes on the wire.
 pub const VALUES: usize = 100_000;
 
-/// A number that is written longer than this is looked at closely.
+/// Bytes up to which a number without exponent needs no parsing.
 const SHORT_NUMBER: usize = 300;
 
-/// Why a JSON text is not taken, whatever a parser says.
+/// Reason to reject a JSON text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JsonFault {
     #[error("is nested deeper than 64 levels")]
@@ -24,11 +24,11 @@ pub enum JsonFault {
     Nul,
     #[error("holds half of a surrogate pair")]
     LoneSurrogate,
-    #[error("holds a number that no computer has")]
+    #[error("holds a number outside the range of a 64-bit float")]
     HugeNumber,
 }
 
-/// Refuses what is JSON and still no good. Text that is no JSON at all passes or not: the parser tells.
+/// Checks valid JSON for these faults. Invalid JSON may pass; the parser rejects it.
 pub fn check_json_text(text: &[u8]) -> Result<(), JsonFault> {
     let (mut depth, mut values, mut at) = (0_usize, 0_usize, 0_usize);
     while let Some(byte) = text.get(at) {
@@ -60,9 +60,9 @@ pub fn check_json_text(text: &[u8]) -> Result<(), JsonFault> {
     Ok(())
 }
 
-/// From behind the opening quote to behind the closing one.
+/// Checks a string from after its opening quote to after its closing quote.
 fn check_string(text: &[u8], mut at: usize) -> Result<usize, JsonFault> {
-    // A high half that was read and waits for its low one.
+    // True after a high surrogate, until its low surrogate.
     let mut waits = false;
     loop {
         if !waits {
@@ -93,7 +93,7 @@ fn check_string(text: &[u8], mut at: usize) -> Result<usize, JsonFault> {
     }
 }
 
-/// The code unit of `\uXXXX`.
+/// Returns the code unit of `\uXXXX`.
 pub(crate) fn code_unit(text: &[u8], at: usize) -> Option<u16> {
     let digits = text.get(at..at + 6)?.strip_prefix(b"\\u")?;
     let digits = std::str::from_utf8(digits).ok()?;
@@ -101,7 +101,7 @@ pub(crate) fn code_unit(text: &[u8], at: usize) -> Option<u16> {
     u16::from_str_radix(digits, 16).ok().filter(|_| is_hex)
 }
 
-/// From the first digit to behind the last.
+/// Checks a number and returns the offset after it.
 fn check_number(text: &[u8], at: usize) -> Result<usize, JsonFault> {
     let is_of_number =
         |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'+' | b'-');
@@ -188,7 +188,7 @@ mod tests {
         ) {
             let ours = Value::String(any.replace('\0', "")).to_string();
             prop_assert_eq!(check_json_text(ours.as_bytes()), Ok(()));
-            // The lazy parser takes more than the one that builds values: what passes here, both take.
+            // The lazy parser accepts more than the value parser. Both accept what passes here.
             let lazy = serde_json::from_str::<&serde_json::value::RawValue>(&text).is_ok();
             if lazy && check_json_text(text.as_bytes()).is_ok() {
                 prop_assert!(serde_json::from_str::<Value>(&text).is_ok(), "{}", text);

@@ -1,20 +1,20 @@
-//! Knowledge bases: how a document is cut, what may be asked of a base, and which passages are closest.
+//! Knowledge bases: chunking of documents, query filters and ranking of passages.
 
 pub mod chunk;
 pub mod filter;
 pub mod rank;
 
-/// Passages that a query brings when it names no number, and at most.
+/// Default and maximum number of passages of a query.
 pub const DEFAULT_TOP: u64 = 5;
 pub const MOST_TOP: u64 = 50;
-/// Bytes of a query at most.
+/// Maximum bytes of a query.
 pub const MOST_QUERY_BYTES: usize = 8 * 1024;
 
-/// Bytes of a document at most, as it is sent.
+/// Maximum bytes of a document, as uploaded.
 pub const MOST_DOCUMENT_BYTES: usize = 20 * 1024 * 1024;
-/// Chunks of a document at most.
+/// Maximum chunks of a document.
 pub const MOST_CHUNKS: usize = 20_000;
-/// Documents of a base at most.
+/// Maximum documents of a knowledge base.
 pub const MOST_DOCUMENTS: u64 = 10_000;
-/// Bytes of a document's id and of its name at most.
+/// Maximum bytes of a document id or name.
 pub const MOST_NAME_BYTES: usize = 255;

@@ -1,4 +1,4 @@
-//! Large texts at known places of a JSON document, found in one pass before a parser copies them.
+//! Finds large texts at known paths of a JSON document in one pass, before a parser copies them.
 
 use std::ops::Range;
 
@@ -6,27 +6,27 @@ use memchr::memchr2;
 
 use crate::json_text::DEPTH;
 
-/// One step from the top of a document to a value.
+/// One step of a path to a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The member of an object.
+    /// A member of an object.
     Member(&'static str),
     /// Each element of a list.
     Each,
 }
 
-/// Where the scan stands within one object or list.
+/// State of the scan within one object or list.
 enum Level {
     Object {
         name: Range<usize>,
-        /// The next text is a name.
+        /// True if the next text is a member name.
         is_name: bool,
     },
     List,
 }
 
-/// The texts of at least `least` bytes at one of `places`, in the order of the document, without their quotes.
-/// Finds none behind what no parser takes; a name with escapes matches no step.
+/// Returns the texts of at least `least` bytes at one of `places`, in document order, without quotes. The scan
+/// ends at invalid JSON. A name with escapes matches no step.
 pub fn large_texts<P: AsRef<[Step]>>(json: &[u8], places: &[P], least: usize) -> Vec<Range<usize>> {
     let mut levels: Vec<Level> = Vec::new();
     let (mut found, mut at) = (Vec::new(), 0);
@@ -67,7 +67,7 @@ pub fn large_texts<P: AsRef<[Step]>>(json: &[u8], places: &[P], least: usize) ->
     found
 }
 
-/// The place of the closing quote, or the end of the document.
+/// Returns the offset of the closing quote, or of the end of the document.
 fn end_of_text(json: &[u8], mut at: usize) -> usize {
     while let Some(rest) = json.get(at..) {
         match memchr2(b'"', b'\\', rest) {

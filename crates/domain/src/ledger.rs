@@ -1,4 +1,4 @@
-//! The ledger's own form of an event: one JSON line, and the frame a client reads (contracts §6).
+//! Ledger format of an event: one JSON line, and the SSE frame for clients (contracts §6).
 
 use protocol::id::RunId;
 use protocol::result::ResultType;
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Who made an event.
+/// Author of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Runner,
     Host,
 }
 
-/// An event on its way into the ledger.
+/// An event to append to the ledger.
 #[derive(Clone, Debug)]
 pub struct LedgerEvent<'a> {
     pub run_id: RunId,
@@ -22,10 +22,10 @@ pub struct LedgerEvent<'a> {
     /// One line of JSON: the runner's own bytes.
     pub data: &'a RawValue,
     pub usage: Option<&'a RawValue>,
-    /// Epoch seconds.
+    /// Creation time, in epoch seconds.
     pub created_at: i64,
     pub source: Source,
-    /// An object, or null for none.
+    /// An object or null.
     pub metadata: &'a Value,
 }
 
@@ -44,8 +44,8 @@ struct Line<'a> {
 }
 
 impl LedgerEvent<'_> {
-    /// Appends the event as a frame and gives its line, which stands in the frame: an `AgentRunEvent` as
-    /// JSON, keys in the contract's order, nulls left out.
+    /// Appends the event as a frame and returns its line, a slice of the frame. The line is an `AgentRunEvent`
+    /// as JSON, with keys in the contract's order and without nulls.
     pub fn write_frame<'f>(&self, frames: &'f mut Vec<u8>) -> &'f str {
         begin_frame(frames, self.sequence, self.kind);
         let begin = frames.len();
@@ -73,7 +73,7 @@ impl LedgerEvent<'_> {
     }
 }
 
-/// Appends the frame of one ledger line. The type stands in `event:` only when it is a known one.
+/// Appends the frame of one ledger line. `event:` contains the type only if it is known.
 pub fn write_frame(frames: &mut Vec<u8>, sequence: u64, kind: &str, line: &str) {
     begin_frame(frames, sequence, kind);
     frames.extend_from_slice(line.as_bytes());
@@ -93,7 +93,7 @@ fn end_frame(frames: &mut Vec<u8>) {
     frames.extend_from_slice(b"\n\n");
 }
 
-/// What a reader of a stored line needs to know of it.
+/// Fields of a stored line that readers need.
 #[derive(Debug, Deserialize)]
 pub struct LineHead<'a> {
     pub sequence: u64,
@@ -102,7 +102,7 @@ pub struct LineHead<'a> {
 }
 
 impl<'a> LineHead<'a> {
-    /// Reads the head of a stored line.
+    /// Parses the head of a stored line.
     pub fn of(line: &'a str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(line)
     }

@@ -1,4 +1,4 @@
-//! Pure decisions: values in, values out. Nothing here waits, reads a clock or does I/O.
+//! Pure decisions: values in, values out. No waiting, no clock, no I/O.
 
 pub mod adapter;
 pub mod authorization;

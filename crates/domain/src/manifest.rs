@@ -1,4 +1,4 @@
-//! Judging what an endpoint answers at discovery (protocol §2): one bad manifest never hides its neighbours.
+//! Validation of runner manifests at discovery (protocol §2). One invalid manifest does not affect the others.
 
 use protocol::PROTOCOL_VERSION;
 use protocol::admin::Fault;
@@ -15,11 +15,11 @@ use serde_json::{Map, Value};
 use crate::foreign_text::shown;
 use crate::form::escape_pointer;
 
-/// The most manifests that one endpoint may list.
+/// Maximum manifests of one endpoint.
 pub const MOST_RUNNERS: usize = 256;
-/// The most warnings that are told of one manifest.
+/// Maximum warnings for one manifest.
 const MOST_WARNINGS: usize = 50;
-/// What a manifest may hold. Newer peers add fields: they are ignored with a warning.
+/// Known manifest fields. Other fields are ignored with a warning, because peers may be newer.
 const FIELDS: [&str; 13] = [
     "id",
     "name",
@@ -36,7 +36,7 @@ const FIELDS: [&str; 13] = [
     "supported_event_patterns",
 ];
 
-/// What discovery found at one endpoint.
+/// Result of the discovery of one endpoint.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Discovered {
     pub accepted: Vec<AcceptedManifest>,
@@ -44,27 +44,27 @@ pub struct Discovered {
     pub rejected: Vec<Fault>,
 }
 
-/// A runner that can be bound.
+/// A runner that agents can bind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AcceptedManifest {
-    /// Its place in the list.
+    /// Index in the list.
     pub index: usize,
     pub manifest: AgentRunnerManifest,
-    /// What was ignored or dropped.
+    /// Ignored or dropped parts.
     pub warnings: Vec<Fault>,
 }
 
-/// A runner that speaks another major version.
+/// A runner of another major protocol version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IncompatibleManifest {
-    /// Its place in the list.
+    /// Index in the list.
     pub index: usize,
     pub id: RunnerId,
     pub reason: String,
     pub raw: Value,
 }
 
-/// Judges a whole answer `{"runners": […]}`.
+/// Validates a complete answer `{"runners": […]}`.
 pub fn judge_answer(answer: &Value) -> Discovered {
     match answer.get("runners").and_then(Value::as_array) {
         Some(runners) => judge_list(runners),
@@ -75,7 +75,7 @@ pub fn judge_answer(answer: &Value) -> Discovered {
     }
 }
 
-/// Judges a list of manifests, as an answer's `runners` or a registration's own.
+/// Validates a list of manifests from an answer or a registration.
 pub fn judge_list(runners: &[Value]) -> Discovered {
     let mut discovered = Discovered::default();
     for (index, raw) in runners.iter().enumerate() {
@@ -105,7 +105,7 @@ pub fn judge_list(runners: &[Value]) -> Discovered {
 }
 
 impl Discovered {
-    /// The JSON pointer to a runner's id in the endpoint's answer.
+    /// Returns the JSON pointer of a runner in the endpoint's answer.
     pub fn place_of(&self, id: &RunnerId) -> String {
         let accepted = self
             .accepted

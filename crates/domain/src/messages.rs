@@ -1,7 +1,8 @@
-//! Anthropic's Messages API without I/O: requests are checked and translated, answers of any model are written in its form.
+//! Anthropic's Messages API without I/O: validates and translates requests, and writes answers of any model in
+//! its format.
 //!
-//! A provider that speaks this API gets the checked request itself ([`check_request`]) and its answers pass through a
-//! [`Relay`]. Any other provider is asked by [`chat_request`]; [`message`] and [`EventWriter`] write its answers.
+//! A provider with this API receives the validated request ([`check_request`]), and its answers pass through a
+//! [`Relay`]. Other providers receive a [`chat_request`]; [`message`] and [`EventWriter`] convert their answers.
 
 mod answer;
 mod chat;
@@ -27,15 +28,16 @@ pub use sources::{Source, has_document, sources};
 
 use serde_json::Value;
 
-/// The beginning of the signature of a thinking block that the gateway wrote: the id of the model follows.
+/// Prefix of the signature of thinking blocks written by the gateway. The model id follows.
 const OWN_SIGNATURE: &str = "runnel:";
 
-/// The signature of thoughts of a model whose provider signs none. Only that model gets them back.
+/// Returns the signature for reasoning of a model whose provider does not sign it. The reasoning returns only to
+/// that model.
 fn own_signature(model: &str) -> String {
     format!("{OWN_SIGNATURE}{model}")
 }
 
-/// The model that a thinking block of the gateway's names. `None`: a provider signed it.
+/// Returns the model in the signature of the gateway's own thinking block. `None`: a provider signed it.
 fn own_thinker(block: &Value) -> Option<&str> {
     block
         .get("signature")?
@@ -43,12 +45,12 @@ fn own_thinker(block: &Value) -> Option<&str> {
         .strip_prefix(OWN_SIGNATURE)
 }
 
-/// The items of a list; none of what is no list.
+/// Returns the items of a list, or an empty slice for any other value.
 fn list(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// The text of a member; empty without one.
+/// Returns the text of a member, or an empty text.
 fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }

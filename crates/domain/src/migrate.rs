@@ -1,9 +1,9 @@
-//! From LangBot's pipelines to agents and runner endpoints of `runnel.toml`.
+//! Migrates LangBot's pipelines to agents and runner endpoints of `runnel.toml`.
 //!
-//! A pipeline that still selects a built-in runner is brought to the plugin that took its place
-//! (`families`); one that selects a plugin's runner keeps its configuration. Secrets never leave the
-//! document: references to variables take their place. Rows of a LangBot database become model providers, models, MCP
-//! servers and knowledge bases under their ids (`catalog`).
+//! A pipeline with a built-in runner is migrated to the successor plugin (`families`). A pipeline with a
+//! plugin's runner keeps its configuration. Secrets stay in the document and are replaced by references to
+//! variables. Rows of a LangBot database become model providers, models, MCP servers and knowledge bases under
+//! their ids (`catalog`).
 
 mod catalog;
 mod connectors;
@@ -34,7 +34,7 @@ use pipeline::{Plan, plan_pipeline};
 use secrets::{Vault, unique, variable_part};
 use source::Found;
 
-/// Which ids the runners of the plugins have.
+/// Format of the runner ids of plugins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RunnerIds {
     /// `plugin:langbot-team/DifyAgent/default`.
@@ -44,24 +44,24 @@ pub enum RunnerIds {
     Older,
 }
 
-/// Which runner takes the place of LangBot's local agent.
+/// Replacement of LangBot's local agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LocalAgent {
     /// LangBot's plugin.
     #[default]
     Langbot,
-    /// Runnel's own, `plugin:runnel/local-agent/default`.
+    /// Runnel's Local Agent, `plugin:runnel/local-agent/default`.
     Runnel,
 }
 
-/// The runners that agents are bound to, and the servers of these runners.
+/// Target runners of a migration, and their servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target<'a> {
     pub ids: RunnerIds,
     pub local_agent: LocalAgent,
-    /// The URL of `runnel-connectors`, for the runners that call other services.
+    /// URL of `runnel-connectors`, for runners that call other services.
     pub connectors: Option<&'a str>,
-    /// The URL of `langbot-bridge`, for the runners of plugins that nothing else serves.
+    /// URL of `langbot-bridge`, for all other plugins' runners.
     pub bridge: Option<&'a str>,
 }
 
@@ -74,14 +74,14 @@ impl From<RunnerIds> for Target<'_> {
     }
 }
 
-/// A file that was read.
+/// A parsed file.
 #[derive(Clone, Copy, Debug)]
 pub struct Document<'a> {
     pub file: &'a str,
     pub value: &'a Value,
 }
 
-/// Plans the migration of every pipeline and of every row of the catalog. A document that holds neither is a fault.
+/// Plans the migration of every pipeline and catalog row. A document without both is a fault.
 pub fn migrate(
     documents: &[Document<'_>],
     to: Target<'_>,
@@ -138,11 +138,11 @@ fn plan_all<'a>(
     planned
 }
 
-/// A pipeline with what is to become of it.
+/// A pipeline with its plan.
 struct Planned<'a> {
     file: &'a str,
     pipeline: &'a Found,
-    /// The name of its agent.
+    /// Name of its agent.
     name: String,
     plan: Plan,
     removed: Vec<secrets::Removed>,
@@ -154,7 +154,7 @@ fn agent_name(pipeline: &Found, number: usize) -> String {
     short_name(name).unwrap_or_else(|| format!("pipeline {}", number + 1))
 }
 
-/// A text as a name: one line of 100 bytes at most. `None`: nothing is left of it.
+/// Returns a text as a name: one line of at most 100 bytes. `None`: nothing remains.
 fn short_name(text: &str) -> Option<String> {
     let plain: String = text.chars().filter(|letter| !letter.is_control()).collect();
     let mut short = String::new();
@@ -171,7 +171,7 @@ fn variable_prefix(name: &str, number: usize) -> String {
     match variable_part(name) {
         part if part.is_empty() => format!("PIPELINE_{}", number + 1),
         part if part.starts_with(|first: char| first.is_ascii_digit()) => format!("AGENT_{part}"),
-        // What begins so is read as a setting of the gateway.
+        // The gateway reads variables with this prefix as settings.
         part if part.starts_with("RUNNEL") => format!("AGENT_{part}"),
         part => part,
     }

@@ -1,7 +1,7 @@
-//! The result stream, judged event by event (protocol §4).
+//! Validates the result stream event by event (protocol §4).
 //!
-//! Each event passes UTF-8 → JSON → envelope → `run_id` → sequence → payload → size → domain checks.
-//! What comes out is a ledger event with its projections, or a counted, reasoned rejection.
+//! Each event passes UTF-8 → JSON → envelope → `run_id` → sequence → payload → size → domain checks. The result
+//! is a ledger event with its effects, or a counted rejection with a reason.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -38,7 +38,7 @@ pub use rejection::{Reason, Rejection};
 pub use text::Said;
 pub use verdict::{Accepted, Effect, RunnerEnding, Tally, Verdict};
 
-/// What a run may send at most. Told to the runner in `ctx.runtime.metadata.limits`.
+/// Limits of a run's results. The runner receives them in `ctx.runtime.metadata.limits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResultLimits {
     pub event_bytes: usize,
@@ -47,7 +47,7 @@ pub struct ResultLimits {
     pub state_value_bytes: usize,
 }
 
-/// Judges the results of one run, in order.
+/// Validates the results of one run in order.
 pub struct Judge<'a> {
     snapshot: &'a AuthorizationSnapshot,
     run_id: String,
@@ -57,24 +57,24 @@ pub struct Judge<'a> {
     bytes: usize,
     taken: places::Places,
     strikes: u32,
-    /// Why the first result was refused.
+    /// Reason of the first rejection.
     refused: Option<String>,
     asked: HashSet<String>,
     ended: bool,
-    /// The gateway has accepted a cancel of the run.
+    /// True after the gateway accepted a cancel of the run.
     cancelled: bool,
     messages: text::Messages,
-    /// Half of a character, which the next delta may complete.
+    /// Half of a surrogate pair, which the next delta may complete.
     halves: HalfJoiner,
-    /// Why a whole message was refused that nothing has replaced.
+    /// Reason of a rejected complete message without a replacement.
     lost_message: Option<String>,
     tally: Tally,
-    /// Artifacts of the run that may be announced; `None`: whatever is announced is taken.
+    /// Uploaded artifacts that the run may announce. `None`: any announcement is accepted.
     artifacts: Option<HashSet<Uuid>>,
 }
 
 impl<'a> Judge<'a> {
-    /// `expects_message`: the event was a message, so a run that says nothing has failed.
+    /// `expects_message`: the event was a message, so a run without a message fails.
     pub fn new(
         snapshot: &'a AuthorizationSnapshot,
         limits: ResultLimits,
@@ -102,34 +102,34 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The same judge, which takes no announcement of an artifact that it has not been told of.
+    /// Restricts announcements to artifacts from [`Self::know_artifact`].
     #[must_use]
     pub fn knowing_artifacts(mut self) -> Self {
         self.artifacts = Some(HashSet::new());
         self
     }
 
-    /// Tells of an artifact that its run has uploaded.
+    /// Adds an artifact that the run has uploaded.
     pub fn know_artifact(&mut self, id: Uuid) {
         self.artifacts.get_or_insert_default().insert(id);
     }
 
-    /// From now on the runner may say that its run was cancelled.
+    /// Allows the runner to report its run as cancelled.
     pub fn note_cancelled(&mut self) {
         self.cancelled = true;
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// The whole messages, for the transcript of a run that the gateway ends.
+    /// Returns the complete messages, for the transcript of a run that the gateway ends.
     pub fn said(&self) -> Said {
         self.messages.said().clone()
     }
 
-    /// Judges one event: the bytes of one JSON document. `now`: epoch seconds.
+    /// Validates one event: the bytes of one JSON document. `now`: epoch seconds.
     pub fn judge<'r>(&mut self, raw: &'r [u8], now: i64) -> Verdict<'r> {
         let verdict = self.judge_event(raw, Some(now));
         self.count(&verdict);
@@ -168,7 +168,7 @@ impl<'a> Judge<'a> {
             None => None,
             Some(Ok(number)) if number > 0 => Some(number),
             Some(_) => {
-                let message = "a sequence is no whole number from 1 on";
+                let message = "sequence must be a whole number of at least 1";
                 return Verdict::violation(Reason::InvalidEnvelope, None, raw, message);
             }
         };
@@ -176,7 +176,7 @@ impl<'a> Judge<'a> {
             Place::Next { gap } => gap,
             Place::Duplicate => return Verdict::Duplicate,
             Place::Refused(reason, message) => {
-                // It says that the run is over, and nothing better will come.
+                // A terminal result is the last, so the run ends.
                 if ResultType::parse(&envelope.kind).is_some_and(ResultType::is_terminal) {
                     let message = "the sequence of a terminal does not rise";
                     return Verdict::violation(reason, number, raw, message);
@@ -224,7 +224,7 @@ impl<'a> Judge<'a> {
         if let payload::Checked::Question(question) = &checked
             && !self.is_new(question)
         {
-            let message = "a run asks each interaction_id once, and 100 at most";
+            let message = "a run may request each interaction_id once, and at most 100 in total";
             return self.strike(Reason::InvalidPayload, number, raw, message);
         }
         let mut shortened = Vec::new();
@@ -273,7 +273,7 @@ impl<'a> Judge<'a> {
         known.is_none_or(|known| id.is_some_and(|id| known.contains(&id)))
     }
 
-    /// `bytes`: those of its data.
+    /// `bytes`: size of its data.
     fn apply(
         &mut self,
         checked: payload::Checked<'_>,
@@ -306,7 +306,7 @@ impl<'a> Judge<'a> {
                     told = Told::WithoutMessage;
                 }
                 let said = self.final_messages(message)?;
-                // `cancelled` is true of a run whose cancel was accepted.
+                // `cancelled` is correct for a run whose cancel was accepted.
                 let is_cancel = self.cancelled && finish_reason == FailureCode::Cancelled.as_str();
                 let is_reserved = !is_cancel && is_reserved_code(&finish_reason);
                 let mut reason = finish_reason;
@@ -359,15 +359,15 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// How the data of a result goes on to clients.
+/// Form in which clients receive the data of a result.
 enum Told {
     AsSent,
-    /// Its message was delivered before.
+    /// Without its message, which was delivered before.
     WithoutMessage,
     Snapshot(text::Shown),
-    /// Its code, this one, is the gateway's.
+    /// As `runner.error`: its code, this one, is reserved.
     AsRunnerError(String),
-    /// Its finish reason, this one, is a code of the gateway.
+    /// As `stop`: its finish reason, this one, is reserved.
     AsStopped {
         own: String,
         without_message: bool,

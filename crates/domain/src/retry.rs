@@ -1,26 +1,26 @@
-//! Whether a POST to a runner is tried again (runs §1).
+//! Retry policy for the POST to a runner (runs §1).
 
 use std::time::Duration;
 
-/// How an attempt ended before any result came.
+/// Failure of an attempt before the first result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptFailure {
-    /// The connection was never made: the runner saw nothing.
+    /// The connection failed, so the runner received nothing.
     NotConnected,
-    /// 429 or 503 with `Retry-After`: the runner asks for another try.
+    /// 429 or 503 with `Retry-After`: the runner asks for a retry.
     AskedToWait(Duration),
-    /// Anything else. The runner may have begun, so the POST is never repeated.
+    /// Any other failure. The runner may have started, so the POST is never repeated.
     Uncertain,
 }
 
-/// What follows a failed attempt.
+/// Decision after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     RetryAfter(Duration),
     Fail,
 }
 
-/// Decides after attempt number `attempt` (from 1). `left`: the time to the deadline; `jitter`: 0 to 1.
+/// Decides after attempt number `attempt` (from 1). `left`: time until the deadline; `jitter`: 0 to 1.
 pub fn after_failure(
     attempt: u32,
     most_retries: u32,
@@ -33,7 +33,7 @@ pub fn after_failure(
     }
     let wait = match failure {
         AttemptFailure::Uncertain => return Decision::Fail,
-        // All that were told the same second must not come back in the same one.
+        // Jitter, so that clients with the same `Retry-After` do not retry together.
         AttemptFailure::AskedToWait(wait) => wait + wait.mul_f64(jitter.clamp(0.0, 1.0) / 10.0),
         AttemptFailure::NotConnected => {
             let ceiling = Duration::from_millis(100 << attempt.min(6));

@@ -1,4 +1,4 @@
-//! A run and its endings.
+//! Runs and their endings.
 
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::raw::RawJson;
@@ -14,15 +14,15 @@ pub struct Run {
     pub id: RunId,
     pub workspace: WorkspaceId,
     pub event_id: String,
-    /// The run that started it; `None`: an event did.
+    /// Parent of a child run. `None`: an event started the run.
     pub parent_run_id: Option<RunId>,
-    /// The span that its event came with, where traces are told to somebody.
+    /// Span of the event, if traces are exported.
     pub trace_parent: Option<TraceParent>,
     pub agent_id: AgentId,
     pub agent_version: i64,
     pub runner_id: RunnerId,
     pub endpoint_id: EndpointId,
-    /// The key of the conversation's row.
+    /// Key of the conversation's row.
     pub conversation_key: Option<String>,
     pub status: RunStatus,
     pub status_reason: Option<String>,
@@ -31,7 +31,7 @@ pub struct Run {
     pub last_sequence: u64,
     pub deadline_at: i64,
     pub cancel_requested_at: Option<i64>,
-    /// Of the authorization snapshot as canonical JSON.
+    /// SHA-256 of the authorization snapshot as canonical JSON.
     pub snapshot_sha256: String,
     pub output: Option<RawJson>,
     pub error: Option<RawJson>,
@@ -40,18 +40,18 @@ pub struct Run {
     pub created_at: i64,
     pub started_at: Option<i64>,
     pub finished_at: Option<i64>,
-    /// When its events were deleted for their age.
+    /// Time at which the retention deleted its events.
     pub pruned_at: Option<i64>,
 }
 
-/// How a run ends when the gateway ends it: a code of protocol §4 and its text.
+/// Failure by which the gateway ends a run: a code of protocol §4 and a message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
     pub code: FailureCode,
     pub message: String,
-    /// Goes to the event's `metadata.details`.
+    /// Becomes `metadata.details` of the event.
     pub details: Value,
-    /// Whether the same event may do better next time.
+    /// True if a new run of the same event may succeed.
     pub retryable: bool,
 }
 
@@ -65,18 +65,18 @@ impl Failure {
         }
     }
 
-    /// The end of a run whose cancel was accepted.
+    /// Creates the ending of a run whose cancel was accepted.
     pub fn cancelled() -> Self {
         Self::new(FailureCode::Cancelled, "the run was cancelled")
     }
 
-    /// The same with details.
+    /// Returns the same failure with details.
     #[must_use]
     pub fn with_details(self, details: Value) -> Self {
         Self { details, ..self }
     }
 
-    /// The `data` of the `run.failed` event: `message` and `error` say the same.
+    /// Returns the `data` of the `run.failed` event. `message` and `error` are equal.
     pub fn data(&self) -> Value {
         json!({
             "code": self.code.as_str(), "message": self.message, "error": self.message,
@@ -84,7 +84,7 @@ impl Failure {
         })
     }
 
-    /// The `error` of the run: `{code, message, retryable}`.
+    /// Returns the `error` of the run: `{code, message, retryable}`.
     pub fn error(&self) -> Value {
         json!({"code": self.code.as_str(), "message": self.message, "retryable": self.retryable})
     }
@@ -92,20 +92,20 @@ impl Failure {
 
 macro_rules! failure_codes {
     ($($variant:ident = $text:literal, retryable $retryable:literal;)+) => {
-        /// The codes that the gateway itself gives to `run.failed`.
+        /// Codes of `run.failed` that the gateway sets.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum FailureCode { $($variant),+ }
 
         impl FailureCode {
-            /// Every code.
+            /// All codes.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The code on the wire.
+            /// Returns the code on the wire.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
             }
 
-            /// Whether the same event may do better next time.
+            /// Returns true if a new run of the same event may succeed.
             pub fn retryable(self) -> bool {
                 match self { $(Self::$variant => $retryable),+ }
             }
@@ -133,7 +133,7 @@ failure_codes!(
 );
 
 impl FailureCode {
-    /// The status of a run that ends with this code.
+    /// Returns the status of a run that ends with this code.
     pub fn status(self) -> RunStatus {
         match self {
             Self::DeadlineExceeded => RunStatus::Timeout,
@@ -143,11 +143,11 @@ impl FailureCode {
     }
 }
 
-/// Prefixes that later codes of the gateway have.
+/// Prefix reserved for future codes of the gateway.
 const RESERVED_PREFIX: &str = "host.";
 
-/// True for a code that only the gateway may give: operators and clients act on it. Case, white space and characters
-/// that do not print make no other code of it. A runner's failure code, finish reason or cancel reason is never one.
+/// Returns true for a code reserved for the gateway. Operators and clients act on these codes, so runners cannot
+/// use them. The check ignores case, white space and non-printing characters.
 pub fn is_reserved_code(code: &str) -> bool {
     let plain: String = code
         .chars()
@@ -163,8 +163,8 @@ pub fn is_reserved_code(code: &str) -> bool {
         || FailureCode::ALL.iter().any(is_own)
 }
 
-/// A run's deadline in epoch milliseconds, from the agent's `config.timeout` in seconds:
-/// 300 when absent, and when it is none; 0 or null asks for none and gets the cap.
+/// Returns a run's deadline in epoch milliseconds, from the agent's `config.timeout` in seconds. An absent or
+/// invalid timeout is 300 seconds. 0 or null selects the maximum.
 pub fn deadline(timeout: Option<&Value>, now_ms: i64, most_ms: i64) -> i64 {
     const DEFAULT_SECONDS: f64 = 300.0;
     let seconds = if timeout.is_some_and(Value::is_null) {

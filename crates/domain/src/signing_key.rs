@@ -1,19 +1,18 @@
-//! When a signing key is shown, signs, only verifies, and is over.
+//! Rotation of signing keys: published, signing, verifying, expired.
 //!
-//! A new key is shown before it signs, so that whoever verifies has it by then; the key before it
-//! verifies until everything that it signed is over. So no moment of a rotation refuses what is good.
+//! A new key is published before it signs, so that all verifiers have it by then. The previous key verifies
+//! until all its signatures have expired. Valid signatures therefore verify at any time of a rotation.
 
-/// How long a new key is shown before it signs: longer than any replica, and whoever caches the
-/// published keys, takes to see it.
+/// Time between publication and first signature. It exceeds the cache time of replicas and of other verifiers.
 pub const LEAD_MS: i64 = 10 * MINUTE;
 
-/// Keys of one purpose at most, when somebody asks for one more: each cursor is tried with all.
+/// Maximum keys of one purpose for an explicit rotation, because each cursor is tried with all keys.
 pub const MOST_KEYS: usize = 40;
 
 const MINUTE: i64 = 60_000;
 const DAY: i64 = 24 * 60 * MINUTE;
 
-/// What a key signs. No key signs two kinds of things.
+/// Purpose of a key. A key signs for one purpose only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyPurpose {
     RunToken,
@@ -21,10 +20,10 @@ pub enum KeyPurpose {
 }
 
 impl KeyPurpose {
-    /// Every purpose.
+    /// All purposes.
     pub const ALL: [Self; 2] = [Self::RunToken, Self::Cursor];
 
-    /// The name in the database and on the command line.
+    /// Returns the name used in the database and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::RunToken => "run_token",
@@ -32,33 +31,32 @@ impl KeyPurpose {
         }
     }
 
-    /// The purpose of that name.
+    /// Parses the name of a purpose.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|purpose| purpose.as_str() == text)
     }
 
-    /// How long after its last signature a key still verifies.
+    /// Returns the time for which a key verifies after its last signature.
     pub const fn overlap_ms(self) -> i64 {
         match self {
-            // A token lives 15 minutes and is taken some seconds longer; replicas' clocks differ.
+            // A token is valid for 15 minutes plus some seconds; clocks of replicas differ.
             Self::RunToken => 17 * MINUTE,
-            // A cursor has no end: somebody reads on tomorrow, or the page that they kept. After a
-            // month they begin the list anew.
+            // A cursor has no expiry and may be stored. After a month, readers restart the list.
             Self::Cursor => 30 * DAY,
         }
     }
 }
 
-/// The times of one key, in epoch milliseconds.
+/// Times of one key, in epoch milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyTimes {
     pub kid: String,
     pub created_at: i64,
-    /// From here on the next key signs. `None`: no next key is known.
+    /// Time from which the next key signs. `None`: no next key is known.
     pub sign_until: Option<i64>,
-    /// From here on it opens nothing. `None`: it may still sign.
+    /// Time from which it no longer verifies. `None`: it may still sign.
     pub verify_until: Option<i64>,
 }
 
@@ -67,25 +65,25 @@ impl KeyTimes {
         self.sign_until.is_none_or(|until| now < until) && !self.is_over(now)
     }
 
-    /// True when nothing that it signed is good any more.
+    /// Returns true if the key no longer verifies.
     pub fn is_over(&self, now: i64) -> bool {
         self.verify_until.is_some_and(|until| until <= now)
     }
 }
 
-/// Where a key stands. All but the last verify.
+/// Phase of a key. Keys verify in all phases but the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPhase {
-    /// Shown, and does not sign yet.
+    /// Published, not signing yet.
     Waiting,
     Signing,
-    /// Has signed.
+    /// No longer signing.
     Verifying,
     Over,
 }
 
 impl KeyPhase {
-    /// The name that people read.
+    /// Returns the display name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -96,7 +94,7 @@ impl KeyPhase {
     }
 }
 
-/// The phase of each key of one purpose. `keys`: oldest first. The oldest that may sign does.
+/// Returns the phase of each key of one purpose. `keys`: oldest first. The oldest usable key signs.
 pub fn key_phases(keys: &[KeyTimes], now: i64) -> Vec<KeyPhase> {
     let signing = keys.iter().position(|key| key.may_sign(now));
     let phase = |(index, key): (usize, &KeyTimes)| {
@@ -113,36 +111,36 @@ pub fn key_phases(keys: &[KeyTimes], now: i64) -> Vec<KeyPhase> {
     keys.iter().enumerate().map(phase).collect()
 }
 
-/// Why a new key is wanted.
+/// Cause of a rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occasion {
-    /// The newest key is as old as this, in milliseconds, or there is none that signs.
+    /// The newest key has this age in milliseconds, or no key signs.
     Age(i64),
-    /// Somebody asked.
+    /// An operator requested it.
     Asked,
-    /// A key may be in wrong hands: none of those before opens anything from now on.
+    /// A key may be compromised: all existing keys stop verifying at once.
     Leak,
 }
 
-/// What follows from an [`Occasion`].
+/// Result of an [`Occasion`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RotationPlan {
-    /// The newest key is young.
+    /// The newest key is recent.
     NotDue,
-    /// A key is shown already and will sign.
+    /// A published key will sign soon.
     UnderWay { kid: String, signs_from: i64 },
-    /// More than [`MOST_KEYS`] would verify.
+    /// More than [`MOST_KEYS`] keys would verify.
     TooMany,
-    /// A key is made and signs from `signs_from`; those before it are retired.
+    /// Create a key that signs from `signs_from`, and retire the existing keys.
     Succeed {
         signs_from: i64,
         retired: Vec<KeyTimes>,
     },
-    /// A key is made and signs at once; those before it are gone.
+    /// Create a key that signs at once, and withdraw the existing keys.
     Replace { withdrawn: Vec<String> },
 }
 
-/// Decides about the keys of one purpose, oldest first.
+/// Plans the rotation of the keys of one purpose, oldest first.
 pub fn plan_rotation(
     purpose: KeyPurpose,
     keys: &[KeyTimes],
@@ -176,7 +174,7 @@ pub fn plan_rotation(
             }
         }
     }
-    // With nobody to sign meanwhile there is nothing to wait for.
+    // Without a signing key, the new key signs at once.
     let signs_from = signing.map_or(now, |_| now + LEAD_MS);
     let retire = |key: &KeyTimes| KeyTimes {
         sign_until: Some(signs_from),
@@ -198,7 +196,7 @@ mod tests {
     const MONTH: Occasion = Occasion::Age(30 * DAY);
     const TAIL: i64 = 17 * MINUTE;
 
-    /// A key by its age, and when it ends to sign and to verify, all from `NOW`.
+    /// A key by its age, and the ends of its signing and verifying, relative to `NOW`.
     fn key(kid: &str, age: i64, sign: Option<i64>, verify: Option<i64>) -> KeyTimes {
         KeyTimes {
             kid: kid.to_owned(),
@@ -218,17 +216,17 @@ mod tests {
         let young = key("new", MINUTE, None, None);
         check_phases(&[], &[]);
         check_phases(&[key("a", 9 * DAY, None, None)], &[Signing]);
-        // The new key waits to the last millisecond, and signs in the next one.
+        // The new key waits until the last millisecond and signs in the next.
         let old = key("old", DAY, Some(1), Some(1 + TAIL));
         check_phases(&[old, young.clone()], &[Signing, Waiting]);
         let old = key("old", DAY, Some(0), Some(TAIL));
         check_phases(&[old, young.clone()], &[Verifying, Signing]);
-        // The old one verifies to the last millisecond.
+        // The old key verifies until the last millisecond.
         let old = key("old", DAY, Some(-TAIL), Some(1));
         check_phases(&[old, young.clone()], &[Verifying, Signing]);
         let old = key("old", DAY, Some(-TAIL), Some(0));
         check_phases(&[old, young.clone()], &[Over, Signing]);
-        // Whatever may sign and is over does not.
+        // An expired key never signs.
         check_phases(&[key("x", DAY, None, Some(0)), young], &[Over, Signing]);
         check_phases(&[key("x", DAY, Some(0), Some(1))], &[Verifying]);
     }
@@ -255,13 +253,13 @@ mod tests {
             retired: vec![retired.clone()],
         };
         check_plan(std::slice::from_ref(&old), MONTH, &succeed);
-        // Whoever decides after that finds it done.
+        // A later decision finds the rotation done.
         let waiting = key("b", 0, None, None);
         check_plan(&[retired, waiting], MONTH, &RotationPlan::NotDue);
-        // A clock that was set back makes nothing.
+        // A clock that was set back creates no key.
         let ahead = key("a", -DAY, None, None);
         check_plan(&[ahead], MONTH, &RotationPlan::NotDue);
-        // Nobody signs: the next one does at once.
+        // No key signs, so the next key signs at once.
         check_plan(&[key("a", DAY, Some(0), Some(TAIL))], MONTH, &first);
     }
 
@@ -304,7 +302,7 @@ mod tests {
         check_plan(&[], Occasion::Leak, &RotationPlan::Replace { withdrawn });
     }
 
-    /// Every minute of two rotations: what was signed at any time verifies as long as it is good.
+    /// For every minute of two rotations, each signature verifies until it expires.
     #[test]
     fn what_a_key_signed_verifies_until_it_is_over_by_itself() {
         const LIFE: i64 = 15 * MINUTE + 5_000;

@@ -1,29 +1,28 @@
-//! Is this skill of a run sound, and what is its `SKILL.md`?
+//! Validation of registered skills, and their `SKILL.md`.
 
 use protocol::admin::Fault;
 use protocol::skill::{NewSkill, SkillFile};
 use serde_json::Value;
 
-/// All that one skill says, in bytes.
+/// Maximum bytes of one skill's content.
 pub const SKILL_BYTES: usize = 256 * 1024;
-/// The most further files of one skill.
+/// Maximum additional files of one skill.
 pub const SKILL_FILES: usize = 20;
-/// The most skills that runs of one agent may register.
+/// Maximum skills that runs of one agent may register.
 pub const AGENT_SKILLS: u64 = 50;
-/// The longest name of a skill, in bytes.
+/// Maximum bytes of a skill's name.
 pub const NAME_BYTES: usize = 64;
-/// The longest description, in characters.
+/// Maximum characters of a description.
 pub const DESCRIPTION_CHARS: usize = 1024;
-/// The longest path of a file, in bytes.
+/// Maximum bytes of a file path.
 pub const PATH_BYTES: usize = 255;
 
-/// The names that a run may give, as a regular expression. No other alphabet: a name that looks like one of
-/// the operator's is that one.
+/// Allowed names as a regular expression. ASCII only, so that no name can imitate an operator's skill.
 pub const NAME_PATTERN: &str = "^[a-z0-9]+([_-][a-z0-9]+)*$";
-/// The paths of files, as a regular expression: relative, and no part begins with a dot.
+/// Allowed file paths as a regular expression: relative, and no part starts with a dot.
 pub const PATH_PATTERN: &str = "^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$";
 
-/// What is wrong with a skill, by pointers into it.
+/// Returns all faults of a skill, with JSON pointers.
 pub fn check_skill(skill: &NewSkill) -> Vec<Fault> {
     let mut faults = Vec::new();
     if !is_name(&skill.skill_name) {
@@ -32,11 +31,11 @@ pub fn check_skill(skill: &NewSkill) -> Vec<Fault> {
     }
     let description = skill.description.trim();
     if description.is_empty() || description.chars().count() > DESCRIPTION_CHARS {
-        let message = "must say in 1 to 1024 characters what the skill is for";
+        let message = "must describe the purpose of the skill in 1 to 1024 characters";
         faults.push(Fault::new("/description", message));
     }
     if skill.content.trim().is_empty() {
-        faults.push(Fault::new("/content", "must hold the instructions"));
+        faults.push(Fault::new("/content", "must contain the instructions"));
     } else if begins_with_front_matter(&skill.content) {
         let message = "must be without front matter: that is made of skill_name and description";
         faults.push(Fault::new("/content", message));
@@ -93,16 +92,16 @@ fn begins_with_front_matter(content: &str) -> bool {
     first.take(1).any(|line| line.trim_end() == "---")
 }
 
-/// All that a skill says, in bytes.
+/// Returns the bytes of a skill's content.
 pub fn bytes_of(skill: &NewSkill) -> usize {
     let files = skill.files.iter();
     let files = files.map(|file| file.path.len() + file.content.len());
     skill.description.len() + skill.content.len() + files.sum::<usize>()
 }
 
-/// The `SKILL.md` of a skill, as an operator would have written it.
+/// Returns the `SKILL.md` of a skill.
 pub fn skill_md(name: &str, description: &str, content: &str) -> String {
-    // A text in JSON is one in YAML: its quotes and lines stay inside.
+    // A JSON text is also a YAML text, with escaped quotes and line breaks.
     let description = Value::from(description);
     format!("---\nname: {name}\ndescription: {description}\n---\n\n{content}")
 }

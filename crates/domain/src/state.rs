@@ -1,4 +1,4 @@
-//! Host-owned state and storage: which keys are legal and whose state it is.
+//! State and storage of the host: valid keys, and owners of state.
 
 use protocol::context::{ActorContext, SubjectContext};
 use protocol::id::{AgentId, RunnerId, WorkspaceId};
@@ -8,13 +8,13 @@ use serde::Serialize;
 use crate::canonical::canonical_json;
 use crate::event::ConversationIdentity;
 
-/// Keys that begin so are the gateway's own.
+/// Key prefix reserved for the gateway.
 pub const RESERVED_PREFIX: &str = "host.";
 
-/// The gateway's own entry of a conversation: which skills were activated there. Runners may read it.
+/// The gateway's list of skills activated in a conversation. Runners may read it.
 pub const ACTIVATED_SKILLS: &str = "host.activated_skills";
 
-/// Why a key cannot be used by a runner.
+/// Reason for which a runner cannot use a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyFault {
     #[error("keys have 1 to 255 bytes of A-Z a-z 0-9 . _ : / -")]
@@ -23,7 +23,7 @@ pub enum KeyFault {
     Reserved,
 }
 
-/// Checks a key that a runner named.
+/// Checks a key from a runner.
 pub fn check_key(key: &str) -> Result<(), KeyFault> {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte);
     if key.is_empty() || key.len() > 255 || !key.bytes().all(legal) {
@@ -36,7 +36,7 @@ pub fn check_key(key: &str) -> Result<(), KeyFault> {
     }
 }
 
-/// Checks the beginning of keys that a list is asked for; it may be empty, and may be reserved.
+/// Checks a key prefix for a list. It may be empty or reserved.
 pub fn check_prefix(prefix: &str) -> Result<(), KeyFault> {
     match check_key(prefix) {
         Err(KeyFault::Malformed) if !prefix.is_empty() => Err(KeyFault::Malformed),
@@ -44,7 +44,7 @@ pub fn check_prefix(prefix: &str) -> Result<(), KeyFault> {
     }
 }
 
-/// Whose event it is, as far as state is concerned.
+/// Owner of an event's state.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner<'a> {
     pub workspace: &'a WorkspaceId,
@@ -56,7 +56,7 @@ pub struct Owner<'a> {
     pub subject: Option<&'a SubjectContext>,
 }
 
-/// Whose state it is, as it is written: keys in their order, and none of those that the scope has not.
+/// Serialized owner: keys in order, without those that the scope does not use.
 #[derive(Default, Serialize)]
 struct Identity<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,7 +85,7 @@ struct Identity<'a> {
 #[derive(Serialize)]
 struct Bot<'a>(Option<&'a str>);
 
-/// The canonical identity of a scope for this event; `None` when the event has no such party.
+/// Returns the canonical owner of a scope for this event. `None`: the event has no such party.
 pub fn scope_identity(scope: StateScope, owner: &Owner<'_>) -> Option<String> {
     let mut identity = Identity {
         agent_id: Some(owner.agent),

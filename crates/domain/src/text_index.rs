@@ -1,10 +1,10 @@
-//! Full text: how a text becomes terms of an index, and what a query finds.
+//! Full-text search: index terms of texts, and matching of queries.
 //!
-//! One tokenizer for both databases. They keep opaque terms and answer one question: which texts of
-//! this scope hold all of these terms? [`TextQuery::matches`] has the last word about each, so that
-//! a search finds the same on every database.
+//! Both databases use this tokenizer. They store opaque terms and find the texts of a scope that contain all
+//! terms of a query. [`TextQuery::matches`] then verifies each text, so a search has the same result on every
+//! database.
 //!
-//! Terms are stored. Whoever changes how they are made must make all of them again.
+//! Terms are stored. A change of the algorithm requires a rebuild of all terms.
 
 mod ranked;
 mod units;
@@ -14,21 +14,21 @@ use std::collections::BTreeSet;
 pub use ranked::{Counted, RankedQuery, passage_terms};
 use units::{Unit, units};
 
-/// Characters of a query at most.
+/// Maximum characters of a query.
 pub const MOST_CHARACTERS: usize = 1000;
-/// Words of a query at most; each character of a script without spaces is one.
+/// Maximum words of a query. Each character of a script without spaces is one word.
 pub const MOST_WORDS: usize = 64;
 
 /// A query: phrases that must all occur.
 ///
-/// Words stand between spaces; what `"quotes"` hold must occur in this order, one right after the
-/// other. So must the parts of one word: `well-known`, `天气`.
+/// White space separates words. Words in `"quotes"` must be adjacent and in order, and so must the parts of one
+/// word: `well-known`, `天气`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextQuery {
     phrases: Vec<Vec<Unit>>,
 }
 
-/// A query that is not searched for.
+/// Reason to reject a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryFault {
     #[error("must not be empty; page the history to read all of it")]
@@ -40,7 +40,7 @@ pub enum QueryFault {
 }
 
 impl TextQuery {
-    /// Any text of a bounded size is a query. One without a letter, digit or sign finds nothing.
+    /// Parses any text of a bounded size. A query without letters, digits and signs finds nothing.
     pub fn parse(text: &str) -> Result<Self, QueryFault> {
         if text.trim().is_empty() {
             return Err(QueryFault::Empty);
@@ -51,7 +51,7 @@ impl TextQuery {
         let parts: Vec<&str> = text.split(is_quote).collect();
         let mut phrases = Vec::new();
         for (place, part) in parts.iter().enumerate() {
-            // A quote that is never closed is no quote.
+            // An unclosed quote is ignored.
             if place % 2 == 1 && place + 1 < parts.len() {
                 phrases.push(units(part));
             } else {
@@ -65,7 +65,7 @@ impl TextQuery {
         Ok(Self { phrases })
     }
 
-    /// The terms that every text has that the query finds, sorted. None: it finds nothing.
+    /// Returns the terms that every matching text contains, sorted. Empty: the query finds nothing.
     pub fn terms(&self, scope: &str) -> Vec<String> {
         let scope = Scope::new(scope);
         let mut terms = BTreeSet::new();
@@ -80,7 +80,7 @@ impl TextQuery {
         terms.into_iter().collect()
     }
 
-    /// Whether the query finds this text.
+    /// Returns true if the query matches this text.
     pub fn matches(&self, text: &str) -> bool {
         let units = units(text);
         let occurs = |phrase: &Vec<Unit>| {
@@ -92,8 +92,8 @@ impl TextQuery {
     }
 }
 
-/// The terms of a text, sorted: each of its units, and each two that follow one another.
-/// `scope`: whose text it is; equal words of two scopes are different terms.
+/// Returns the terms of a text, sorted: each unit, and each pair of adjacent units. `scope`: owner of the text;
+/// equal words of two scopes are different terms.
 pub fn index_terms(scope: &str, text: &str) -> Vec<String> {
     let scope = Scope::new(scope);
     let units = units(text);
@@ -108,7 +108,7 @@ fn is_quote(letter: char) -> bool {
     matches!(letter, '"' | '“' | '”' | '„' | '＂')
 }
 
-/// The phrases of one unquoted word: `你好，世界` are two.
+/// Returns the phrases of one unquoted word: `你好，世界` has two.
 fn words(word: &str) -> Vec<Vec<Unit>> {
     let mut phrases: Vec<Vec<Unit>> = Vec::new();
     for unit in units(word) {
@@ -123,7 +123,7 @@ fn words(word: &str) -> Vec<Vec<Unit>> {
     phrases
 }
 
-/// Signs that are together in the phrase must be together in the text: `今天，气温` has no `天气`.
+/// Signs adjacent in the phrase must be adjacent in the text: `今天，气温` does not match `天气`.
 fn is_phrase(phrase: &[Unit], text: &[Unit]) -> bool {
     phrase
         .iter()
@@ -132,8 +132,8 @@ fn is_phrase(phrase: &[Unit], text: &[Unit]) -> bool {
         .all(|(at, (one, unit))| one.text == unit.text && (at == 0 || one.parted || !unit.parted))
 }
 
-/// Twelve letters for each term: four of its scope, so that terms of one scope stand together in
-/// an index, and eight of its words. Two that fall together cost a look at the text, no more.
+/// A term has twelve letters: four for its scope, so that terms of one scope are adjacent in an index, and eight
+/// for its words. A collision costs one additional comparison.
 struct Scope(u64);
 
 impl Scope {
@@ -160,7 +160,7 @@ impl Scope {
     }
 }
 
-/// FNV-1a over the parts, each ended, then mixed so that every bit of it is as good as any other.
+/// FNV-1a over the terminated parts, with a final mix that distributes the bits evenly.
 fn fingerprint(parts: &[&str]) -> u64 {
     const END: u8 = 0xff;
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;

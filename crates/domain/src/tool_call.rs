@@ -1,37 +1,37 @@
-//! Whether a call of a tool under an idempotency key is made, answered from what is kept, or refused.
+//! Idempotent tool calls: call the tool, return the stored result, or reject.
 
 use protocol::resources::ToolEffect;
 
-/// How an earlier call under the same key stands.
+/// State of an earlier call with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Earlier {
-    /// Its result is kept.
+    /// Its result is stored.
     Done,
-    /// Somebody waits for its result.
+    /// The call is in progress.
     GoesOn,
-    /// Nobody does any more, and none is kept: the tool may have been called, or not.
+    /// The call ended without a stored result. The tool may have been called.
     Unknown,
 }
 
-/// What follows for the next call under the key.
+/// Decision on the next call with the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The tool is called again: that changes nothing.
+    /// Call the tool again, which has no further effect.
     Call,
-    /// The kept result is the answer.
+    /// Return the stored result.
     Answer,
-    /// Other parameters, or another tool.
+    /// Reject: other parameters, or another tool.
     Mismatch,
     InProgress,
     OutcomeUnknown,
 }
 
-/// Whether calling twice does no more than calling once. What nobody has said is taken for a write.
+/// Returns true if a repeated call is safe. An unknown effect is treated as a write.
 pub fn is_repeatable(effect: Option<ToolEffect>) -> bool {
     effect == Some(ToolEffect::Read)
 }
 
-/// Decides about a call whose key was seen before.
+/// Decides on a call with a known key.
 pub fn decide(earlier: Earlier, same_request: bool, effect: Option<ToolEffect>) -> Decision {
     match earlier {
         _ if !same_request => Decision::Mismatch,

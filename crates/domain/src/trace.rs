@@ -1,35 +1,35 @@
-//! Where a run stands in a trace (W3C Trace Context): whose child it is, and what it is called there.
+//! Position of a run in a trace (W3C Trace Context): its parent and its span.
 
 use std::fmt;
 
 use protocol::id::RunId;
 use uuid::Uuid;
 
-/// The id of a trace: 32 hex digits, never all zero.
+/// Trace id: 32 hex digits, not all zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceId([u8; 16]);
 
-/// The id of a span in its trace: 16 hex digits, never all zero.
+/// Span id: 16 hex digits, not all zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanId([u8; 8]);
 
-/// What a `traceparent` header says: the span that whatever follows is a child of.
+/// Content of a `traceparent` header: the parent of the following spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
     pub trace_id: TraceId,
     pub span_id: SpanId,
-    /// Whether its sender keeps the trace.
+    /// True if the sender records the trace.
     pub is_sampled: bool,
 }
 
-/// The place of a run in a trace. It follows from what the run's row holds: every replica knows it, and one
-/// that takes the run over goes on with it.
+/// Trace of a run. It derives from the run's row, so every replica computes the same ids, also after a
+/// take-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunTrace {
     pub trace_id: TraceId,
-    /// The run's own span.
+    /// Span of the run.
     pub span_id: SpanId,
-    /// The span that the run's event came with; `None`: the run is the root of its trace.
+    /// Span of the run's event. `None`: the run is the root of its trace.
     pub parent: Option<TraceParent>,
 }
 
@@ -40,12 +40,12 @@ impl TraceId {
 }
 
 impl SpanId {
-    /// `None` for the id that means none.
+    /// `None` for the all-zero id.
     pub fn new(bytes: [u8; 8]) -> Option<Self> {
         (bytes != [0; 8]).then_some(Self(bytes))
     }
 
-    /// The last half of an id: random in every one that is made here, and never zero.
+    /// Returns the second half of an id, which is random in all ids generated here, and never zero.
     pub fn of(id: Uuid) -> Self {
         let [_, _, _, _, _, _, _, _, last @ ..] = *id.as_bytes();
         Self(last)
@@ -57,12 +57,12 @@ impl SpanId {
 }
 
 impl TraceParent {
-    /// Reads a `traceparent`. What is malformed, or names nobody, is none: a trace is nothing to fail for.
+    /// Parses a `traceparent`. A malformed header is ignored, because tracing must not fail a request.
     pub fn parse(text: &str) -> Option<Self> {
         let (head, rest) = text.split_at_checked(55)?;
         let mut parts = head.split('-');
         let [version] = hex(parts.next()?)?;
-        // A later version may add to the end, this one may not.
+        // Later versions may append fields; this version may not.
         let may_go_on = version != 0 && rest.starts_with('-');
         if version == 0xff || !(rest.is_empty() || may_go_on) {
             return None;
@@ -80,7 +80,7 @@ impl TraceParent {
 }
 
 impl RunTrace {
-    /// The trace of a run whose event came with this header, else one of its own that is named like the run.
+    /// Returns the trace of the event's header. Without one, the run starts a trace with its own id.
     pub fn of(run: RunId, parent: Option<TraceParent>) -> Self {
         let own = TraceId(*run.0.as_bytes());
         Self {
@@ -90,10 +90,9 @@ impl RunTrace {
         }
     }
 
-    /// Whether the trace is kept: as its sender has decided, else this part of all of them. Every replica
-    /// decides alike.
+    /// Returns the sampling decision: the parent's, or the given ratio of trace ids. All replicas decide alike.
     pub fn is_sampled(&self, ratio: f64) -> bool {
-        /// What the standard calls random are the last seven bytes.
+        /// The standard defines the last seven bytes as random.
         const ALL: u32 = 1 << 28;
         let [.., a, b, c, d, _, _, _] = self.trace_id.0;
         let place = u32::from_be_bytes([a, b, c, d]) >> 4;
@@ -103,7 +102,7 @@ impl RunTrace {
         }
     }
 
-    /// What is told to whom the run calls.
+    /// Returns the `traceparent` for outgoing calls of the run.
     pub fn header(&self, is_sampled: bool) -> TraceParent {
         TraceParent {
             trace_id: self.trace_id,
@@ -112,8 +111,8 @@ impl RunTrace {
         }
     }
 
-    /// The span that a call of the run's runner is a child of: the runner's own, when it names one of this
-    /// trace, else the run's.
+    /// Returns the parent span of a call from the run's runner. This is the runner's own span if it belongs to
+    /// this trace, or the run's.
     pub fn parent_of_call(&self, told: Option<TraceParent>) -> SpanId {
         let told = told.filter(|told| told.trace_id == self.trace_id);
         told.map_or(self.span_id, |told| told.span_id)
@@ -132,7 +131,7 @@ impl fmt::Display for SpanId {
     }
 }
 
-/// As the header has it.
+/// Formats the header value.
 impl fmt::Display for TraceParent {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flags = u8::from(self.is_sampled);
@@ -150,7 +149,7 @@ fn write_hex(formatter: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
         .try_for_each(|byte| write!(formatter, "{byte:02x}"))
 }
 
-/// Lower case alone, as the standard has it.
+/// Lower case only, as the standard requires.
 fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -238,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_ratio_keeps_about_that_part() {
-        // Evenly over what is random in an id.
+        // Evenly distributed over the random part of an id.
         let run = |n: u128| RunId(Uuid::from_u128(1 << 120 | n << 48));
         let kept = |ratio: f64| {
             let runs = (0..256).map(|n| RunTrace::of(run(n), None));

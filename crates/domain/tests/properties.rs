@@ -1,4 +1,4 @@
-//! What the fuzz targets `judge` and `event` hold the domain to, for thousands of inputs in every run of the tests.
+//! Runs the properties of the fuzz targets `judge` and `event` on thousands of random inputs.
 #![expect(
     unreachable_pub,
     reason = "the properties are public to the fuzz targets"

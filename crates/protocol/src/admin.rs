@@ -1,4 +1,4 @@
-//! The objects of the admin API: agents and runner endpoints.
+//! Admin API objects: agents and runner endpoints.
 
 mod fault;
 
@@ -17,22 +17,22 @@ pub use policy::{AgentFilters, IdList, ResourcePolicy, Star, StatePolicy};
 
 pub use fault::{FAULT_CHARS, Fault, MOST_FAULTS};
 
-/// A persisted configuration that binds event types to one runner: the body of `POST /v1/agents`.
+/// Body of `POST /v1/agents`: a stored configuration that binds event types to one runner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AgentSpec {
-    /// Unique in its workspace; 1–128 bytes.
+    /// Name of the agent, unique in its workspace; 1–128 bytes.
     pub name: String,
     /// Purpose of the agent, shown to agents that may start child runs of it; at most 1,000 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// The higher wins among agents of the same scope.
+    /// Among agents of the same scope, the highest priority wins.
     #[serde(default)]
     pub priority: i64,
-    /// Exact names, `prefix.*`, or `*` for all.
+    /// Event types that the agent handles: exact names, `prefix.*`, or `*` for all.
     #[serde(deserialize_with = "lists::bounded")]
     pub event_types: Vec<String>,
     #[serde(default)]
@@ -40,7 +40,8 @@ pub struct AgentSpec {
     #[serde(default)]
     pub filters: AgentFilters,
     pub runner_id: RunnerId,
-    /// Checked against the runner's `config_schema`. `timeout`: seconds, default 300; 0 or null asks for the longest.
+    /// Runner configuration, validated against the runner's `config_schema`. `timeout` is in seconds, default
+    /// 300; 0 or null selects the maximum.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub config: JsonObject,
@@ -60,22 +61,22 @@ fn yes() -> bool {
     true
 }
 
-/// Which events an agent may win. The most specific scope wins.
+/// Events that the agent can match. The most specific scope wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AgentScope {
     #[serde(default)]
     pub kind: ScopeKind,
-    /// Required for `bot`; part of `conversation`.
+    /// Bot id. Required for `bot`; part of `conversation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bot_id: Option<String>,
-    /// Required for `conversation`.
+    /// Conversation id. Required for `conversation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<String>,
 }
 
-/// From the widest to the most specific.
+/// Scope kinds, from the widest to the most specific.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -88,7 +89,7 @@ pub enum ScopeKind {
 }
 
 impl ScopeKind {
-    /// The name on the wire and in the database.
+    /// Returns the name used on the wire and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Global => "global",
@@ -99,7 +100,7 @@ impl ScopeKind {
     }
 }
 
-/// How answers may leave.
+/// Delivery options for answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -107,31 +108,32 @@ pub struct DeliveryPolicy {
     pub interactions: bool,
 }
 
-/// What happens to an event while a run of the same agent is active in its conversation.
+/// Handling of an event while a run of the same agent is active in the conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Concurrency {
-    /// A new run beside it.
+    /// Starts a new run in parallel.
     #[default]
     Concurrent,
-    /// 409 `run_active`.
+    /// Rejects the event with 409 `run_active`.
     Reject,
-    /// A run that begins when the ones before it have ended. 100 wait at most, then 429 `queue_full`.
+    /// Queues a run until the earlier runs end. The queue holds at most 100 runs, then the API returns 429
+    /// `queue_full`.
     Enqueue,
-    /// The same, and the ones before it are cancelled.
+    /// Cancels the earlier runs and queues a run until they end.
     Interrupt,
-    /// A `message.received` goes to the run that is there, which pulls it: `POST /host/v1/steering/pull`. Other events,
-    /// and messages for runners without the capability `steering`, get a run beside it.
+    /// Gives a `message.received` to the active run, which pulls it by `POST /host/v1/steering/pull`. Other
+    /// events start a run in parallel, as do messages for runners without the capability `steering`.
     Steer,
 }
 
-/// How often a POST that surely did not reach the runner is tried again.
+/// Retries of a POST that certainly did not reach the runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryPolicy {
-    /// 0–5, default 2.
+    /// Maximum number of retries: 0–5, default 2.
     #[cfg_attr(feature = "openapi", schema(maximum = 5))]
     pub max: u32,
 }
@@ -142,81 +144,82 @@ impl Default for RetryPolicy {
     }
 }
 
-/// An agent as the API shows it: its spec and what the gateway keeps beside it.
+/// An agent: its spec and the fields that the gateway maintains.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Agent {
     pub id: AgentId,
-    /// `api` or `config`. What stands in the config file is read-only over the API.
+    /// `api` or `config`. Agents from the config file are read-only over the API.
     pub origin: String,
-    /// Rises with every change; `PUT` takes it as `If-Match`.
+    /// Increases with every change; send it as `If-Match` with `PUT`.
     pub version: i64,
     pub created_at: i64,
     pub updated_at: i64,
-    /// Why an agent of the config file is disabled although the file enables it: it does not fit its runner. Absent for
-    /// all others.
+    /// Reasons for which an agent that the config file enables is disabled: it does not fit its runner. Absent
+    /// for all other agents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Fault>,
     #[serde(flatten)]
     pub spec: AgentSpec,
 }
 
-/// How an endpoint is addressed.
+/// Addressing scheme of an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EndpointMode {
-    /// `GET /runners`, `POST /runs`, `POST /runs/{id}/cancel` below the base URL.
+    /// Separate routes below the base URL: `GET /runners`, `POST /runs`, `POST /runs/{id}/cancel`.
     #[default]
     Standard,
-    /// Everything by POST to the one URL, with `action` in the body.
+    /// One URL: every call is a POST with `action` in the body.
     SingleUrl,
 }
 
-/// What `chunk.content` of the endpoint's deltas is.
+/// Meaning of `chunk.content` in the endpoint's deltas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DeltaMode {
     #[default]
     Increment,
-    /// The whole text so far.
+    /// The complete text so far.
     Snapshot,
 }
 
-/// The body of `POST /v1/runner-endpoints`.
+/// Body of `POST /v1/runner-endpoints`.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EndpointSpec {
-    /// Unique in its workspace; 1–128 bytes.
+    /// Name of the endpoint, unique in its workspace; 1–128 bytes.
     pub name: String,
-    /// `https`, or `http` where the egress allow-list covers it.
+    /// Base URL: `https`, or `http` where the egress allow-list covers it.
     pub base_url: String,
     #[serde(default)]
     pub mode: EndpointMode,
     #[serde(default)]
     pub delta_mode: DeltaMode,
-    /// `whsec_` and base64 of 24–64 bytes. One is made and shown once when absent.
+    /// Signing secret: `whsec_` and base64 of 24–64 bytes. When absent, the gateway generates one and returns it
+    /// once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// Static headers of every request; write-only.
+    /// Static headers of every request. Write-only.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// The manifests of an endpoint that cannot list them.
+    /// Manifests of an endpoint that cannot list them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(deserialize_with = "lists::bounded_if_any")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Object>>))]
     pub manifests: Option<Vec<Value>>,
-    /// The most runs that it may have at once; 0 or absent: no bound.
+    /// Maximum number of concurrent runs. 0 or absent: unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_runs: Option<u64>,
-    /// The name of the endpoint whose runner ids this one takes over.
+    /// Name of the endpoint whose runner ids this endpoint takes over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<String>,
 }
 
-/// A registered endpoint and what discovery found there.
+/// A registered endpoint and the result of its discovery.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunnerEndpoint {
@@ -226,23 +229,27 @@ pub struct RunnerEndpoint {
     pub base_url: String,
     pub mode: EndpointMode,
     pub delta_mode: DeltaMode,
-    /// `healthy`; `unreachable`: no answer came; `unhealthy`: an answer that is no list of runners;
-    /// `unknown`: not asked yet. Who gives no list keeps the runners that it listed last.
+    /// Health of the endpoint. An endpoint that is not `healthy` keeps the runners of its last list.
+    ///
+    /// - `healthy`: discovery succeeded.
+    /// - `unreachable`: the endpoint did not answer.
+    /// - `unhealthy`: the answer was not a list of runners.
+    /// - `unknown`: discovery has not run yet.
     pub health: String,
-    /// Why discovery failed, when it did.
+    /// Reason of the last discovery failure. Absent after a success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_reason: Option<String>,
     pub secret_set: bool,
-    /// The secret that was made; only in the answer of the registration that made it.
+    /// The generated secret. Only in the response to the registration that generated it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
     pub header_names: Vec<String>,
-    /// The most runs that it may have at once; null: no bound.
+    /// Maximum number of concurrent runs. Null: unlimited.
     pub max_runs: Option<u64>,
     pub breaker: CircuitBreaker,
-    /// Epoch seconds of the last discovery that got an answer.
+    /// Time of the last discovery that received an answer, in epoch seconds.
     pub discovered_at: Option<i64>,
-    /// Epoch seconds from which it is asked again. Absent: it brought its manifests along.
+    /// Time of the next discovery, in epoch seconds. Absent for an endpoint with registered manifests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_check_at: Option<i64>,
     pub accepted: Vec<AcceptedRunner>,
@@ -250,31 +257,32 @@ pub struct RunnerEndpoint {
     pub rejected: Vec<RejectedManifest>,
 }
 
-/// Whether runs are posted to an endpoint, as the replica that answers sees it.
+/// Circuit breaker state of an endpoint on the replica that answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CircuitBreaker {
-    /// `closed`: runs go; `open`: they end as `runner.circuit_open`; `half_open`: one tries.
+    /// `closed`: runs are dispatched. `open`: runs end as `runner.circuit_open`. `half_open`: one run is
+    /// dispatched as a probe.
     pub state: String,
-    /// Failures in a row.
+    /// Consecutive failures.
     pub failures: u32,
-    /// Epoch seconds since when it has not been closed.
+    /// Time at which the breaker left `closed`, in epoch seconds.
     pub opened_at: Option<i64>,
-    /// Epoch seconds from which one run tries.
+    /// Time from which one probe run is dispatched, in epoch seconds.
     pub retry_at: Option<i64>,
 }
 
-/// A runner that can be bound.
+/// A runner that agents can bind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AcceptedRunner {
     pub id: RunnerId,
-    /// What in its manifest was ignored or dropped, and where.
+    /// Ignored or dropped parts of its manifest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Fault>,
 }
 
-/// A runner of another major version: listed, not bindable.
+/// A runner of another major protocol version. It is listed but agents cannot bind it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct IncompatibleRunner {
@@ -282,25 +290,28 @@ pub struct IncompatibleRunner {
     pub reason: String,
 }
 
-/// A manifest that cannot be used, by its place in the answer.
+/// A manifest that cannot be used, with its position in the list.
 pub type RejectedManifest = Fault;
 
-/// A runner of the registry.
+/// A runner in the registry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunnerView {
     pub id: RunnerId,
-    /// The name of the endpoint that serves it.
+    /// Name of the endpoint that serves the runner.
     pub endpoint: String,
-    /// `accepted`; `incompatible`: of another major version; `absent`: an agent is bound to it, and its
-    /// endpoint does not list it any more.
+    /// Status of the runner.
+    ///
+    /// - `accepted`: agents can bind it.
+    /// - `incompatible`: it has another major protocol version.
+    /// - `absent`: an agent binds it, but its endpoint no longer lists it.
     pub status: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub manifest: Value,
-    /// Changes with the manifest.
+    /// SHA-256 of the manifest.
     pub manifest_sha256: String,
-    /// Epoch seconds at which its endpoint listed it last.
+    /// Time at which its endpoint last listed it, in epoch seconds.
     pub seen_at: i64,
 }

@@ -4,24 +4,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::ApiKeyId;
 
-/// The routes that an API key opens.
+/// Routes that an API key can call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum KeyRole {
-    /// Make and list workspaces, and nothing in them. Made by the command line alone.
+    /// Creates and lists workspaces, without access to their content. Only the command line creates owner keys.
     Owner,
-    /// Everything a client may, and endpoints, runners, agents, catalog, API keys of its workspace.
+    /// Everything a client key can do, and endpoints, runners, agents, catalog and API keys of its workspace.
     Admin,
-    /// Post events, read runs of its workspace.
+    /// Posts events and reads runs of its workspace.
     Client,
 }
 
 impl KeyRole {
-    /// Every role.
+    /// All roles.
     pub const ALL: [Self; 3] = [Self::Owner, Self::Admin, Self::Client];
 
-    /// The name on the wire, in the database and on the command line.
+    /// Returns the name used on the wire, in the database and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Owner => "owner",
@@ -30,43 +30,43 @@ impl KeyRole {
         }
     }
 
-    /// The role of that name.
+    /// Parses the name of a role.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.as_str() == text)
     }
 }
 
-/// The body of `POST /v1/api-keys`.
+/// Body of `POST /v1/api-keys`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ApiKeySpec {
-    /// A name to know it by; 1–128 bytes. Two keys may have the same.
+    /// Display name, 1–128 bytes. Names need not be unique.
     pub name: String,
     pub role: KeyRole,
 }
 
-/// An API key without the key. Times are epoch seconds.
+/// An API key without its secret. Times are epoch seconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApiKey {
     pub id: ApiKeyId,
     pub name: String,
     pub role: KeyRole,
-    /// The public part: the key begins with `rnl_`, this and `_`.
+    /// Public part of the key. A key begins with `rnl_`, the prefix and `_`.
     pub prefix: String,
     pub created_at: i64,
-    /// Since when it opens nothing; null while it lives.
+    /// Time of the revocation. Null for an active key.
     pub revoked_at: Option<i64>,
 }
 
-/// The answer to `POST /v1/api-keys`. It holds the key itself, so it does not print.
+/// Response to `POST /v1/api-keys`. Contains the secret key, so the type has no `Debug`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreatedApiKey {
     #[serde(flatten)]
     pub api_key: ApiKey,
-    /// The key. Only its hash is kept: it is shown here and never again.
+    /// The secret key. The gateway stores only its hash and returns the key only in this response.
     pub key: String,
 }
 

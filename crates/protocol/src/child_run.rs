@@ -10,69 +10,70 @@ use crate::raw::RawJson;
 use crate::result::RunOutcome;
 use crate::run::RunStatus;
 
-/// The `finish_reason` of a parent that leaves its child runs running: a later run of the conversation follows them.
+/// `finish_reason` of a parent that ends while its child runs continue. A later run of the conversation follows
+/// them.
 pub const WAITING_CHILD: &str = "waiting_child";
 
-/// Child runs that one run may start.
+/// Maximum number of child runs of one run.
 pub const MOST_CHILDREN: u32 = 16;
 
-/// Levels of child runs below a run that an event started.
+/// Maximum depth of child runs below a run that an event started.
 pub const MOST_DEPTH: u32 = 3;
 
-/// Seconds that `GET /host/v1/child-runs/{run_id}` waits at most.
+/// Maximum long-poll time of `GET /host/v1/child-runs/{run_id}`, in seconds.
 pub const MOST_WAIT_SECONDS: u64 = 30;
 
-/// Characters of an `idempotency_key` at most.
+/// Maximum characters of an `idempotency_key`.
 pub const KEY_CHARS: usize = 200;
 
-/// The body of `POST /host/v1/child-runs`.
+/// Body of `POST /host/v1/child-runs`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ChildRunRequest {
-    /// The id or the name of an agent in `ctx.resources.agents`.
+    /// Id or name of an agent in `ctx.resources.agents`.
     pub agent_id: String,
-    /// Input of the child run. It takes no `interaction`.
+    /// Input of the child run, without `interaction`.
     pub input: AgentInput,
-    /// Facts for the child, in its `event.data.context`. At most 64 KiB of JSON.
+    /// Data for the child, available in its `event.data.context`. At most 64 KiB of JSON.
     #[serde(default, skip_serializing_if = "JsonObject::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub context: JsonObject,
-    /// Narrows what the child may use. Absent: all that the child's agent and this run both may.
+    /// Restricts the grants of the child. Absent: everything granted to both this run and the child's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grants: Option<ChildGrants>,
-    /// Seconds until the child's deadline, at least 1. Never later than the deadline of this run. Absent: that of the
-    /// child's agent.
+    /// Seconds until the child's deadline, at least 1. The deadline of this run is the upper bound. Absent: the
+    /// timeout of the child's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub deadline_seconds: Option<u64>,
-    /// 1 to 200 characters. The same key in the same run answers with the same child run.
+    /// Idempotency key, 1 to 200 characters. Repeating a key in the same run returns the same child run.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200))]
     pub idempotency_key: String,
 }
 
-/// Upper bound of a child run's grant. An absent list narrows nothing, an empty one grants nothing.
+/// Upper bound of a child run's grants. An absent list restricts nothing; an empty list grants nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ChildGrants {
-    /// Ids of models.
+    /// Model ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(deserialize_with = "lists::bounded_if_any")]
     pub models: Option<Vec<String>>,
-    /// Names of tools.
+    /// Tool names.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(deserialize_with = "lists::bounded_if_any")]
     pub tools: Option<Vec<String>>,
-    /// Ids of knowledge bases.
+    /// Knowledge base ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(deserialize_with = "lists::bounded_if_any")]
     pub knowledge_bases: Option<Vec<String>>,
-    /// Names of skills.
+    /// Skill names.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(deserialize_with = "lists::bounded_if_any")]
     pub skills: Option<Vec<String>>,
-    /// Ids or names of agents that the child may start itself.
+    /// Ids or names of agents of which the child may start child runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(deserialize_with = "lists::bounded_if_any")]
     pub agents: Option<Vec<String>>,
@@ -86,16 +87,16 @@ pub struct ChildRun {
     pub parent_run_id: RunId,
     pub agent_id: AgentId,
     pub status: RunStatus,
-    /// Why it has this status; `parent_ended` where the end of the parent cancelled it.
+    /// Reason of the status. `parent_ended`: the end of the parent cancelled the run.
     pub status_reason: Option<String>,
     pub created_at: i64,
     pub finished_at: Option<i64>,
     pub deadline_at: i64,
-    /// Of a completed run: why there is no more.
+    /// Finish reason of a completed run.
     pub finish_reason: Option<String>,
-    /// Of a completed run: whether the task is done. Absent: `ok`.
+    /// Task result of a completed run. Absent: `ok`.
     pub outcome: Option<RunOutcome>,
-    /// The last message of the run.
+    /// Last message of the run.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub output: Option<RawJson>,
     /// `{code, message, retryable}` of a run that did not complete.

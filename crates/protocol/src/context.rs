@@ -1,4 +1,4 @@
-//! `AgentRunContext`: all that a run is told at its start (protocol §1). No history is ever inlined.
+//! `AgentRunContext`: the input of a run at its start (protocol §1). It never contains history.
 
 mod inline;
 
@@ -12,7 +12,7 @@ use crate::{JsonObject, PROTOCOL_VERSION};
 
 pub use inline::{InlineContextPolicy, InlineMode};
 
-/// The one authoritative context of a run.
+/// The authoritative context of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentRunContext {
@@ -33,7 +33,7 @@ pub struct AgentRunContext {
     #[serde(default)]
     pub state: AgentRunState,
     pub runtime: AgentRuntimeContext,
-    /// Facts of the entry by name, for prompts; nothing secret.
+    /// Named values from the event source, for prompts. Contains no secrets.
     #[serde(default, skip_serializing_if = "JsonObject::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub variables: JsonObject,
@@ -41,7 +41,7 @@ pub struct AgentRunContext {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub config: JsonObject,
-    /// One-off facts of the entry; nothing may need them.
+    /// Values of the entry adapter for this event. Runners must not depend on them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adapter: Option<AdapterContext>,
     #[serde(default)]
@@ -49,7 +49,7 @@ pub struct AgentRunContext {
     pub metadata: JsonObject,
 }
 
-/// What set the run off. `timestamp`: epoch seconds of the event, or of its arrival where it has no time.
+/// Trigger of the run. `timestamp`: epoch seconds of the event, or of its arrival if the event has no time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentTrigger {
@@ -61,7 +61,7 @@ pub struct AgentTrigger {
     pub timestamp: Option<i64>,
 }
 
-/// The protocol's six entries. `pipeline_adapter` is accepted for `host_adapter`.
+/// The six event sources of the protocol. `pipeline_adapter` is accepted for `host_adapter`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -77,7 +77,7 @@ pub enum TriggerSource {
 }
 
 impl TriggerSource {
-    /// The source of that name, `api` for any other.
+    /// Parses the name of a source. Unknown names map to `api`.
     pub fn of(source: &str) -> Self {
         match source {
             "platform" => Self::Platform,
@@ -90,7 +90,7 @@ impl TriggerSource {
     }
 }
 
-/// The event itself, without its large parts.
+/// The event, without its large parts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentEventContext {
@@ -108,7 +108,7 @@ pub struct AgentEventContext {
     pub data: JsonObject,
 }
 
-/// Where a large raw payload is kept.
+/// Reference to a stored raw payload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
@@ -119,7 +119,7 @@ pub struct RawEventRef {
     pub storage_key: Option<String>,
 }
 
-/// The conversation the event belongs to.
+/// Conversation of the event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
@@ -142,7 +142,7 @@ pub struct ConversationContext {
     pub session_id: Option<String>,
 }
 
-/// Who caused the event.
+/// Actor that caused the event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -157,7 +157,7 @@ pub struct ActorContext {
     pub metadata: JsonObject,
 }
 
-/// What the event is about.
+/// Subject of the event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -170,7 +170,7 @@ pub struct SubjectContext {
     pub data: JsonObject,
 }
 
-/// The current event's input, never history.
+/// Input of the current event, without history.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -181,12 +181,13 @@ pub struct AgentInput {
     pub contents: Vec<ContentElement>,
     #[serde(deserialize_with = "crate::lists::bounded")]
     pub attachments: Vec<InputAttachment>,
-    /// The checked answer of `interaction.submitted`, by the gateway; refused in what clients post.
+    /// The validated answer of `interaction.submitted`. The gateway sets it; clients must not post it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interaction: Option<InteractionSubmission>,
 }
 
-/// A file of the event. `id`, also posted as `artifact_id`, names an upload. Fields without a value are never sent.
+/// A file of the event. `id`, or its alias `artifact_id` in a request, refers to an upload. Fields without a
+/// value are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -213,7 +214,7 @@ pub struct InputAttachment {
     pub id: Option<String>,
 }
 
-/// Where the answer goes and what that surface can show.
+/// Destination of the answer and capabilities of its surface.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -222,7 +223,7 @@ pub struct InputAttachment {
     reason = "the protocol names them one by one"
 )]
 pub struct DeliveryContext {
-    /// True when the surface itself sends on what the run returns, so that the runner need not.
+    /// True if the surface itself sends the run's output, so that the runner need not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub automatic_reply: bool,
     pub surface: String,
@@ -237,7 +238,7 @@ pub struct DeliveryContext {
     pub supports_reaction: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_message_size: Option<i64>,
-    /// Which structured questions the surface can show; none when absent.
+    /// Structured questions that the surface can show. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interactions: Option<InteractionDeliveryCapabilities>,
     #[serde(default)]
@@ -261,7 +262,7 @@ impl Default for DeliveryContext {
     }
 }
 
-/// What was inlined, what was not, and which calls give the rest.
+/// Inlined parts of the context, omitted parts, and the calls that return the omitted parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
@@ -281,7 +282,8 @@ pub struct ContextAccess {
     pub available_apis: AvailableApis,
 }
 
-/// Which host calls are open to this run. `run_append_result`: once its POST was answered with 202, see `GET /context`.
+/// Host calls available to this run. `run_append_result` becomes true after the run's POST was answered with
+/// 202; see `GET /context`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
@@ -306,12 +308,13 @@ pub struct AvailableApis {
     pub run_cancel: bool,
     pub run_append_result: bool,
     pub run_finalize: bool,
-    /// Left out when false: runners that know no child runs see the list as it was.
+    /// Omitted when false, for runners without child runs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub child_runs: bool,
 }
 
-/// State entries at dispatch, of each scope 100 keys and 256 KiB; `runtime.metadata.state_incomplete` names cut scopes.
+/// State entries at dispatch, at most 100 keys and 256 KiB for each scope. `runtime.metadata.state_incomplete`
+/// lists truncated scopes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
@@ -329,35 +332,35 @@ pub struct AgentRunState {
     pub binding: JsonObject,
 }
 
-/// Facts of the execution itself.
+/// Execution metadata of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentRuntimeContext {
-    /// `runnel`.
+    /// Name of the host: `runnel`.
     #[serde(default = "unknown_host")]
     pub host: String,
     #[serde(default = "protocol_version")]
     pub protocol_version: String,
-    /// The version of a LangBot host; absent here.
+    /// Version of a LangBot host; absent in Runnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub langbot_version: Option<String>,
-    /// The W3C trace id: 32 hex digits.
+    /// W3C trace id: 32 hex digits.
     #[serde(default)]
     pub trace_id: Option<String>,
-    /// Epoch seconds.
+    /// Deadline of the run, in epoch seconds.
     #[serde(default)]
     pub deadline_at: Option<f64>,
-    /// The language to answer in, such as `en_US`.
+    /// Language of the answer, such as `en_US`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locale: Option<String>,
-    /// An IANA name, such as `Europe/Berlin`.
+    /// IANA time zone name, such as `Europe/Berlin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// Hashes of what rarely changes, so that a runner can reuse a cache.
+    /// Hashes of parts that rarely change, for use as cache keys.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub static_refs: JsonObject,
-    /// `limits`: what the gateway accepts of this run, in bytes, events and seconds.
+    /// `limits`: the limits that the gateway enforces on this run, in bytes, events and seconds.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: JsonObject,
@@ -371,7 +374,7 @@ fn protocol_version() -> String {
     PROTOCOL_VERSION.to_owned()
 }
 
-/// Facts of the entry adapter.
+/// Values of the entry adapter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]

@@ -1,4 +1,4 @@
-//! What discovery would change at an endpoint, and how its health has gone.
+//! Preview of a discovery, and the health history of an endpoint.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,44 +6,44 @@ use serde_json::Value;
 use crate::admin::{AcceptedRunner, Fault, IncompatibleRunner, RejectedManifest};
 use crate::id::{AgentId, RunnerId};
 
-/// What asking an endpoint came to, and what storing it would change. Nothing of it is stored.
+/// Result of a discovery preview: the changes that storing it would make. The preview stores nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DiscoveryDiff {
-    /// The endpoint's name.
+    /// Name of the endpoint.
     pub endpoint: String,
-    /// `healthy`, `unreachable` or `unhealthy`. Unless it is `healthy`, nothing would change but that.
+    /// `healthy`, `unreachable` or `unhealthy`. If not `healthy`, only the health would change.
     pub health: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_reason: Option<String>,
-    /// How long the endpoint took. Absent: it was not asked, its manifests are registered.
+    /// Response time of the endpoint. Absent for an endpoint with registered manifests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_ms: Option<i64>,
-    /// Runners that could be bound and could not before.
+    /// Runners that agents could bind from then on.
     pub added: Vec<AcceptedRunner>,
     pub changed: Vec<ChangedRunner>,
     pub unchanged: Vec<RunnerId>,
-    /// Runners that are not listed any more, or only with faults.
+    /// Runners that the endpoint no longer lists, or lists only with faults.
     pub removed: Vec<RunnerId>,
     pub incompatible: Vec<IncompatibleRunner>,
     pub rejected: Vec<RejectedManifest>,
     /// Runners that another endpoint serves.
     pub conflicts: Vec<RunnerConflict>,
-    /// Agents that are bound to a runner that would come, change or go; at most 1000.
+    /// Agents that bind an added, changed or removed runner; at most 1,000.
     pub agents: Vec<AffectedAgent>,
 }
 
-/// A runner whose manifest would be another.
+/// A runner whose manifest would change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ChangedRunner {
     pub id: RunnerId,
-    /// At most 200.
+    /// Changed fields, at most 200.
     pub fields: Vec<ChangedField>,
-    /// Changes beyond those.
+    /// Number of changed fields beyond `fields`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more_fields: u64,
-    /// What in its manifest was ignored or dropped, and where.
+    /// Ignored or dropped parts of its manifest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Fault>,
 }
@@ -53,12 +53,11 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A place of a manifest that would change. `old` is absent where there was nothing, `new` where
-/// there would be nothing.
+/// A changed value in a manifest. `old` is absent for an added value, `new` for a removed value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ChangedField {
-    /// A JSON pointer into the manifest.
+    /// JSON pointer into the manifest.
     pub pointer: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<Value>,
@@ -71,14 +70,14 @@ pub struct ChangedField {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunnerConflict {
     pub runner_id: RunnerId,
-    /// The name of the endpoint that serves it now.
+    /// Name of the endpoint that serves the runner now.
     pub endpoint: String,
-    /// Whether `replaces` names that endpoint: then its runs go here from now on. Else a registration
-    /// is refused, and a refresh leaves the runner where it is.
+    /// True if `replaces` names that endpoint: this endpoint then takes over the runs. Otherwise a registration
+    /// fails, and a refresh leaves the runner at its endpoint.
     pub replaced: bool,
 }
 
-/// An agent that would notice.
+/// An agent that the change affects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AffectedAgent {
@@ -88,32 +87,32 @@ pub struct AffectedAgent {
     pub enabled: bool,
     pub runner_id: RunnerId,
     /// `runner_added`, `runner_changed`, `runner_replaced`, `config_invalid`, `runner_incompatible` or
-    /// `runner_removed`; events of the last two are refused.
+    /// `runner_removed`. The gateway rejects events for agents with the last two.
     pub effect: String,
-    /// What in the agent's config the new `config_schema` does not take: the first eight places.
+    /// First eight faults of the agent's config against the new `config_schema`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<Fault>,
 }
 
-/// A change of an endpoint's health, or of what it lists.
+/// A change of an endpoint's health or of its runner list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HealthChange {
-    /// Epoch seconds.
+    /// Time of the change, in epoch seconds.
     pub at: i64,
-    /// `healthy`, `unreachable` or `unhealthy`, from then on.
+    /// New health: `healthy`, `unreachable` or `unhealthy`.
     pub health: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// How long the endpoint took to answer, or to fail.
+    /// Time until the endpoint answered or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_ms: Option<i64>,
-    /// Runners that can be bound since then.
+    /// Number of runners that agents can bind after the change.
     pub accepted: u64,
     pub incompatible: u64,
-    /// Manifests that were rejected.
+    /// Number of rejected manifests.
     pub rejected: u64,
-    /// Runners that came, changed or went with it.
+    /// Number of runners added by the change.
     pub added: u64,
     pub changed: u64,
     pub removed: u64,

@@ -1,24 +1,24 @@
-//! The one error body of every route.
+//! Error body of every route.
 
 use serde::{Deserialize, Serialize};
 
 use crate::JsonObject;
 
-/// `{"error": {…}}`: what every answer of 4xx and 5xx holds, but for the one of `/readyz` and those to requests whose head
-/// cannot be read (400) or is too large (431), which have no body.
+/// Body of every 4xx and 5xx response: `{"error": {…}}`. Exceptions are `/readyz`, and the 400 and 431 responses
+/// to request heads that are unreadable or too large. The latter have no body.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ErrorBody {
     pub error: AgentApiError,
 }
 
-/// The protocol's `AgentAPIError`.
+/// An API error (the protocol's `AgentAPIError`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentApiError {
-    /// One of the codes of the protocol, such as `unauthorized` or `invalid_argument`.
+    /// Error code of the protocol, such as `unauthorized` or `invalid_argument`.
     pub code: String,
-    /// What went wrong and what to do next.
+    /// Cause of the error and the next step.
     pub message: String,
     #[serde(default)]
     pub retryable: bool,

@@ -1,4 +1,4 @@
-//! Requests and answers of the host API, the routes a runner calls back.
+//! Requests and responses of the host API, the routes that runners call.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,23 +10,23 @@ use crate::message::Message;
 use crate::result::AgentRunResult;
 use crate::{JsonObject, lenient};
 
-/// The answer of `GET /host/v1/prompt`.
+/// Response of `GET /host/v1/prompt`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EffectivePrompt {
     pub prompt: Vec<Message>,
 }
 
-/// `GET /host/v1/state/{scope}/{key}`.
+/// Response of `GET /host/v1/state/{scope}/{key}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StateValue {
     pub value: Value,
-    /// Rises with every write of this key.
+    /// Increases with every write of this key.
     pub version: i64,
 }
 
-/// The body of `PUT /host/v1/state/{scope}/{key}`: any JSON, at most 256 KiB.
+/// Body of `PUT /host/v1/state/{scope}/{key}`: any JSON, at most 256 KiB.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -34,14 +34,14 @@ pub struct StatePut {
     pub value: Value,
 }
 
-/// The answer of `PUT /host/v1/state/{scope}/{key}`.
+/// Response of `PUT /host/v1/state/{scope}/{key}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StateVersion {
     pub version: i64,
 }
 
-/// `GET /host/v1/state/{scope}`: keys in byte order.
+/// Response of `GET /host/v1/state/{scope}`: keys in byte order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StateKeys {
@@ -49,40 +49,40 @@ pub struct StateKeys {
     pub has_more: bool,
 }
 
-/// `GET /host/v1/storage/{area}`: keys in byte order.
+/// Response of `GET /host/v1/storage/{area}`: keys in byte order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StorageKeys {
     pub keys: Vec<String>,
-    /// Opaque; null on the last page.
+    /// Opaque cursor. Null on the last page.
     pub next_cursor: Option<String>,
     pub has_more: bool,
 }
 
-/// The body of `POST /host/v1/run/cancel` and `POST /host/v1/runs/{id}/cancel`.
+/// Body of `POST /host/v1/run/cancel` and `POST /host/v1/runs/{id}/cancel`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RunCancel {
-    /// Becomes the run's `status_reason`; 1 to 500 characters. A code of the gateway (`host.…`, `timeout`,
-    /// `runner.idle_timeout` …) counts as no reason.
+    /// Becomes the run's `status_reason`; 1 to 500 characters. A code reserved for the gateway (`host.…`,
+    /// `timeout`, `runner.idle_timeout` …) is ignored.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 500))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// The body of `POST /host/v1/steering/pull`.
+/// Body of `POST /host/v1/steering/pull`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct SteeringPull {
     pub mode: SteeringMode,
-    /// 1 to 100.
+    /// Maximum number of events, 1 to 100.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100))]
     pub limit: Option<u64>,
 }
 
-/// How much a pull takes.
+/// Number of events that a pull takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum SteeringMode {
@@ -93,20 +93,20 @@ pub enum SteeringMode {
     OneAtATime,
 }
 
-/// The answer of `POST /host/v1/steering/pull`, oldest first. Each event comes at most once.
+/// Response of `POST /host/v1/steering/pull`, oldest first. Each event is delivered at most once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SteeringPullResult {
     pub items: Vec<SteeringInputItem>,
 }
 
-/// An event that came while the run was active.
+/// An event that arrived while the run was active.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SteeringInputItem {
     pub claimed_run_id: String,
     pub runner_id: String,
-    /// Epoch seconds.
+    /// Time of the claim, in epoch seconds.
     pub claimed_at: i64,
     pub event: AgentEventContext,
     #[serde(deserialize_with = "lenient::input")]
@@ -130,57 +130,62 @@ pub struct SteeringInputItem {
     pub metadata: JsonObject,
 }
 
-/// The answer of `POST /host/v1/token`.
+/// Response of `POST /host/v1/token`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RenewedToken {
     pub token: String,
-    /// Epoch seconds.
+    /// Expiry of the token, in epoch seconds.
     pub token_expires_at: i64,
 }
 
-/// A file that a run, an event or the operator brought: what is known of it beside its bytes.
+/// Metadata of an artifact: a file from a run, an event, a client or the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ArtifactMetadata {
     pub artifact_id: String,
     pub name: String,
-    /// By its content; what was declared is kept where the content does not contradict it.
+    /// MIME type detected from the content. The declared type is kept unless the content contradicts it.
     pub mime_type: String,
     pub size: u64,
-    /// Lower-case hex; with quotes around it, the `ETag` of the content.
+    /// SHA-256 in lower-case hex. In quotes it is the `ETag` of the content.
     pub sha256: String,
-    /// `runner`: uploaded by a run; `event`: came with an event; `file`: a file of the configuration;
-    /// `tool`: a result of a tool that was too large to be handed over; `client`: uploaded by a client, for an event.
+    /// Origin of the artifact.
+    ///
+    /// - `runner`: uploaded by a run.
+    /// - `event`: attached to an event.
+    /// - `file`: a file of the configuration.
+    /// - `tool`: a tool result above the inline limit.
+    /// - `client`: uploaded by a client for an event.
     pub origin: String,
-    /// The run that uploaded it, or was given it by a tool.
+    /// Run that uploaded the artifact, or whose tool call produced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
-    /// The event that it came with, or the one of its run.
+    /// Event to which the artifact was attached, or the event of its run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_id: Option<String>,
-    /// The ledger event of its run that announced it.
+    /// Sequence of the ledger event that announced the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence: Option<u64>,
-    /// Epoch seconds; absent for files of the configuration.
+    /// Creation time, in epoch seconds. Absent for files of the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<i64>,
-    /// Epoch seconds from which it is gone; absent for files of the configuration.
+    /// Expiry, in epoch seconds. Absent for files of the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
 }
 
-/// The body of `POST /host/v1/run/results`.
+/// Body of `POST /host/v1/run/results`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunResults {
-    /// 1 to 1,000, each with a `sequence` one above that of the one before.
+    /// 1 to 1,000 results. Each `sequence` is one above the previous.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1_000))]
     pub results: Vec<AgentRunResult>,
 }
 
-/// The answer of `POST /host/v1/run/results`.
+/// Response of `POST /host/v1/run/results`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AppendedResults {
@@ -188,14 +193,15 @@ pub struct AppendedResults {
     pub accepted_through: u64,
 }
 
-/// The answer of `POST /host/v1/run/heartbeat`.
+/// Response of `POST /host/v1/run/heartbeat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunHeartbeat {
-    /// All results up to this `sequence` are stored: a runner that begins anew goes on from here.
+    /// All results up to this `sequence` are stored. A restarted runner continues after it.
     pub accepted_through: u64,
-    /// Epoch seconds at which the run ends when nothing more is heard.
+    /// Expiry of the run's lease, in epoch seconds. The run ends at this time without further results or
+    /// heartbeats.
     pub lease_expires_at: i64,
-    /// The run was asked to end: send what is left within the grace.
+    /// True if the run was asked to end: send the remaining results within the grace period.
     pub cancel_requested: bool,
 }

@@ -1,4 +1,4 @@
-//! Ids as types: swapped arguments do not compile.
+//! Typed ids: swapped arguments do not compile.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,32 +31,32 @@ macro_rules! uuid_id {
 }
 
 uuid_id!(
-    /// One execution of one runner for one event: a `UUIDv7`, lower case, hyphenated.
+    /// Id of a run, one execution of one runner for one event: a `UUIDv7`, lower case, hyphenated.
     RunId
 );
 uuid_id!(
-    /// A persisted agent (the protocol's binding): a `UUIDv7`.
+    /// Id of a stored agent (the protocol's binding): a `UUIDv7`.
     AgentId
 );
 uuid_id!(
-    /// A registered runner endpoint: a `UUIDv7`.
+    /// Id of a registered runner endpoint: a `UUIDv7`.
     EndpointId
 );
 uuid_id!(
-    /// An API key, as one speaks of it: a `UUIDv7`. It opens nothing.
+    /// Public id of an API key: a `UUIDv7`. It is not a credential.
     ApiKeyId
 );
 
-/// The workspace that migration 1 makes. Agents and endpoints of the configuration belong to it.
+/// The workspace that migration 1 creates. Agents and endpoints of the configuration belong to it.
 pub const DEFAULT_WORKSPACE: &str = "default";
 
-/// A tenant. Migration 1 makes [`DEFAULT_WORKSPACE`]; every row that a request enters by carries one.
+/// Id of a workspace, the tenant of every row that a request creates. Migration 1 creates [`DEFAULT_WORKSPACE`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WorkspaceId(pub String);
 
 impl WorkspaceId {
-    /// The id as stored.
+    /// Returns the id as stored.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -68,7 +68,7 @@ impl fmt::Display for WorkspaceId {
     }
 }
 
-/// `plugin:{author}/{plugin}/{runner}`: three non-empty parts without `/`, at most 255 bytes in all.
+/// Runner id `plugin:{author}/{plugin}/{runner}`: three non-empty parts without `/`, at most 255 bytes in total.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunnerId {
     author: String,
@@ -76,7 +76,7 @@ pub struct RunnerId {
     runner: String,
 }
 
-/// A text that is no runner id.
+/// Error for a text that is not a runner id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidRunnerId;
 
@@ -89,12 +89,12 @@ impl fmt::Display for InvalidRunnerId {
 impl std::error::Error for InvalidRunnerId {}
 
 impl RunnerId {
-    /// `author/plugin`: what the runners of one plugin share.
+    /// Returns `author/plugin`, common to all runners of one plugin.
     pub fn plugin(&self) -> String {
         format!("{}/{}", self.author, self.plugin)
     }
 
-    /// The last part: the runner's name inside its plugin.
+    /// Returns the last part: the runner's name within its plugin.
     pub fn runner_name(&self) -> &str {
         &self.runner
     }

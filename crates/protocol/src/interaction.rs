@@ -1,9 +1,9 @@
-//! Structured questions to a person, and their answers (protocol §3, `action.requested`).
+//! Structured questions to a user and their answers (protocol §3, `action.requested`).
 //!
-//! A runner asks by a result `action.requested` whose action is [`INTERACTION_REQUESTED`] and whose
-//! payload is an [`InteractionRequest`]. The answer comes as an event of type
-//! [`INTERACTION_SUBMITTED`] and stands in `ctx.input.interaction`. Lengths count characters;
-//! `domain::interaction` checks them and all that one field cannot say of itself.
+//! A runner sends a result `action.requested` with the action [`INTERACTION_REQUESTED`] and an
+//! [`InteractionRequest`] as payload. The answer arrives as an event of type [`INTERACTION_SUBMITTED`], in
+//! `ctx.input.interaction`. Lengths count characters. `domain::interaction` checks lengths and the rules across
+//! fields.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,49 +11,50 @@ use serde_json::Value;
 use crate::JsonObject;
 use crate::context::ActorContext;
 
-/// The one `action` of `action.requested` that is more than telemetry.
+/// The only `action` of `action.requested` that the gateway executes.
 pub const INTERACTION_REQUESTED: &str = "interaction.requested";
 
-/// The event type of an answer.
+/// Event type of an answer.
 pub const INTERACTION_SUBMITTED: &str = "interaction.submitted";
 
-/// What a runner asks. At most 256 KiB as JSON. Unknown fields are ignored.
+/// A question of a runner. At most 256 KiB as JSON. Unknown fields are ignored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InteractionRequest {
-    /// The runner's own id, unique in its run; 1–255 characters.
+    /// Runner-side id of the question, unique in its run; 1–255 characters.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 255))]
     pub interaction_id: String,
     #[serde(default)]
     pub kind: InteractionKind,
-    /// 1–1,000 characters.
+    /// Title, 1–1,000 characters.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 1000))]
     pub title: String,
-    /// At most 10,000 characters.
+    /// Description, at most 10,000 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 10000))]
     pub description: Option<String>,
-    /// At most 50, no id twice.
+    /// Form fields, at most 50, with unique ids.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(max_items = 50))]
     pub fields: Vec<InteractionField>,
-    /// At most 20, no id twice.
+    /// Buttons, at most 20, with unique ids.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(max_items = 20))]
     pub actions: Vec<InteractionAction>,
-    /// Epoch seconds, at most 24 hours ahead; half an hour when absent.
+    /// Expiry in epoch seconds, at most 24 hours ahead. Default: 30 minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
-    /// The same question as plain text, for surfaces that show no forms; 1–20,000 characters.
+    /// The question as plain text, for surfaces without forms; 1–20,000 characters.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 20000))]
     pub fallback_text: String,
-    /// True: the run waits for the answer by `GET /host/v1/interactions/{interaction_id}`. An answer that comes while
-    /// the run lives is given to that call, and no event is made. After the end of the run it is an event, as without it.
+    /// True if the run waits for the answer by `GET /host/v1/interactions/{interaction_id}`. That call returns
+    /// an answer that arrives during the run, and the answer creates no event. After the end of the run, an
+    /// answer creates an event as usual.
     #[serde(rename = "await", default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits: bool,
 }
 
-/// How the question is meant; all kinds have fields and actions alike.
+/// Presentation hint. All kinds can have fields and actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -64,34 +65,34 @@ pub enum InteractionKind {
     Choice,
 }
 
-/// One thing to fill in.
+/// One form field.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InteractionField {
-    /// The key of its value in the answer; 1–128 characters.
+    /// Key of the value in the answer; 1–128 characters.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128))]
     pub id: String,
-    /// 1–512 characters.
+    /// Label, 1–512 characters.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 512))]
     pub label: String,
     #[serde(rename = "type")]
     pub kind: InteractionFieldType,
     #[serde(default)]
     pub required: bool,
-    /// At most 100, no value twice; `select` and `multiselect` need one at least.
+    /// Options, at most 100, with unique values. `select` and `multiselect` need at least one.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(max_items = 100))]
     pub options: Vec<InteractionOption>,
-    /// At most 1,000 characters.
+    /// Placeholder, at most 1,000 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 1000))]
     pub placeholder: Option<String>,
-    /// What the surface fills in before the person does.
+    /// Initial value of the field.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub default: Value,
 }
 
-/// What a field takes.
+/// Value type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -100,45 +101,45 @@ pub enum InteractionFieldType {
     Textarea,
     /// The value of one option.
     Select,
-    /// A list of values of options.
+    /// A list of option values.
     Multiselect,
     Number,
     Boolean,
-    /// Whatever the surface refers to a file by.
+    /// A surface-specific file reference.
     File,
 }
 
-/// One thing to pick.
+/// One option of a field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InteractionOption {
-    /// 1–512 characters.
+    /// Value, 1–512 characters.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 512))]
     pub value: String,
-    /// 1–512 characters.
+    /// Label, 1–512 characters.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 512))]
     pub label: String,
-    /// At most 2,000 characters.
+    /// Description, at most 2,000 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 2000))]
     pub description: Option<String>,
 }
 
-/// One way to answer, as a button.
+/// One button.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InteractionAction {
-    /// 1–128 characters.
+    /// Id, 1–128 characters.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128))]
     pub id: String,
-    /// 1–512 characters.
+    /// Label, 1–512 characters.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 512))]
     pub label: String,
     #[serde(default)]
     pub style: InteractionActionStyle,
 }
 
-/// How a button looks.
+/// Style of a button.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -149,53 +150,53 @@ pub enum InteractionActionStyle {
     Danger,
 }
 
-/// What a person answered, at most 256 KiB as JSON. In a context it has been checked against the
-/// request; a client cannot put it there.
+/// An answer to a question, at most 256 KiB as JSON. In a run context the gateway has validated it against the
+/// question. Clients cannot set it there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InteractionSubmission {
-    /// That of the request; 1–255 characters.
+    /// `interaction_id` of the question; 1–255 characters.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 255))]
     pub interaction_id: String,
-    /// Which action was taken; at most 128 characters.
+    /// Id of the chosen action; at most 128 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 128))]
     pub action_id: Option<String>,
-    /// By the ids of fields.
+    /// Values by field id.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub values: JsonObject,
-    /// Epoch seconds.
+    /// Time of the answer, in epoch seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submitted_at: Option<i64>,
 }
 
-/// The longest time that one call of `GET /host/v1/interactions/{interaction_id}` waits, in seconds.
+/// Maximum long-poll time of `GET /host/v1/interactions/{interaction_id}`, in seconds.
 pub const MOST_WAIT_SECONDS: u64 = 30;
 
-/// The state of a question that its run waits for. All but `open` are final.
+/// State of a question that its run waits for. All states except `open` are final.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum AwaitedInteraction {
     /// No answer yet. Call again.
     Open,
-    /// The first answer, checked against the question.
+    /// The first answer, validated against the question.
     Submitted {
-        /// The action that was taken; null where the question has none.
+        /// The chosen action. Null if the question has none.
         action_id: Option<String>,
-        /// By the ids of fields.
+        /// Values by field id.
         values: JsonObject,
-        /// The credential of the answer. `actor_type`: `api_key`, with the key's id as `actor_id`, or `link`.
+        /// Credential of the answer. `actor_type` is `link`, or `api_key` with the key's id as `actor_id`.
         actor: ActorContext,
     },
-    /// No answer came before `expires_at`, and none is taken any more.
+    /// No answer arrived before `expires_at`. Later answers are rejected.
     Expired,
-    /// The run was cancelled, and no answer is taken any more.
+    /// The run was cancelled. Later answers are rejected.
     Cancelled,
 }
 
-/// Which interactions a delivery surface can show. What it cannot show reaches it as `fallback_text`.
+/// Interactions that a delivery surface can show. The surface receives all others as `fallback_text`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -204,9 +205,9 @@ pub struct InteractionDeliveryCapabilities {
     pub field_types: Vec<InteractionFieldType>,
     #[serde(deserialize_with = "crate::lists::each_once")]
     pub action_styles: Vec<InteractionActionStyle>,
-    /// True when a question that was shown can be changed afterwards.
+    /// True if the surface can update a question after it was shown.
     pub supports_updates: bool,
-    /// The most fields of one question; no bound when absent.
+    /// Maximum number of fields of one question. Absent: unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_fields: Option<u32>,
 }

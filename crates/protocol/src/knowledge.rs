@@ -1,5 +1,4 @@
-//! Knowledge bases: what is asked of them (`/host/v1/knowledge-bases`), what they find, and the documents
-//! that an operator puts into them.
+//! Knowledge bases: queries and results (`/host/v1/knowledge-bases`), and documents that an operator uploads.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,39 +14,39 @@ pub struct RetrievalResultEntry {
     pub content: Vec<ContentElement>,
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: JsonObject,
-    /// The lower, the closer to the query.
+    /// Distance to the query: lower is closer.
     pub distance: f64,
-    /// The higher, the closer; absent when the base does not score.
+    /// Relevance: higher is closer. Absent if the knowledge base does not score.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score: Option<f64>,
 }
 
-/// What is searched for in a knowledge base.
+/// Query of a knowledge base.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RetrievalQuery {
-    /// As somebody asks it, at most 8 KiB.
+    /// Natural-language query, at most 8 KiB.
     pub query_text: String,
-    /// 1 to 50, default 5.
+    /// Maximum number of results: 1 to 50, default 5.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 50))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u64>,
-    /// By name of the metadata, `document_id`, `name` or `mime_type`: a value, or a list of which one must
-    /// stand there. All names must hold.
+    /// Filters by metadata name, `document_id`, `name` or `mime_type`. Each filter is a value, or a list of
+    /// which one value must match. All filters must match.
     #[serde(default, skip_serializing_if = "JsonObject::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub filters: JsonObject,
 }
 
-/// What was found, the closest first.
+/// Search results, closest first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RetrievalResults {
     pub results: Vec<RetrievalResultEntry>,
 }
 
-/// The knowledge bases that a run may list.
+/// Knowledge bases that a run may list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KnowledgeBaseList {
@@ -63,27 +62,27 @@ pub struct KnowledgeDocument {
     pub mime_type: String,
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: JsonObject,
-    /// Of the bytes that were sent, lower-case hex.
+    /// SHA-256 of the uploaded bytes, lower-case hex.
     pub sha256: String,
     pub size: u64,
-    /// Characters of its text.
+    /// Characters of the text.
     pub characters: u64,
     pub chunks: u64,
-    /// The model of its vectors; null: it is found by its words alone.
+    /// Embedding model of the vectors. Null: keyword search only.
     pub embedding_model: Option<String>,
     pub status: DocumentStatus,
-    /// Why the last try failed: what was searched before it still is. Of a document that is `ready`: what of it could not be
-    /// read and is not searched.
+    /// Reason of the last indexing failure. The previous version stays searchable. For a `ready` document: the
+    /// parts that could not be read and are not searchable.
     pub error: Option<String>,
-    /// Whether a query finds it now: also while a new version is indexed, or after that failed.
+    /// True if queries find the document, also during the indexing of a new version and after its failure.
     pub searchable: bool,
-    /// While it is indexed.
+    /// Progress during indexing.
     pub progress: Option<DocumentProgress>,
     pub created_at: i64,
     pub updated_at: i64,
 }
 
-/// What became of the last try to index a document.
+/// Result of the last indexing of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -93,20 +92,20 @@ pub enum DocumentStatus {
     Failed,
 }
 
-/// How far the indexing of a document is.
+/// Indexing progress of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DocumentProgress {
     pub chunks_done: u64,
-    /// 0 until the text is read.
+    /// Total number of chunks. 0 until the text is read.
     pub chunks_all: u64,
 }
 
-/// The documents that a call of reindex has made anew.
+/// Documents that a reindex call has processed; `status` and `error` give each result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reindexed {
     pub documents: Vec<KnowledgeDocument>,
-    /// Opaque; call again with it. Null: all are done.
+    /// Opaque cursor for the next call. Null: no documents remain.
     pub next_cursor: Option<String>,
 }

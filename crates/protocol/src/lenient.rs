@@ -1,7 +1,7 @@
-//! What a client may not send and a runner must not mind: fields that are not known (protocol §2).
+//! Lenient reading of unknown fields (protocol §2).
 //!
-//! The parts of an event are refused with unknown fields where they are posted. The same parts come to
-//! a runner in its context, from a gateway that may be newer than it: there they are read leniently.
+//! The API rejects unknown fields in the parts of a posted event. A runner ignores unknown fields in the same
+//! parts of its context, because the gateway may be newer.
 
 use serde::de::value::Error as Captured;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
@@ -13,7 +13,7 @@ use crate::context::{
 };
 use crate::interaction::{InteractionDeliveryCapabilities, InteractionSubmission};
 
-/// Reads a context without the fields that it does not know.
+/// Deserializes a context and ignores unknown fields.
 pub(crate) fn context<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<AgentRunContext, D::Error> {
@@ -28,7 +28,7 @@ pub(crate) fn context<'de, D: Deserializer<'de>>(
     serde_json::from_value(context).map_err(D::Error::custom)
 }
 
-/// Reads a part that may be absent, without the fields that it does not know.
+/// Deserializes an optional part and ignores unknown fields.
 pub(crate) fn optional<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
@@ -37,7 +37,7 @@ pub(crate) fn optional<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     serde_json::from_value(value).map_err(D::Error::custom)
 }
 
-/// Reads an input without the fields that it and its attachments do not know.
+/// Deserializes an input and ignores unknown fields of it and of its attachments.
 pub(crate) fn input<'de, D: Deserializer<'de>>(deserializer: D) -> Result<AgentInput, D::Error> {
     let mut value = Value::deserialize(deserializer)?;
     prune_input(&mut value);
@@ -54,7 +54,7 @@ fn prune_input(input: &mut Value) {
     }
 }
 
-/// Takes away what `T` does not know, at this place of a document.
+/// Removes the fields that `T` does not have from the object at `pointer`.
 fn prune<T: DeserializeOwned>(document: &mut Value, pointer: &str) {
     if let Some(Value::Object(object)) = document.pointer_mut(pointer)
         && let Some(fields) = fields_of::<T>()
@@ -63,10 +63,10 @@ fn prune<T: DeserializeOwned>(document: &mut Value, pointer: &str) {
     }
 }
 
-/// The names of the fields of a structure, as it tells whoever is asked for one.
+/// Returns the field names of a structure, captured from its `deserialize_struct` call.
 fn fields_of<T: DeserializeOwned>() -> Option<&'static [&'static str]> {
     let mut fields = None;
-    // Always an error: nothing is read, only the names are heard.
+    // Always an error: the deserializer only captures the names.
     let _ = T::deserialize(Hears(&mut fields));
     fields
 }

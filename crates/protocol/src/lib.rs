@@ -1,7 +1,7 @@
-//! The wire contract between clients, gateway and runners: data only, no I/O.
+//! Wire contract between clients, gateway and runners: data only, no I/O.
 //!
-//! What we emit is exact; what we accept is tolerant where nothing is granted. Every entity is
-//! the one of the `AgentRunner` Protocol v1, under the protocol's own field names.
+//! Output is exact. Input is tolerant where it grants nothing. Entities and field names are those of the
+//! `AgentRunner` Protocol v1.
 
 pub mod id;
 
@@ -39,8 +39,8 @@ pub mod thinking;
 
 mod lenient;
 
-/// The major version of the protocol that this crate speaks.
+/// Major version of the protocol that this crate implements.
 pub const PROTOCOL_VERSION: &str = "1";
 
-/// A free JSON object.
+/// A JSON object with arbitrary members.
 pub type JsonObject = serde_json::Map<String, serde_json::Value>;

@@ -1,4 +1,4 @@
-//! Lists that a peer may lengthen: sets of known names, and lists of bounded length.
+//! Bounded lists from a peer: sets of known names, and lists of limited length.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,11 +6,11 @@ use std::ops::Deref;
 
 use serde::de::{Deserialize, Deserializer, Error as _, SeqAccess, Visitor};
 
-/// Items of a list that names no bound of its own.
+/// Maximum items of a list without a limit of its own.
 pub const MOST_ITEMS: usize = 10_000;
 
-/// A set of known names, in the order in which they first occur. Repeated names are dropped while it is read, so it never
-/// holds more than there are.
+/// A set of known names in order of first occurrence. Deserialization drops repeated names, so the set never
+/// holds more names than are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownSet<T>(Vec<T>);
 
@@ -34,7 +34,7 @@ impl<'de, T: Deserialize<'de> + PartialEq> Deserialize<'de> for KnownSet<T> {
     }
 }
 
-/// Reads a list of known names, each once.
+/// Deserializes a list of known names without repetitions.
 pub(crate) fn each_once<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -63,7 +63,7 @@ where
     deserializer.deserialize_seq(Once(PhantomData))
 }
 
-/// Reads a list of [`MOST_ITEMS`] at most.
+/// Deserializes a list of at most [`MOST_ITEMS`] items.
 pub(crate) fn bounded<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -95,7 +95,7 @@ where
     deserializer.deserialize_seq(Bounded(PhantomData))
 }
 
-/// The same for a list that may be absent.
+/// Deserializes an optional list of at most [`MOST_ITEMS`] items.
 pub(crate) fn bounded_if_any<'de, D, T>(deserializer: D) -> Result<Option<Vec<T>>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,4 +1,4 @@
-//! What a runner says of itself at discovery (protocol §1, §2).
+//! Runner manifest, as discovery reads it (protocol §1, §2).
 
 use std::collections::BTreeMap;
 
@@ -12,33 +12,33 @@ use crate::resources::{
 };
 use crate::{JsonObject, PROTOCOL_VERSION};
 
-/// A text in several languages, `en_US` first among them.
+/// A text in several languages; `en_US` comes first.
 pub type I18n = BTreeMap<String, String>;
 
-/// The answer of `GET {base}/runners`.
+/// Response of `GET {base}/runners`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunnerList {
     pub runners: Vec<AgentRunnerManifest>,
 }
 
-/// One runner: its identity, what it can do, the most it may ever be granted, and its configuration form.
+/// Manifest of a runner: identity, capabilities, upper bound of its grants, and configuration form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentRunnerManifest {
     pub id: RunnerId,
-    /// The last part of `id`.
+    /// Last part of `id`.
     pub name: String,
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, String>))]
     pub label: I18n,
-    /// `Runner` where the runner comes from a plugin; told, and nothing is decided by it.
+    /// `Runner` for a runner of a plugin. Informative only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub component_kind: Option<String>,
-    /// What the runner is made for; told, and nothing is decided by it. At least one for today's SDKs.
+    /// Intended usages of the runner. Informative only. Current SDKs send at least one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub usages: Vec<RunnerUsage>,
-    /// The event types that the runner understands: `*`, names, or `prefix.*`. Told; which events
-    /// reach it is up to the `event_types` of agents.
+    /// Event types that the runner handles: `*`, names, or `prefix.*`. Informative only: the `event_types` of
+    /// agents select the events.
     #[serde(default = "every_event", skip_serializing_if = "is_every_event")]
     pub supported_event_patterns: Vec<String>,
     #[serde(default = "protocol_version")]
@@ -54,14 +54,14 @@ pub struct AgentRunnerManifest {
     pub context: ContextPolicy,
     #[serde(default)]
     pub config_schema: Vec<FormItem>,
-    /// Display and diagnostics only; nothing is decided by it.
+    /// For display and diagnostics only.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: JsonObject,
 }
 
 impl AgentRunnerManifest {
-    /// The manifest of a runner that can do nothing special and asks for nothing.
+    /// Creates the manifest of a runner without capabilities and permissions.
     pub fn new(id: RunnerId, label: I18n) -> Self {
         Self {
             name: id.runner_name().to_owned(),
@@ -85,7 +85,7 @@ fn protocol_version() -> String {
     PROTOCOL_VERSION.to_owned()
 }
 
-/// All events: the default of `supported_event_patterns`, left out when written.
+/// Returns the default of `supported_event_patterns`: all events. Serialization omits it.
 pub fn every_event() -> Vec<String> {
     vec!["*".to_owned()]
 }
@@ -94,19 +94,19 @@ fn is_every_event(patterns: &[String]) -> bool {
     patterns == ["*"]
 }
 
-/// What a runner is made for.
+/// Intended usage of a runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RunnerUsage {
-    /// It answers messages.
+    /// Answers messages.
     Agent,
-    /// It handles events of other kinds.
+    /// Handles other events.
     Event,
 }
 
 impl RunnerUsage {
-    /// The usage of that name.
+    /// Parses the name of a usage.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "agent" => Some(Self::Agent),
@@ -116,7 +116,7 @@ impl RunnerUsage {
     }
 }
 
-/// What a runner can do. Capabilities never grant anything.
+/// Capabilities of a runner. They grant nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
@@ -158,7 +158,7 @@ impl Default for Capabilities {
     }
 }
 
-/// The most that any run of this runner can be granted: layer `manifest` of the authorization.
+/// Upper bound of the grants of every run of this runner: layer `manifest` of the authorization.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
@@ -173,12 +173,12 @@ pub struct Permissions {
     pub files: Vec<FileOperation>,
     pub platform_api: Vec<String>,
     pub interactions: Vec<InteractionOperation>,
-    /// Left out when empty, for gateways that do not know it.
+    /// Omitted when empty, for gateways without child runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<AgentOperation>,
 }
 
-/// How the runner means to obtain its context. The gateway never inlines history whatever it says.
+/// Preferred context access of the runner. The gateway never inlines history, regardless of this policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
@@ -206,7 +206,7 @@ impl Default for ContextPolicy {
     }
 }
 
-/// One field of the configuration form of an agent that binds this runner.
+/// One field of the configuration form for agents that bind this runner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FormItem {
@@ -227,10 +227,10 @@ pub struct FormItem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<Object>>))]
     pub options: Option<Vec<JsonObject>>,
-    /// A `select` that also takes values that stand in no option.
+    /// True for a `select` that also accepts values outside its options.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_custom: bool,
-    /// Further keys of today's forms, such as `show_if`; kept for display.
+    /// Other keys of the form, such as `show_if`; kept for display.
     #[serde(flatten)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub further: JsonObject,

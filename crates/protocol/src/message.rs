@@ -1,4 +1,4 @@
-//! Provider messages: what models, runners and clients exchange.
+//! Messages of models, runners and clients.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::JsonObject;
 
-/// A whole message.
+/// A complete message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Message {
@@ -25,17 +25,21 @@ pub struct Message {
     pub tool_call_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resp_message_id: Option<String>,
-    /// Of a model's answer: `finish_reason`; members of the provider's message that the protocol does not know, such as
-    /// signatures, 64 KiB at most; and where it calls tools its thoughts as the provider gave them (`reasoning_content`,
-    /// `reasoning`, `reasoning_details`, 256 KiB at most); with the `model` that gave them. Send the message back unchanged
-    /// in the next request: they go to that model alone.
+    /// Provider data of a model's answer. Send the message back unchanged in the next request: the gateway
+    /// forwards these fields only to the same model.
+    ///
+    /// - `finish_reason` of the answer.
+    /// - Unknown members of the provider's message, such as signatures; at most 64 KiB.
+    /// - The model's reasoning before tool calls, in the provider's format (`reasoning_content`, `reasoning`,
+    ///   `reasoning_details`); at most 256 KiB.
+    /// - `model`, the model that produced them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub provider_specific_fields: Option<JsonObject>,
 }
 
 impl Message {
-    /// A message of plain text.
+    /// Creates a message of plain text.
     pub fn text(role: &str, text: impl Into<String>) -> Self {
         Self {
             role: role.to_owned(),
@@ -48,7 +52,7 @@ impl Message {
         }
     }
 
-    /// The text of the message: parts that are no text are left out.
+    /// Returns the text of the message without its other parts.
     pub fn plain_text(&self) -> String {
         self.content
             .as_ref()
@@ -68,7 +72,7 @@ pub enum MessageContent {
 }
 
 impl MessageContent {
-    /// All text in it, in order.
+    /// Returns all text in order.
     pub fn plain_text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -80,7 +84,7 @@ impl MessageContent {
     }
 }
 
-// By hand: a derived one would copy the content before it looks what it is, and name no place in it.
+// A derived implementation buffers the content before it selects a variant, and its errors have no path.
 impl<'de> Deserialize<'de> for MessageContent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ContentVisitor)
@@ -130,7 +134,7 @@ pub struct ContentElement {
 }
 
 impl ContentElement {
-    /// A part of type `text`.
+    /// Creates a part of type `text`.
     pub fn text(text: impl Into<String>) -> Self {
         Self {
             kind: "text".to_owned(),
@@ -140,14 +144,14 @@ impl ContentElement {
     }
 }
 
-/// Where an image stands.
+/// Location of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ImageUrl {
     pub url: String,
 }
 
-/// A tool call. All four texts are required and never null, in stream deltas too.
+/// A tool call. All four texts are required and never null, also in stream deltas.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolCall {
@@ -155,15 +159,15 @@ pub struct ToolCall {
     #[serde(rename = "type")]
     pub kind: String,
     pub function: FunctionCall,
-    /// Members of the provider's call that the protocol does not know, such as signatures, 64 KiB at most, with the
-    /// `model` that gave them; those of its function stand under `function`. Send them back unchanged with the results of
-    /// the tools: they go to that model alone.
+    /// Unknown members of the provider's call, such as signatures, with the `model` that produced them; at most
+    /// 64 KiB. Unknown members of its function are under `function`. Send them back unchanged with the tool
+    /// results: the gateway forwards them only to the same model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub provider_specific_fields: Option<JsonObject>,
 }
 
-/// The function of a tool call; `arguments` is a JSON text.
+/// Function of a tool call. `arguments` is a JSON text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FunctionCall {
@@ -171,7 +175,8 @@ pub struct FunctionCall {
     pub arguments: String,
 }
 
-/// A fragment of a message. `content` is an increment; `all_content`, when present, is the whole text so far and wins.
+/// A fragment of a message. `content` is an increment. `all_content` is the complete text so far and takes
+/// precedence.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MessageChunk {
@@ -193,13 +198,13 @@ pub struct MessageChunk {
     pub is_final: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub msg_sequence: Option<i64>,
-    /// Of the last chunk of a model's answer: as those of the whole [`Message`].
+    /// Provider data, in the last chunk of a model's answer. See [`Message`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub provider_specific_fields: Option<JsonObject>,
 }
 
-/// Tokens used. A field that is absent is unknown, never 0; further fields are kept as given.
+/// Token usage. An absent field is unknown, not 0. Other fields are kept unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LlmTokenUsage {

@@ -1,60 +1,59 @@
-//! A bot pipeline's Query, as LangBot writes it: the body of `POST /v1/adapters/pipeline/queries`.
+//! Query of a bot pipeline in LangBot's format: the body of `POST /v1/adapters/pipeline/queries`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::JsonObject;
 use crate::message::Message;
 
-/// One message on its way through a bot's pipeline.
+/// One message in a bot's pipeline.
 ///
-/// The Query is LangBot's and grows with it, and no field of it grants anything: fields that are not
-/// listed here are ignored (`pipeline_config`, `messages`, `use_funcs` … among them: the runner's
-/// configuration is the agent's, its history the transcript, its tools what the agent grants). A listed
-/// field must have its type.
+/// The format is LangBot's and grows with it. No field grants anything, so unlisted fields are ignored. They
+/// include `pipeline_config`, `messages` and `use_funcs`: the gateway takes configuration, history and tools
+/// from the agent and the transcript. A listed field must have its type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PipelineQuery {
-    /// A text is the event's id. A number, which LangBot counts anew after each start, is made unique by
-    /// pipeline, bot, launcher, sender, message and time.
+    /// A text is the event's id. LangBot restarts numbers with each process. The adapter makes a number unique
+    /// by pipeline, bot, launcher, sender, message and time.
     pub query_id: Identifier,
-    /// The event's id when it is given.
+    /// Overrides the event's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub query_uuid: Option<String>,
-    /// `person`, `group`, or what else the platform calls it.
+    /// `person`, `group`, or a platform-specific type.
     pub launcher_type: String,
     pub launcher_id: Identifier,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sender_id: Option<Identifier>,
-    /// The platform's event: `type`, `time`, `sender`. Its small plain values become the event's data.
+    /// Event of the platform: `type`, `time`, `sender`. Its short scalar values become the event's data.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub message_event: JsonObject,
-    /// What was sent, element by element.
+    /// Elements of the message.
     #[serde(default)]
     #[serde(deserialize_with = "crate::lists::bounded")]
     #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
     pub message_chain: Vec<MessageElement>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bot_uuid: Option<String>,
-    /// Agents can ask for it with `filters.pipeline_id`.
+    /// Pipeline id, which agents match by `filters.pipeline_id`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pipeline_uuid: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<PipelineSession>,
-    /// The message after preprocessing; its content stands above the chain's.
+    /// The message after preprocessing. Its content takes precedence over the message chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_message: Option<Message>,
-    /// The effective prompt, at most 256 KiB. Never in the context: the runner asks for it.
+    /// The effective prompt, at most 256 KiB. The runner pulls it; the context does not contain it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<PipelinePrompt>,
-    /// The public ones become `ctx.adapter.extra.params`, at most 64 KiB: no name that starts with `_` or
-    /// holds secret, token, key, password or credential, at any depth.
+    /// Pipeline variables. Public variables become `ctx.adapter.extra.params`, at most 64 KiB. At any depth,
+    /// names are private that start with `_` or contain secret, token, key, password or credential.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub variables: Option<JsonObject>,
 }
 
-/// An id, as platforms write them.
+/// An id: text or a whole number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(untagged, expecting = "must be text or a whole number")]
@@ -64,7 +63,7 @@ pub enum Identifier {
 }
 
 impl Identifier {
-    /// The id as text; `None` where the platform says that there is none.
+    /// Returns the id as text. -1 and an empty text mean no id.
     pub fn known(&self) -> Option<String> {
         match self {
             Self::Number(-1) => None,
@@ -74,7 +73,7 @@ impl Identifier {
     }
 }
 
-/// The conversation of a launcher, as far as it matters here.
+/// Session of a launcher, reduced to its conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
@@ -82,7 +81,7 @@ pub struct PipelineSession {
     pub using_conversation: Option<PipelineConversation>,
 }
 
-/// Its `uuid` is the conversation's id. Without one the conversation is the launcher's.
+/// Conversation of a session. `uuid` is the conversation id. Default: one conversation per launcher.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
@@ -98,9 +97,8 @@ pub struct PipelinePrompt {
     pub messages: Vec<Message>,
 }
 
-/// One element of a message chain. Which fields it has is a matter of its `type`: `Source`, `Plain`, `At`,
-/// `AtAll`, `Image`, `File`, `Voice`, `Quote`. Elements of other types are named in
-/// `ctx.adapter.extra.omitted_elements`.
+/// One element of a message chain. Its `type` determines its fields: `Source`, `Plain`, `At`, `AtAll`, `Image`,
+/// `File`, `Voice` or `Quote`. Elements of other types are listed in `ctx.adapter.extra.omitted_elements`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MessageElement {
@@ -124,15 +122,15 @@ pub struct MessageElement {
     pub path: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base64: Option<String>,
-    /// Whom an `At` means.
+    /// Target of an `At`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Identifier>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display: Option<String>,
-    /// Who wrote what a `Quote` quotes.
+    /// Author of the message that a `Quote` quotes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sender_id: Option<Identifier>,
-    /// What a `Quote` quotes.
+    /// Elements that a `Quote` quotes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(no_recursion))]
     #[serde(deserialize_with = "crate::lists::bounded")]

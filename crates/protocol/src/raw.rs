@@ -1,22 +1,22 @@
-//! JSON that passes on as text: stored documents are not parsed on their way through a list.
+//! JSON as text: lists of stored documents forward it without parsing.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Any JSON, as text. It takes its own bytes of memory, where a parsed one may take many times as much.
+/// A JSON document as text. A parsed value can take many times the memory of its text.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RawJson(Box<RawValue>);
 
 impl RawJson {
-    /// A text that is JSON.
+    /// Validates a text as JSON.
     pub fn parse(text: String) -> serde_json::Result<Self> {
         RawValue::from_string(text).map(Self)
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn get(&self) -> &str {
         self.0.get()
     }
@@ -25,7 +25,7 @@ impl RawJson {
         self.get().starts_with('{')
     }
 
-    /// The parsed value.
+    /// Parses the text.
     pub fn value(&self) -> Value {
         serde_json::from_str(self.get()).unwrap_or_default()
     }
@@ -38,7 +38,7 @@ impl From<Value> for RawJson {
     }
 }
 
-/// Reads JSON that must be an object.
+/// Deserializes JSON that must be an object.
 pub(crate) fn object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RawJson, D::Error> {
     let raw = RawJson::deserialize(deserializer)?;
     if raw.is_object() {
@@ -48,7 +48,7 @@ pub(crate) fn object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RawJs
     }
 }
 
-/// The same; `None` for null.
+/// Deserializes JSON that must be an object or null.
 pub(crate) fn object_if_any<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<RawJson>, D::Error> {
@@ -59,7 +59,7 @@ pub(crate) fn object_if_any<'de, D: Deserializer<'de>>(
     }
 }
 
-/// Equal as values are.
+/// Compares parsed values, not texts.
 impl PartialEq for RawJson {
     fn eq(&self, other: &Self) -> bool {
         self.get() == other.get() || self.value() == other.value()

@@ -1,4 +1,4 @@
-//! What the gateway sends to a runner endpoint (protocol §1).
+//! Requests of the gateway to a runner endpoint (protocol §1).
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use crate::context::AgentRunContext;
 use crate::id::RunnerId;
 use crate::lenient;
 
-/// The body of `POST {base}/runs`.
+/// Body of `POST {base}/runs`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentRunRequest {
@@ -17,15 +17,15 @@ pub struct AgentRunRequest {
     pub host: HostAccess,
 }
 
-/// How the runner calls back. The token appears nowhere else.
+/// Access of the runner to the host API. No other field contains the token.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HostAccess {
-    /// For example `http://127.0.0.1:8700/host/v1`.
+    /// Base URL of the host API, for example `http://127.0.0.1:8700/host/v1`.
     pub base_url: String,
-    /// The run token: a bearer credential that lives as long as the run.
+    /// Run token: a bearer credential, valid for the lifetime of the run.
     pub token: String,
-    /// Epoch seconds.
+    /// Expiry of the token, in epoch seconds.
     pub token_expires_at: i64,
 }
 
@@ -39,7 +39,7 @@ impl std::fmt::Debug for HostAccess {
     }
 }
 
-/// What an endpoint of mode `single_url` is asked to do; stands beside the fields of the action's own body.
+/// Action for an endpoint of mode `single_url`, next to the fields of the action's own body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -49,7 +49,7 @@ pub enum EndpointAction {
     Cancel,
 }
 
-/// The body of `POST {base}/runs/{run_id}/cancel`.
+/// Body of `POST {base}/runs/{run_id}/cancel`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CancelRequest {

@@ -1,4 +1,4 @@
-//! What a run was granted, as the runner sees it in `ctx.resources`.
+//! Resources granted to a run, as `ctx.resources` lists them.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,20 +10,20 @@ macro_rules! operations {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-        // Not `rename = $text`: a schema derived inside a macro does not see it.
+        // `rename = $text` does not work: a schema derived inside a macro ignores it.
         #[serde(rename_all = "snake_case")]
         pub enum $name { $($variant),+ }
 
         impl $name {
-            /// Every operation, in the protocol's order.
+            /// All operations in protocol order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The name on the wire.
+            /// Returns the name on the wire.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
             }
 
-            /// The operation of that name.
+            /// Parses the name of an operation.
             pub fn parse(text: &str) -> Option<Self> {
                 match text { $($text => Some(Self::$variant),)+ _ => None }
             }
@@ -32,47 +32,47 @@ macro_rules! operations {
 }
 
 operations!(
-    /// What may be done with a model. Embedding is granted by `invoke`.
+    /// Operations on a model. `invoke` includes embedding.
     ModelOperation { Invoke = "invoke", Stream = "stream", Rerank = "rerank", CountTokens = "count_tokens" }
 );
 operations!(
-    /// What may be done with a tool.
+    /// Operations on a tool.
     ToolOperation { Detail = "detail", Call = "call" }
 );
 operations!(
-    /// What may be done with a knowledge base.
+    /// Operations on a knowledge base.
     KnowledgeOperation { List = "list", Retrieve = "retrieve" }
 );
 operations!(
-    /// What may be done with the conversation's history.
+    /// Operations on the conversation's history.
     HistoryOperation { Page = "page", Search = "search" }
 );
 operations!(
-    /// What may be done with the event log.
+    /// Operations on the event log.
     EventOperation { Get = "get", Page = "page" }
 );
 operations!(
-    /// What may be done with artifacts.
+    /// Operations on artifacts.
     ArtifactOperation { Metadata = "metadata", Read = "read", Create = "create" }
 );
 operations!(
-    /// Which blob storage may be used.
+    /// Blob storage areas.
     StorageArea { Plugin = "plugin", Workspace = "workspace", Binding = "binding" }
 );
 operations!(
-    /// Which files may be read.
+    /// Kinds of readable files.
     FileOperation { Config = "config", Knowledge = "knowledge" }
 );
 operations!(
-    /// What may be done with interactions.
+    /// Operations on interactions.
     InteractionOperation { Request = "request" }
 );
 operations!(
-    /// Operations on another agent: `call` starts child runs of it.
+    /// Operations on another agent. `call` starts child runs of it.
     AgentOperation { Call = "call" }
 );
 operations!(
-    /// Whose state an entry is.
+    /// Owner of a state entry.
     StateScope {
         Conversation = "conversation",
         Actor = "actor",
@@ -82,7 +82,7 @@ operations!(
     }
 );
 
-/// Everything this run may touch: the authorization result, by resource.
+/// All resources that this run may use, the result of the authorization.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
@@ -91,7 +91,7 @@ pub struct AgentResources {
     pub tools: Vec<ToolResource>,
     pub knowledge_bases: Vec<KnowledgeBaseResource>,
     pub skills: Vec<SkillResource>,
-    /// The agents that the run may start child runs of. Left out when there is none.
+    /// Agents of which the run may start child runs. Omitted when empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<AgentResource>,
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
@@ -114,7 +114,7 @@ pub struct ModelResource {
     pub operations: Vec<ModelOperation>,
 }
 
-/// A tool, its JSON schema inlined, and the operations granted on it.
+/// A tool, its inlined JSON schema, and the operations granted on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolResource {
@@ -128,41 +128,41 @@ pub struct ToolResource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub parameters: Option<JsonObject>,
-    /// Who serves it: `http`, `gateway`, or `mcp:` and the name of the server.
+    /// Origin of the tool: `http`, `gateway`, or `mcp:` and the server name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Absent: unknown, to be taken for a write.
+    /// Effect of a call. Absent: unknown; treat it as a write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<ToolEffect>,
-    /// True: a repeated call with the same parameters changes nothing more. Absent: unknown.
+    /// True if a repeated call with the same parameters has no further effect. Absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotent: Option<bool>,
-    /// Where `effect` and `idempotent` come from. Absent where neither is known.
+    /// Source of `effect` and `idempotent`. Absent if both are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect_source: Option<EffectSource>,
 }
 
-/// The source of a tool's `effect` and `idempotent`.
+/// Source of a tool's `effect` and `idempotent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EffectSource {
-    /// The configuration of the gateway.
+    /// The gateway's configuration.
     Operator,
-    /// The annotations of the tool's MCP server, which the operator trusts.
+    /// Annotations of the tool's MCP server, which the operator trusts.
     Server,
 }
 
-/// What a call of a tool does to the world, as its operator says.
+/// Effect of a tool call, as the operator declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ToolEffect {
-    /// Changes nothing: may be called again.
+    /// Read-only: can be repeated safely.
     Read,
-    /// Changes something that can be changed back.
+    /// Reversible change.
     Write,
-    /// Changes something for good.
+    /// Irreversible change.
     Irreversible,
 }
 
@@ -179,7 +179,7 @@ pub struct KnowledgeBaseResource {
     pub operations: Vec<KnowledgeOperation>,
 }
 
-/// A skill the run may activate.
+/// A skill that the run may activate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SkillResource {
@@ -188,7 +188,7 @@ pub struct SkillResource {
     pub display_name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Which run of this agent wrote it. Absent: the operator did.
+    /// Run of this agent that registered the skill. Absent for skills of the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<RegisteredSkill>,
 }
@@ -198,7 +198,7 @@ pub struct SkillResource {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentResource {
     pub agent_id: String,
-    /// The agent's name in the configuration.
+    /// Name of the agent in the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -207,21 +207,21 @@ pub struct AgentResource {
     pub operations: Vec<AgentOperation>,
 }
 
-/// A file of the operator that the run may read as an artifact, as it stands in `files`.
+/// An entry of `files`: a file of the operator that the run may read as an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileResource {
-    /// The artifact's id.
+    /// Artifact id.
     pub id: String,
     pub name: String,
     pub kind: FileOperation,
     pub mime_type: String,
     pub size: u64,
-    /// Lower-case hex.
+    /// SHA-256, lower-case hex.
     pub sha256: String,
 }
 
 impl FileResource {
-    /// The same as the runner sees it.
+    /// Returns the JSON that the runner receives.
     pub fn to_json(&self) -> JsonObject {
         match serde_json::to_value(self) {
             Ok(serde_json::Value::Object(object)) => object,
@@ -230,7 +230,7 @@ impl FileResource {
     }
 }
 
-/// Which blob storage areas are open.
+/// Granted blob storage areas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]

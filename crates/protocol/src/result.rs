@@ -1,4 +1,4 @@
-//! `AgentRunResult`: what a runner streams back (protocol §4). Unknown types survive.
+//! `AgentRunResult`: the stream of a runner's results (protocol §4). Unknown types are kept.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -19,31 +19,31 @@ pub struct AgentRunResult {
     pub data: JsonObject,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<LlmTokenUsage>,
-    /// Starts at 1 and strictly rises; optional on a direct stream.
+    /// Position in the stream. Starts at 1 and strictly increases. Optional on a direct stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub sequence: Option<u64>,
-    /// Epoch seconds.
+    /// Time of the result, in epoch seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<i64>,
 }
 
 macro_rules! result_types {
     ($($variant:ident = $text:literal),+ $(,)?) => {
-        /// The result types that the gateway knows. Any other is stored and not applied.
+        /// Result types that the gateway applies. Other types are stored but have no effect.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum ResultType { $($variant),+ }
 
         impl ResultType {
-            /// Every known type.
+            /// All known types.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The name on the wire.
+            /// Returns the name on the wire.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
             }
 
-            /// The known type of that name.
+            /// Parses the name of a known type.
             pub fn parse(text: &str) -> Option<Self> {
                 match text { $($text => Some(Self::$variant),)+ _ => None }
             }
@@ -65,20 +65,20 @@ result_types!(
 );
 
 impl ResultType {
-    /// True for the two types that end a run.
+    /// Returns true for the two types that end a run.
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::RunCompleted | Self::RunFailed)
     }
 }
 
-/// `message.delta`.
+/// Payload of `message.delta`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MessageDeltaPayload {
     pub chunk: MessageChunk,
 }
 
-/// `message.completed`. `file_ids`: at most 100.
+/// Payload of `message.completed`. `file_ids`: at most 100.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MessageCompletedPayload {
@@ -88,11 +88,11 @@ pub struct MessageCompletedPayload {
     pub file_ids: Vec<String>,
 }
 
-/// `tool.call.started`: telemetry.
+/// Payload of `tool.call.started`: telemetry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolCallStartedPayload {
-    /// The same in `tool.call.completed`.
+    /// Id that the matching `tool.call.completed` repeats.
     pub tool_call_id: String,
     pub tool_name: String,
     #[serde(default)]
@@ -100,7 +100,7 @@ pub struct ToolCallStartedPayload {
     pub parameters: JsonObject,
 }
 
-/// `tool.call.completed`: telemetry. A call that went wrong has an `error`.
+/// Payload of `tool.call.completed`: telemetry. A failed call has an `error`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolCallCompletedPayload {
@@ -113,7 +113,7 @@ pub struct ToolCallCompletedPayload {
     pub error: Option<String>,
 }
 
-/// `state.updated`.
+/// Payload of `state.updated`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StateUpdatedPayload {
@@ -122,19 +122,20 @@ pub struct StateUpdatedPayload {
     pub value: Value,
 }
 
-/// `processor.log`: kept in the ledger only. `text`: at most 65,536 characters.
+/// Payload of `processor.log`, kept in the ledger only. `text`: at most 65,536 characters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProcessorLogPayload {
     #[cfg_attr(feature = "openapi", schema(max_length = 65536))]
     pub text: String,
-    /// `debug`, `info`, `warning` or `error`; `info` when absent.
+    /// `debug`, `info`, `warning` or `error`; default `info`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
 }
 
-/// `action.requested`: recorded, not executed, but for `interaction.requested`, whose payload is an
-/// [`InteractionRequest`](crate::interaction::InteractionRequest). The `target` is never used.
+/// Payload of `action.requested`. The gateway records actions and executes only `interaction.requested`. The
+/// payload of that action is an [`InteractionRequest`](crate::interaction::InteractionRequest). `target` is
+/// ignored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ActionRequestedPayload {
@@ -145,8 +146,8 @@ pub struct ActionRequestedPayload {
     pub payload: Value,
 }
 
-/// `run.completed`. A `finish_reason` that is a code of the gateway goes on as `stop`: `details.finish_reason` has the
-/// runner's own.
+/// Payload of `run.completed`. A `finish_reason` reserved for the gateway is replaced by `stop`;
+/// `details.finish_reason` keeps the runner's value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunCompletedPayload {
@@ -154,7 +155,7 @@ pub struct RunCompletedPayload {
     pub finish_reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Message>,
-    /// Whether the task is done. Absent: `ok`; a value that is none of the three is read as `not_done`.
+    /// Task result. Absent: `ok`. Unknown values are read as `not_done`.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -171,29 +172,29 @@ fn outcome<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RunOutco
     })
 }
 
-/// Whether a completed run did what it was asked. It decides nothing in the gateway: a parent reads it of its child runs.
+/// Task result of a completed run. The gateway ignores it; a parent reads it from its child runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RunOutcome {
     /// The task is done.
     Ok,
-    /// The task is not done, and the message says why.
+    /// The task is not done; the message gives the reason.
     NotDone,
-    /// The task needs more input, and the message says which.
+    /// The task needs more input; the message names it.
     NeedInput,
 }
 
-/// The finish reason of a `run.completed` without one, and of one whose reason is a code of the gateway.
+/// Default `finish_reason` of `run.completed`, also in place of a reserved one.
 pub const FINISH_REASON: &str = "stop";
 
 fn stop() -> String {
     FINISH_REASON.to_owned()
 }
 
-/// `run.failed`: a `message` or an `error`. The gateway's own holds both with the same text; a runner's goes on to clients
-/// as it was sent, unless its `code` is one that only the gateway gives: then `code` is `runner.error`, and `details.code`
-/// the runner's own.
+/// Payload of `run.failed`: a `message` or an `error`. The gateway's own failures contain both with the same
+/// text. Clients receive a runner's failure unchanged, unless its `code` is reserved for the gateway. Then
+/// `code` is `runner.error`, and `details.code` keeps the runner's value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunFailedPayload {
@@ -207,7 +208,7 @@ pub struct RunFailedPayload {
     pub retryable: bool,
 }
 
-/// The code of a `run.failed` without one, and of one whose code is reserved for the gateway: `details.code` has that.
+/// Default `code` of `run.failed`, also in place of a reserved one; `details.code` keeps the reserved code.
 pub const RUNNER_ERROR: &str = "runner.error";
 
 fn runner_error() -> String {

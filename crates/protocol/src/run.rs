@@ -1,11 +1,11 @@
-//! The run ledger as callers see it.
+//! Runs and their ledger events, as API callers see them.
 
 use crate::JsonObject;
 use crate::id::{AgentId, RunId, RunnerId};
 use crate::raw::RawJson;
 use serde::{Deserialize, Serialize};
 
-/// Where a run stands. The last four are terminal.
+/// Status of a run. The last four are terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -21,7 +21,7 @@ pub enum RunStatus {
 }
 
 impl RunStatus {
-    /// Every status.
+    /// All statuses.
     pub const ALL: [Self; 8] = [
         Self::Created,
         Self::Queued,
@@ -33,7 +33,7 @@ impl RunStatus {
         Self::Timeout,
     ];
 
-    /// The name on the wire and in the database.
+    /// Returns the name used on the wire and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -47,12 +47,12 @@ impl RunStatus {
         }
     }
 
-    /// The status of that name.
+    /// Parses the name of a status.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == text)
     }
 
-    /// True when nothing comes after it.
+    /// Returns true for a final status.
     pub fn is_terminal(self) -> bool {
         matches!(
             self,
@@ -61,20 +61,20 @@ impl RunStatus {
     }
 }
 
-/// One run, as the ledger has it. Times are epoch seconds.
+/// A run. Times are epoch seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentRun {
-    /// The row number in a host that numbers its rows; absent here.
+    /// Row number in hosts that number their rows; absent in Runnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<i64>,
     pub run_id: RunId,
     pub event_id: String,
     pub agent_id: AgentId,
-    /// The run that started this one as its child run. Absent for a run that an event started.
+    /// Parent that started this run as a child run. Absent for a run that an event started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_run_id: Option<RunId>,
-    /// The id of the binding where that is not the agent itself; absent here.
+    /// Binding id in hosts whose bindings are not agents; absent in Runnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding_id: Option<String>,
     pub runner_id: RunnerId,
@@ -92,15 +92,15 @@ pub struct AgentRun {
     pub deadline_at: Option<i64>,
     pub cancel_requested_at: Option<i64>,
     pub dispatch_attempts: i64,
-    /// The queue that the run waits in, for workers that pull.
+    /// Queue state of the run, for pull workers.
     #[serde(flatten)]
     pub claim: RunClaim,
-    /// The sequence of the newest ledger event, 0 before the first.
+    /// Sequence of the newest ledger event; 0 before the first.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub last_sequence: u64,
-    /// The last message of the run, or null. Of a run that said several, `message_count` says how many; each is an item of
-    /// the transcript, the first 99 and the last one where there are more than 100.
+    /// Last message of the run, or null. For a run with several messages, `message_count` gives their number.
+    /// Each message is a transcript item. Above 100 messages the transcript has the first 99 and the last.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub output: Option<RawJson>,
     /// `{code, message, retryable}` of a run that did not complete.
@@ -109,38 +109,38 @@ pub struct AgentRun {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     #[serde(default, deserialize_with = "crate::raw::object_if_any")]
     pub usage: Option<RawJson>,
-    /// What the run cost, where somebody prices usage.
+    /// Cost of the run, if usage has prices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub cost: Option<JsonObject>,
-    /// `rejected`, `duplicates` and `gaps`: what the runner sent that was not taken as it stood.
+    /// Counts of deviating results: `rejected`, `duplicates` and `gaps`.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     #[serde(deserialize_with = "crate::raw::object")]
     pub metadata: RawJson,
 }
 
-/// How a run stands in a queue that workers pull from. All absent for a run that is dispatched.
+/// State of a run in a pull queue. All fields are absent for a dispatched run.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct RunClaim {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_name: Option<String>,
-    /// The higher comes first.
+    /// Higher priorities come first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
-    /// The one runtime that may claim the run, when not any.
+    /// The only runtime that may claim the run. Absent: any runtime.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested_runtime_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claimed_by_runtime_id: Option<String>,
-    /// What the claiming runtime proves its claim by: a secret, in the answer to the claim alone.
+    /// Secret that proves the claim of a runtime. Only in the response to the claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claim_token: Option<String>,
-    /// Epoch seconds; from then on others may claim the run.
+    /// Expiry of the claim, in epoch seconds. Other runtimes may claim the run afterwards.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claim_lease_expires_at: Option<i64>,
-    /// Epoch seconds.
+    /// Time of the last claim, in epoch seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_claimed_at: Option<i64>,
 }
@@ -158,16 +158,16 @@ impl std::fmt::Debug for RunClaim {
     }
 }
 
-/// One event of the ledger: an accepted result, or the gateway's own: `run.failed`, or a `processor.log` that says how the
-/// runner's answer departs from the protocol.
+/// One event of the ledger: an accepted result or an event of the gateway. Gateway events are `run.failed`, and
+/// `processor.log` with a deviation of the runner's answer from the protocol.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentRunEvent {
-    /// The row number in a host that numbers its rows; absent here.
+    /// Row number in hosts that number their rows; absent in Runnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<i64>,
     pub run_id: RunId,
-    /// 1..n without a hole.
+    /// Position in the ledger: 1..n without gaps.
     pub sequence: u64,
     #[serde(rename = "type")]
     pub kind: String,
@@ -177,7 +177,7 @@ pub struct AgentRunEvent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub usage: Option<JsonObject>,
-    /// Epoch seconds.
+    /// Creation time, in epoch seconds.
     pub created_at: i64,
     /// `runner` or `host`.
     pub source: String,
@@ -186,7 +186,7 @@ pub struct AgentRunEvent {
     pub metadata: JsonObject,
 }
 
-/// A page of any list. Cursors are opaque; null means there is no such page.
+/// A page of a list. Cursors are opaque; null means that there is no such page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Page<T> {
@@ -194,7 +194,7 @@ pub struct Page<T> {
     pub next_cursor: Option<String>,
     pub prev_cursor: Option<String>,
     pub has_more: bool,
-    /// How many items there are on all pages, where a list says so.
+    /// Number of items on all pages. Absent if the list does not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_count: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! The registry of runtimes: processes that execute runs for the gateway.
+//! Registry of runtimes: processes that execute runs for the gateway.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::JsonObject;
 
-/// One registered runtime. Times are epoch seconds.
+/// A registered runtime. Times are epoch seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentRuntime {
     pub runtime_id: String,
-    /// `online`, `stale` once a heartbeat is overdue, or free.
+    /// `online`, `stale` after a missed heartbeat, or free.
     pub status: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
@@ -22,7 +22,7 @@ pub struct AgentRuntime {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub capabilities: JsonObject,
-    /// What lists of runtimes can be filtered by.
+    /// Labels for filtering lists of runtimes.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     #[serde(default)]
@@ -30,7 +30,7 @@ pub struct AgentRuntime {
     pub metadata: JsonObject,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat_at: Option<i64>,
-    /// From then on the runtime is stale.
+    /// Heartbeat deadline. The runtime is stale afterwards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_deadline_at: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -4,44 +4,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::RunId;
 
-/// What a run says to register a skill.
+/// Request of a run to register a skill.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewSkill {
     pub skill_name: String,
     pub description: String,
-    /// The instructions: the body of `SKILL.md`, without front matter.
+    /// Instructions: the body of `SKILL.md`, without front matter.
     pub content: String,
     #[serde(default)]
     pub files: Vec<SkillFile>,
 }
 
-/// A further file of a skill that a run has registered.
+/// An additional file of a registered skill.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SkillFile {
-    /// Relative, with slashes.
+    /// Relative path with slashes.
     pub path: String,
     pub content: String,
 }
 
-/// Where a skill came from that no operator wrote.
+/// Origin of a skill that a run registered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RegisteredSkill {
-    /// The run that registered this content.
+    /// Run that registered this content.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub run_id: RunId,
-    /// Rises with each other content under the name.
+    /// Increases with every change of the content under this name.
     pub version: i64,
-    /// Of all that it says, as lower-case hex.
+    /// SHA-256 of the skill's complete content, lower-case hex.
     pub sha256: String,
-    /// Unix seconds.
+    /// Time of the registration, in epoch seconds.
     pub registered_at: i64,
 }
 
-/// A skill that runs of an agent have registered.
+/// A skill that a run of the agent registered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentSkill {
@@ -50,13 +50,13 @@ pub struct AgentSkill {
     pub registered: RegisteredSkill,
 }
 
-/// The same with all that it says.
+/// A registered skill with its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentSkillContent {
     #[serde(flatten)]
     pub skill: AgentSkill,
-    /// `SKILL.md` as `activate` gives it.
+    /// `SKILL.md`, as `activate` returns it.
     pub content: String,
     pub files: Vec<SkillFile>,
 }

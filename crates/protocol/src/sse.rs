@@ -1,21 +1,21 @@
-//! Server-sent events, read within bounds: bytes in, whole events out.
+//! Bounded decoder of server-sent events: bytes in, complete events out.
 //!
-//! A byte order mark is dropped once, CR, LF and CRLF all end a line wherever chunks are cut, and an
-//! event counts only once its empty line has come. Work is linear in the input, and nothing
-//! larger than the limits is ever held. Text is not judged here: an event's data is bytes.
+//! The decoder drops a leading byte order mark. CR, LF and CRLF end a line at any chunk boundary. An event is
+//! complete at its empty line. Time is linear in the input, and memory is bounded by the limits. Event data is
+//! bytes; the decoder does not validate text.
 
 use memchr::memchr2;
 
-/// What a [`Decoder`] holds at most.
+/// Memory limits of a [`Decoder`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SseLimits {
-    /// Bytes of one line, without its end.
+    /// Maximum bytes of one line, without its end.
     pub line_bytes: usize,
-    /// Bytes of the data of one event.
+    /// Maximum bytes of the data of one event.
     pub event_bytes: usize,
 }
 
-/// One event. Comments and events without data are not events.
+/// One event. Comments and events without data produce none.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SseEvent {
     pub event: Option<String>,
@@ -24,15 +24,15 @@ pub struct SseEvent {
     pub data: Vec<u8>,
 }
 
-/// What the decoder saw.
+/// Output of the decoder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SseItem {
     Event(SseEvent),
-    /// A sign of life: a comment line.
+    /// A comment line, used as a keep-alive.
     Comment,
 }
 
-/// The stream went past a limit; nothing after it can be read.
+/// The stream exceeds a limit and cannot be read further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SseError {
     LineTooLong,
@@ -52,24 +52,24 @@ impl std::error::Error for SseError {}
 
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
-/// What of an event its reader wants.
+/// Fields of an event that the decoder stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keep {
     All,
     Data,
 }
 
-/// The data of a provider's last event.
+/// Data of the last event of a model stream.
 const END_MARK: &[u8] = b"[DONE]";
 
-/// Whether two objects in the data of one event stay together.
+/// Handling of two objects in the data of one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Objects {
     InOneEvent,
     Split,
 }
 
-/// Turns chunks of bytes into events.
+/// Decodes chunks of bytes into events.
 #[derive(Debug)]
 pub struct Decoder {
     limits: SseLimits,
@@ -80,10 +80,11 @@ pub struct Decoder {
     after_cr: bool,
     event: SseEvent,
     has_data: bool,
-    /// The last byte of the data that is no white space: looking for it in the data would cost a scan for each line.
+    /// Last byte of the data that is not white space. Cached, because a search would scan the data for each
+    /// line.
     last_byte: Option<u8>,
     last_id: Option<String>,
-    /// Events that ended because another began.
+    /// Number of events that ended because another began.
     split: u64,
 }
 
@@ -104,7 +105,7 @@ impl Decoder {
         }
     }
 
-    /// A decoder whose events have no ids: one text less to be kept of each.
+    /// Creates a decoder that omits event ids, which saves one allocation per event.
     pub fn of_data(limits: SseLimits) -> Self {
         Self {
             keep: Keep::Data,
@@ -112,22 +113,22 @@ impl Decoder {
         }
     }
 
-    /// For peers that leave the blank lines out: a JSON object behind the end of another in one event is an event of its
-    /// own, and so is the end mark `[DONE]`. No JSON document has a line break between `}` and `{`.
+    /// Splits JSON objects that follow each other in one event, for peers without blank lines. The end mark
+    /// `[DONE]` is split off, too. The split is safe: no JSON document has a line break between `}` and `{`.
     #[must_use]
     pub fn splitting_objects(mut self) -> Self {
         self.objects = Objects::Split;
         self
     }
 
-    /// Appends the event that has no blank line yet: the stream has ended.
+    /// Ends the stream and appends a last event without its blank line.
     pub fn finish(&mut self, items: &mut Vec<SseItem>) -> Result<(), SseError> {
         let line = std::mem::take(&mut self.line);
         self.end_line(&line, items)?;
         self.end_line(b"", items)
     }
 
-    /// Reads one chunk and appends what it completes to `items`.
+    /// Reads one chunk and appends completed items to `items`.
     pub fn push(&mut self, mut chunk: &[u8], items: &mut Vec<SseItem>) -> Result<(), SseError> {
         while !chunk.is_empty() {
             if std::mem::take(&mut self.after_cr) && chunk[0] == b'\n' {
@@ -153,12 +154,12 @@ impl Decoder {
         Ok(())
     }
 
-    /// The id that the stream has named last, also without data: from where its reader resumes it.
+    /// Returns the last id of the stream, also from an event without data. Readers resume from it.
     pub fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref()
     }
 
-    /// Whether an event has ended without its blank line, because another began.
+    /// Returns true if an event ended without its blank line because another began.
     pub fn has_split(&self) -> bool {
         self.split > 0
     }
@@ -214,7 +215,7 @@ impl Decoder {
         self.take_field(name, value)
     }
 
-    /// Whether the data ends as an object does, or is the end mark.
+    /// Returns true if the data ends with `}` or is the end mark.
     fn is_whole(&self) -> bool {
         let data = &self.event.data;
         match self.last_byte {
@@ -247,7 +248,7 @@ impl Decoder {
     }
 }
 
-/// Whether a field belongs to an event behind the one whose data is a whole object or the end mark.
+/// Returns true if the field starts a new event after a complete object or the end mark.
 fn begins_event(name: &[u8], value: &[u8]) -> bool {
     let value = value.trim_ascii();
     match name {

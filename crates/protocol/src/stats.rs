@@ -1,19 +1,19 @@
-//! Figures over the ledger and the registry. A figure that is not known is absent, never 0.
+//! Statistics of runs and runtimes. An unknown value is absent, not 0.
 
 use serde::{Deserialize, Serialize};
 
-/// The runs that were created within a window.
+/// Statistics of the runs created within a window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct RunStats {
-    /// Epoch seconds, inclusive.
+    /// Start of the window, in epoch seconds, inclusive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<i64>,
-    /// Epoch seconds, exclusive.
+    /// End of the window, in epoch seconds, exclusive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_time: Option<i64>,
-    /// The sum of the eight that follow.
+    /// Sum of the eight counts that follow.
     pub total_count: u64,
     pub created_count: u64,
     pub queued_count: u64,
@@ -25,13 +25,13 @@ pub struct RunStats {
     pub timeout_count: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throughput_per_hour: Option<f64>,
-    /// Completed runs by all runs, 0 to 1.
+    /// Completed runs divided by all runs, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub success_rate: Option<f64>,
-    /// Runs that failed or timed out by all runs, 0 to 1.
+    /// Failed and timed-out runs divided by all runs, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure_rate: Option<f64>,
-    /// From start to finish.
+    /// Average time from start to finish.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub avg_duration_seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,12 +40,12 @@ pub struct RunStats {
     pub p95_duration_seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99_duration_seconds: Option<f64>,
-    /// From creation to start.
+    /// Average time from creation to start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub avg_queue_wait_seconds: Option<f64>,
 }
 
-/// The registered runtimes, now.
+/// Current statistics of the registered runtimes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
@@ -62,14 +62,14 @@ pub struct RuntimeStats {
     pub claimed_runs: u64,
 }
 
-/// The runs of one runner within a window. A page of them is a [`Page`](crate::run::Page).
+/// Statistics of the runs of one runner within a window. Lists use [`Page`](crate::run::Page).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunnerStats {
     pub runner_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runner_label: Option<String>,
-    /// `author/plugin`, as in the runner's id.
+    /// `author/plugin` of the runner's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugin_identity: Option<String>,
     #[serde(default)]
@@ -81,10 +81,10 @@ pub struct RunnerStats {
     pub completed_runs: u64,
     #[serde(default)]
     pub failed_runs: u64,
-    /// 0 to 1.
+    /// Completed runs divided by all runs, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success_rate: Option<f64>,
-    /// From start to finish.
+    /// Average time from start to finish.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub avg_duration_seconds: Option<f64>,
 }

@@ -1,10 +1,11 @@
-//! Thoughts of a model within its text: `<think>…</think>` and its kin, in any case, however the text is cut.
+//! Filter for reasoning in a model's text: `<think>…</think>` and similar marks, in any case and at any chunk
+//! boundary.
 
-/// How one family of models marks its thoughts.
+/// Reasoning marks of one model family.
 struct Marks {
     open: &'static str,
     close: &'static str,
-    /// `open` is the beginning of a tag that ends with `>` and may have attributes.
+    /// True if `open` starts a tag that ends with `>` and may have attributes.
     is_tag: bool,
 }
 
@@ -36,26 +37,26 @@ const MARKS: [Marks; 5] = [
     },
 ];
 
-/// Takes thoughts out of a text that comes in pieces.
+/// Removes reasoning from a text that arrives in pieces.
 ///
-/// A closing mark without an opening one marks all before it as thoughts: chat templates of some models write the opening
-/// mark themselves. A mark directly behind a backtick is text.
+/// A closing mark without an opening mark turns all text before it into reasoning: some chat templates write the
+/// opening mark themselves. A mark directly after a backtick is text.
 #[derive(Debug, Default)]
 pub struct ThinkFilter {
     place: Place,
-    /// The end of the text so far, where it may be the beginning of a mark.
+    /// Buffered end of the text that may be the start of a mark.
     held: String,
-    /// The last character before `held` is a backtick.
+    /// True if a backtick precedes `held`.
     is_quoted: bool,
 }
 
-/// The text and the thoughts that one piece adds.
+/// Text and reasoning that one piece adds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filtered {
     pub text: String,
-    /// The thoughts that the piece adds. Text that a later closing mark turns into thoughts is not among them.
+    /// Reasoning that the piece adds. Excludes text that a later closing mark turns into reasoning.
     pub thoughts: String,
-    /// All text before this one was thoughts: `text` is the whole text so far.
+    /// True if all earlier text was reasoning: `text` is then the complete text so far.
     pub starts_over: bool,
 }
 
@@ -63,28 +64,28 @@ pub struct Filtered {
 enum Place {
     #[default]
     Outside,
-    /// In the opening tag of these marks.
+    /// Inside the opening tag of these marks.
     Tag(usize),
     Inside(usize),
-    /// Behind thoughts: blanks are dropped.
+    /// After reasoning: white space is dropped.
     Behind,
 }
 
-/// A place in a text where it goes on differently.
+/// Result of the search for the next mark.
 enum Found {
-    /// From `at` to `end`, what follows is in `place`.
+    /// A mark from `at` to `end`; the text after it is in `place`.
     Mark {
         at: usize,
         end: usize,
         place: Place,
     },
-    /// From here on the text may be the beginning of a mark.
+    /// A possible start of a mark at this offset.
     Perhaps(usize),
     Nothing,
 }
 
 impl ThinkFilter {
-    /// Reads one more piece and gives what of it is no thought.
+    /// Reads one piece and returns its text and reasoning.
     pub fn push(&mut self, piece: &str) -> Filtered {
         let text = std::mem::take(&mut self.held) + piece;
         let mut rest = text.as_str();
@@ -124,7 +125,7 @@ impl ThinkFilter {
         }
     }
 
-    /// The end of the text: what was held is text, unless it belongs to thoughts that never ended.
+    /// Ends the text and returns the buffered rest. The rest of unclosed reasoning is dropped.
     pub fn finish(&mut self) -> String {
         let held = std::mem::take(&mut self.held);
         if self.place == Place::Outside {
@@ -135,16 +136,16 @@ impl ThinkFilter {
     }
 }
 
-/// The beginning of a text.
+/// Classification of the start of a text.
 enum Begins {
-    /// A mark of this length, behind which the text is in this place.
+    /// A mark of this length, and the state after it.
     Mark(usize, Place),
-    /// The text ends before it is known.
+    /// The text is too short to decide.
     Perhaps,
     Other,
 }
 
-/// The first mark in `text` that counts at this place.
+/// Finds the first mark in `text` that is valid in this state.
 fn find(text: &str, place: Place, is_quoted: bool) -> Found {
     let mut is_quoted = is_quoted;
     for (at, letter) in text.char_indices() {
@@ -196,7 +197,7 @@ fn closing(text: &str, marks: usize) -> Begins {
     }
 }
 
-/// `<think` counts where `>` or a blank follows: `<thinker>` is text.
+/// `<think` is a mark only before `>` or white space: `<thinker>` is text.
 fn opening(text: &str, marks: usize) -> Begins {
     let Marks { open, is_tag, .. } = MARKS[marks];
     if !is_alike(text, open) {
@@ -216,14 +217,14 @@ fn opening(text: &str, marks: usize) -> Begins {
     }
 }
 
-/// Whether a text begins with this mark, or the mark with the text. Case does not count.
+/// Returns true if one of `text` and `mark` is a prefix of the other, ignoring ASCII case.
 fn is_alike(text: &str, mark: &str) -> bool {
     let length = text.len().min(mark.len());
     let (text, mark) = (&text.as_bytes()[..length], &mark.as_bytes()[..length]);
     text.eq_ignore_ascii_case(mark)
 }
 
-/// A whole text without thoughts.
+/// Removes reasoning from a complete text.
 pub fn without_thinking(text: &str) -> String {
     let mut filter = ThinkFilter::default();
     filter.push(text).text + &filter.finish()

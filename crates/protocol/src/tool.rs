@@ -1,4 +1,4 @@
-//! Tools, called and looked after (`/host/v1/tools`, `/v1/mcp-servers`).
+//! Tool calls (`/host/v1/tools`) and MCP server status (`/v1/mcp-servers`).
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,43 +6,43 @@ use serde_json::Value;
 use crate::JsonObject;
 use crate::resources::{EffectSource, ToolEffect, ToolResource};
 
-/// The answer of `GET /host/v1/tools`.
+/// Response of `GET /host/v1/tools`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolList {
     pub tools: Vec<ToolResource>,
 }
 
-/// The answer of `GET /host/v1/tools/{name}`.
+/// Response of `GET /host/v1/tools/{name}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolDetail {
     pub tool: ToolDescription,
 }
 
-/// What a model is told of a tool.
+/// A tool's definition for a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolDescription {
     pub name: String,
     pub description: String,
-    /// The JSON schema of the parameters.
+    /// JSON schema of the parameters.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub parameters: JsonObject,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Absent: unknown, to be taken for a write.
+    /// Effect of a call. Absent: unknown; treat it as a write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<ToolEffect>,
-    /// True: a repeated call with the same parameters changes nothing more. Absent: unknown.
+    /// True if a repeated call with the same parameters has no further effect. Absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotent: Option<bool>,
-    /// Where `effect` and `idempotent` come from. Absent where neither is known.
+    /// Source of `effect` and `idempotent`. Absent if both are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect_source: Option<EffectSource>,
 }
 
-/// The body of `POST /host/v1/tools/{name}/call`.
+/// Body of `POST /host/v1/tools/{name}/call`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -51,23 +51,23 @@ pub struct CallTool {
     pub parameters: JsonObject,
 }
 
-/// The header of a tool call that names which runs share its `Idempotency-Key`.
+/// Request header with the [`KeyScope`] of a tool call's `Idempotency-Key`.
 pub const KEY_SCOPE_HEADER: &str = "idempotency-key-scope";
 
-/// Which runs share the `Idempotency-Key` of a tool call.
+/// Runs that share the `Idempotency-Key` of a tool call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum KeyScope {
-    /// The run that makes the call.
+    /// The calling run only.
     #[default]
     Run,
-    /// Every run of the same conversation and agent.
+    /// All runs of the same conversation and agent.
     Conversation,
 }
 
 impl KeyScope {
-    /// The name in the header.
+    /// Returns the name in the header.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Run => "run",
@@ -75,7 +75,7 @@ impl KeyScope {
         }
     }
 
-    /// The scope of that name.
+    /// Parses the name of a scope.
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Run, Self::Conversation]
             .into_iter()
@@ -83,31 +83,34 @@ impl KeyScope {
     }
 }
 
-/// The answer of `POST /host/v1/tools/{name}/call`.
+/// Response of `POST /host/v1/tools/{name}/call`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolCallResult {
-    /// Of an HTTP tool: its answer. Of an MCP tool: the text, when it says one text and nothing else;
-    /// otherwise `{"content", "structured_content"?, "is_error"?}` with the blocks of MCP. Of one that is
-    /// larger than 256 KiB: `{"truncated": true, "bytes", "preview", "artifact_id"?}`. Under that id all of it
-    /// can be read as an artifact of the run (`GET /host/v1/artifacts/{artifact_id}/content`); there is none where
-    /// the run may not read artifacts, or this one could not be kept.
+    /// Result of the call.
+    ///
+    /// - HTTP tool: its response.
+    /// - MCP tool: the text of a single text block. Otherwise `{"content", "structured_content"?, "is_error"?}`
+    ///   with the MCP blocks.
+    /// - Above 256 KiB: `{"truncated": true, "bytes", "preview", "artifact_id"?}`. Read the complete result by
+    ///   `GET /host/v1/artifacts/{artifact_id}/content`. `artifact_id` is absent if the run may not read
+    ///   artifacts or storing the result failed.
     pub result: Value,
 }
 
-/// Whether an MCP server can be called.
+/// Availability of an MCP server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum McpServerState {
-    /// It has not answered yet.
+    /// The server has not answered yet.
     Connecting,
     Ready,
-    /// It cannot be reached; it is tried again. Its tools stay listed as they were.
+    /// The server is unreachable, and the gateway retries. Its tools stay listed.
     Away,
 }
 
-/// An MCP server of the configuration, as it stands on this replica.
+/// A configured MCP server and its status on this replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct McpServer {
@@ -115,15 +118,15 @@ pub struct McpServer {
     /// `streamable_http` or `stdio`.
     pub transport: String,
     pub state: McpServerState,
-    /// Since when, in epoch milliseconds.
+    /// Start of the current state, in epoch milliseconds.
     pub since: i64,
-    /// The tools that it serves, by the names that agents grant.
+    /// Tools of the server, by the names that agents grant.
     pub tools: Vec<String>,
-    /// Tools of its list that are not served, each with the reason; the first 50.
+    /// Tools that are not served, each with its reason; the first 50.
     pub left_out: Vec<String>,
-    /// What of its messages departs from the protocol and was accepted; the first 50.
+    /// Accepted deviations of the server's messages from the protocol; the first 50.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// Why it cannot be called; absent while it can.
+    /// Error that makes the server unavailable. Absent while it is available.
     pub last_error: Option<String>,
 }

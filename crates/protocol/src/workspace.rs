@@ -1,22 +1,24 @@
-//! Workspaces: tenants of one gateway. Runs, agents, endpoints, documents and API keys belong to one each.
+//! Workspaces: the tenants of a gateway. Each run, agent, endpoint, document and API key belongs to one
+//! workspace.
 
 use serde::{Deserialize, Serialize};
 
 use crate::api_key::CreatedApiKey;
 
-/// The most bytes of an id.
+/// Maximum bytes of an id.
 pub const ID_BYTES: usize = 64;
-/// The most bytes of a name.
+/// Maximum bytes of a name.
 pub const NAME_BYTES: usize = 128;
 
-/// The body of `POST /v1/workspaces`.
+/// Body of `POST /v1/workspaces`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WorkspaceSpec {
-    /// Unique on the gateway and never changed: 1–64 letters `a`–`z`, digits, `-` and `_`, beginning with a letter or digit.
+    /// Unique on the gateway and immutable: 1–64 letters `a`–`z`, digits, `-` and `_`, beginning with a letter
+    /// or digit.
     pub id: String,
-    /// A name for people; 1–128 bytes without control characters. The id when absent.
+    /// Display name, 1–128 bytes without control characters. Default: the id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -27,22 +29,22 @@ pub struct WorkspaceSpec {
 pub struct Workspace {
     pub id: String,
     pub name: String,
-    /// Epoch seconds; 0 for `default`, which every database has.
+    /// Creation time, in epoch seconds; 0 for the built-in workspace `default`.
     pub created_at: i64,
 }
 
-/// The answer to `POST /v1/workspaces`. It holds a key, so it does not print.
+/// Response to `POST /v1/workspaces`. Contains a secret key, so the type has no `Debug`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreatedWorkspace {
     #[serde(flatten)]
     pub workspace: Workspace,
-    /// The first API key of the workspace, of role `admin`. Its `key` is shown here and never again.
+    /// First API key of the workspace, with role `admin`. Only this response contains its `key`.
     pub api_key: CreatedApiKey,
 }
 
 impl WorkspaceSpec {
-    /// The member that is wrong, as a JSON pointer, and how.
+    /// Returns the JSON pointer of the first invalid member and the error message.
     pub fn fault(&self) -> Option<(&'static str, &'static str)> {
         let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
         let id = self.id.as_bytes();

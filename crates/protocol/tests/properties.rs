@@ -1,4 +1,4 @@
-//! What the fuzz target `sse` holds the decoder to, for thousands of streams in every run of the tests.
+//! Runs the properties of the fuzz target `sse` on thousands of random streams.
 #![expect(
     unreachable_pub,
     reason = "the properties are public to the fuzz targets"
@@ -14,7 +14,7 @@ fn split(data: &[u8]) -> (u8, &[u8]) {
         .map_or((0, data), |(first, rest)| (*first, rest))
 }
 
-/// What streams are made of.
+/// Building blocks of the streams.
 const PARTS: [&[u8]; 20] = [
     b"data",
     b"event",

@@ -1,7 +1,7 @@
-//! From a bot pipeline's Query to an event envelope.
+//! Converts a bot pipeline's Query to an event envelope.
 //!
-//! What only a Query has goes to `ctx.adapter.extra`; its effective prompt is kept for whoever pulls it.
-//! Nothing here picks a runner, a configuration, a history window or a resource.
+//! Query-specific data goes to `ctx.adapter.extra`. The effective prompt is stored until a runner pulls it. The
+//! adapter selects no runner, configuration, history window or resource.
 
 mod input;
 
@@ -16,28 +16,28 @@ use crate::canonical::canonical_json;
 use crate::event::check_event;
 use input::{input, omitted, quote};
 
-/// The most bytes of the public variables, as JSON.
+/// Maximum bytes of the public variables, as JSON.
 pub const PARAMS_BYTES: usize = 64 * 1024;
-/// The most bytes of an effective prompt, as JSON.
+/// Maximum bytes of an effective prompt, as JSON.
 pub const PROMPT_BYTES: usize = 256 * 1024;
-/// The most elements of a message chain.
+/// Maximum elements of a message chain.
 pub const CHAIN_ELEMENTS: usize = 1000;
 
-/// A longer text of the platform's event is left out of the event's data.
+/// Maximum bytes of a text in the event's data. Longer texts of the platform's event are omitted.
 const DATA_TEXT_BYTES: usize = 512;
-/// What makes a variable's name private.
+/// Words that make a variable's name private.
 const PRIVATE: [&str; 5] = ["secret", "token", "key", "password", "credential"];
 
-/// What makes the event's id.
+/// Source of the event's id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueryIdentity {
-    /// The Query's own id, unique by itself.
+    /// A unique id of the Query.
     Own(String),
-    /// What makes a counter of the pipeline's process unique: a digest of it is the id.
+    /// A counter of the pipeline's process with its scope. The event id is a digest of this text.
     Scoped(String),
 }
 
-/// The id of a Query, the same for each time that it is posted.
+/// Returns the identity of a Query. It is the same for each repeated POST.
 pub fn identity(query: &PipelineQuery) -> QueryIdentity {
     match (&query.query_uuid, &query.query_id) {
         (Some(uuid), _) => QueryIdentity::Own(uuid.clone()),
@@ -55,7 +55,7 @@ pub fn identity(query: &PipelineQuery) -> QueryIdentity {
     }
 }
 
-/// Everything wrong with a Query, named where it stands in the Query.
+/// Returns all faults of a Query, with pointers into the Query.
 pub fn check_query(query: &PipelineQuery, event: &EventEnvelope) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut fault = |pointer: &str, message: &str| faults.push(Fault::new(pointer, message));
@@ -69,10 +69,7 @@ pub fn check_query(query: &PipelineQuery, event: &EventEnvelope) -> Vec<Fault> {
         fault("/message_chain", "has more than 1000 elements");
     }
     if query.message_chain.is_empty() && query.user_message.is_none() {
-        fault(
-            "/message_chain",
-            "is required where there is no user_message",
-        );
+        fault("/message_chain", "is required without a user_message");
     }
     for (member, fits) in [
         ("type", Value::is_string as fn(&Value) -> bool),
@@ -81,7 +78,7 @@ pub fn check_query(query: &PipelineQuery, event: &EventEnvelope) -> Vec<Fault> {
     ] {
         let value = query.message_event.get(member);
         if value.is_some_and(|value| !value.is_null() && !fits(value)) {
-            let message = "is not what a platform's event has there";
+            let message = "must have the type of this member in a platform's event";
             fault(&format!("/message_event/{member}"), message);
         }
     }
@@ -98,7 +95,7 @@ pub fn check_query(query: &PipelineQuery, event: &EventEnvelope) -> Vec<Fault> {
     faults
 }
 
-/// A fault of the envelope, where it stands in the Query.
+/// Maps a fault of the envelope to its pointer in the Query.
 fn named_in(query: &PipelineQuery, fault: Fault) -> Fault {
     let pointer = match fault.pointer.as_str() {
         "/event_id" if query.query_uuid.is_some() => "/query_uuid",
@@ -114,7 +111,7 @@ fn named_in(query: &PipelineQuery, fault: Fault) -> Fault {
     Fault::new(pointer, fault.message)
 }
 
-/// The envelope of a Query, with the id that its identity has made.
+/// Converts a Query to an envelope with the given event id.
 pub fn to_event(query: &PipelineQuery, event_id: String) -> EventEnvelope {
     let (conversation_id, _) = conversation_id(query);
     let message = message_id(query);
@@ -144,7 +141,7 @@ pub fn to_event(query: &PipelineQuery, event_id: String) -> EventEnvelope {
         }),
         input: Some(input(query)),
         delivery: DeliveryContext {
-            // The pipeline sends on what its run returns.
+            // The pipeline delivers the run's answer.
             automatic_reply: true,
             surface: "platform".to_owned(),
             reply_target: Some(object(json!({
@@ -170,7 +167,7 @@ pub fn to_event(query: &PipelineQuery, event_id: String) -> EventEnvelope {
     }
 }
 
-/// The conversation, and where the Query names it.
+/// Returns the conversation id and its pointer in the Query.
 fn conversation_id(query: &PipelineQuery) -> (String, &'static str) {
     let session = query.session.as_ref();
     let using = session.and_then(|session| session.using_conversation.as_ref());
@@ -191,7 +188,7 @@ fn conversation_id(query: &PipelineQuery) -> (String, &'static str) {
     )
 }
 
-/// The platform's id of the message: that of the chain's `Source`.
+/// Returns the platform's message id: the id of the chain's `Source`.
 fn message_id(query: &PipelineQuery) -> Option<String> {
     let is_source = |element: &&MessageElement| element.kind == "Source";
     query
@@ -228,7 +225,7 @@ fn actor(query: &PipelineQuery) -> Option<ActorContext> {
     })
 }
 
-/// Epoch seconds, whether the platform counts seconds, milliseconds or microseconds.
+/// Returns the event time in epoch seconds, from seconds, milliseconds or microseconds.
 fn event_time(query: &PipelineQuery) -> Option<i64> {
     let mut time = query.message_event.get("time")?.as_f64()?;
     while time.abs() > 1e10 {
@@ -241,7 +238,7 @@ fn event_time(query: &PipelineQuery) -> Option<i64> {
     Some(time as i64)
 }
 
-/// The small plain values of a platform's event; what is nested or long stays behind.
+/// Returns the short scalar values of a platform's event without nested and long ones.
 fn plain_values(event: &JsonObject) -> JsonObject {
     let small = |value: &Value| match value {
         Value::String(text) => text.len() <= DATA_TEXT_BYTES,
@@ -255,7 +252,7 @@ fn plain_values(event: &JsonObject) -> JsonObject {
         .collect()
 }
 
-/// What only a Query has. Never a prompt, history, tools or resources.
+/// Returns the Query-specific data, without prompt, history, tools and resources.
 fn extra(query: &PipelineQuery) -> JsonObject {
     let mut extra = JsonObject::new();
     let variables = query.variables.clone().unwrap_or_default();
@@ -272,7 +269,7 @@ fn extra(query: &PipelineQuery) -> JsonObject {
     extra
 }
 
-/// The members whose names are public, at every depth.
+/// Removes private members at every depth.
 fn public(variables: JsonObject) -> JsonObject {
     variables
         .into_iter()

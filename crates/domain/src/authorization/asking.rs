@@ -1,9 +1,9 @@
-//! What a run may ask of persons.
+//! Questions of a run to users.
 
 use super::{AuthorizationSnapshot, NotGranted};
 
 impl AuthorizationSnapshot {
-    /// Whether a question to a person is stored and can be answered.
+    /// Checks that a question is stored and can be answered.
     pub fn interaction_request(&self) -> Result<(), NotGranted> {
         self.granted("interactions:request")
     }

@@ -1,23 +1,23 @@
-//! Bounds of denied calls: a run ends after too many.
+//! Limit of denied calls: a run ends after too many.
 
-/// Denied calls of a run with an audit entry each. Later ones share an entry for each action and rule.
+/// Denied calls of a run with an audit entry each. Later calls share one entry per action and rule.
 const ENTRY_EACH: u64 = 1_000;
 
-/// The reason of a run that ends for its denied calls.
+/// Reason of a run that ends because of denied calls.
 pub const DENIED_CALLS: &str = "runner.denied_calls";
 
-/// The consequence of a denied call.
+/// Consequence of a denied call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterDenial {
-    /// An entry of its own.
+    /// Write an audit entry.
     Entry,
-    /// One more call of a shared entry.
+    /// Increment a shared audit entry.
     SharedEntry,
-    /// The same, and the run ends.
+    /// Increment a shared audit entry and end the run.
     End,
 }
 
-/// `count`: the run's denied calls, this one among them. `most`: those after which it ends.
+/// `count`: denied calls of the run including this one. `most`: the count that ends the run.
 pub fn after_denial(count: u64, most: u64) -> AfterDenial {
     match count {
         _ if count >= most => AfterDenial::End,

@@ -1,4 +1,4 @@
-//! What all runs of an agent are granted whose events are alike: decided once, and shared by them.
+//! Grants of an agent, computed once and shared by all its runs with the same event scope.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use super::{
 use crate::canonical::canonical_json;
 use crate::state::scope_identity;
 
-/// All of an event that rights hang on. What is not here decides nothing.
+/// Properties of an event that affect authorization. Other properties have no effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -28,13 +28,13 @@ use crate::state::scope_identity;
 )]
 pub struct EventScope {
     pub has_conversation: bool,
-    /// It names its actor by an id.
+    /// True if the event has an actor id.
     pub has_actor: bool,
-    /// It names its subject by an id.
+    /// True if the event has a subject id.
     pub has_subject: bool,
     pub has_prompt: bool,
     pub shows_interactions: bool,
-    /// It has files that are artifacts.
+    /// True if the event has files that are artifacts.
     pub has_artifacts: bool,
 }
 
@@ -53,7 +53,7 @@ impl EventScope {
         }
     }
 
-    /// Whether it names the party that a scope of state is of.
+    /// Returns true if the event identifies the owner of a state scope.
     pub(super) fn names(self, scope: StateScope) -> bool {
         match scope {
             StateScope::Conversation => self.has_conversation,
@@ -64,19 +64,19 @@ impl EventScope {
     }
 }
 
-/// All that a run may be granted something of.
+/// Resources that a run can be granted.
 #[derive(Clone, Copy, Debug)]
 pub struct Considered<'a> {
     pub catalog: &'a Catalog,
-    /// Skills that runs of the same agent have registered.
+    /// Skills that runs of the same agent registered.
     pub registered_skills: &'a [SkillResource],
-    /// The agents that the policy of the agent names.
+    /// Agents that the agent's policy lists.
     pub peers: &'a [AgentResource],
-    /// Of a child run: what it may have of its parent.
+    /// Grant of the parent, for a child run.
     pub parent: Option<&'a ParentGrant<'a>>,
 }
 
-/// The part of an authorization that no single run is in.
+/// The part of an authorization that does not depend on the single run.
 #[derive(Clone, Debug)]
 pub struct Granted {
     resources: Arc<AgentResources>,
@@ -87,7 +87,7 @@ pub struct Granted {
     texts: Texts,
 }
 
-/// The same as canonical JSON, member by member.
+/// The grants as canonical JSON, member by member.
 #[derive(Clone, Debug)]
 struct Texts {
     resources: String,
@@ -97,7 +97,7 @@ struct Texts {
 }
 
 impl Granted {
-    /// Trims everything that exists through the four layers, and for a child run by its parent.
+    /// Passes every catalog entry through the four layers, and the parent for a child run.
     pub fn to(
         considered: Considered<'_>,
         manifest: &AgentRunnerManifest,
@@ -175,7 +175,7 @@ impl Granted {
         }
     }
 
-    /// The authorization of one run, whose event is of this scope.
+    /// Returns the authorization of one run whose event has this scope.
     pub fn snapshot(&self, subject: &Subject<'_>) -> AuthorizationSnapshot {
         let owner = &subject.owner;
         let identity_of = |scope| Some((scope, scope_identity(scope, owner)?));
@@ -199,25 +199,25 @@ impl Granted {
         }
     }
 
-    /// The texts that snapshots and contexts of all its runs share.
+    /// Returns the texts that snapshots and contexts of all runs share.
     pub fn shared_texts(&self) -> [String; 3] {
         let texts = &self.texts;
         let mut granted = String::from("{");
         member(&mut granted, "operations", &texts.operations);
         member(&mut granted, "resources", &texts.resources);
-        // As they stand in a snapshot: one behind the other.
+        // Adjacent, as in a snapshot.
         let granted = granted.split_off(1);
         let resources = canonical(&*self.resources);
         [granted, texts.decisions.clone(), resources]
     }
 
-    /// The canonical JSON of a snapshot that was made of this.
+    /// Returns the canonical JSON of a snapshot built from these grants.
     pub fn text_of(&self, snapshot: &AuthorizationSnapshot) -> String {
         let texts = &self.texts;
         let shared = texts.resources.len() + texts.operations.len() + texts.decisions.len();
         let mut text = String::with_capacity(shared + 2048);
         text.push('{');
-        // In the order of their names.
+        // In the order of the names.
         member(&mut text, "agent_id", &canonical(&snapshot.agent_id));
         member(
             &mut text,
@@ -252,7 +252,7 @@ impl Granted {
     }
 }
 
-/// JSON in the order of the members; canonical JSON of what has none, or has them in their order.
+/// JSON in field order. This is canonical for values whose fields are in name order.
 fn canonical<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("our own types have string keys only")
 }

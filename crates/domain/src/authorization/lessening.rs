@@ -1,4 +1,4 @@
-//! A layer only takes away: whatever is left out of any of the four, no more is granted than before.
+//! Property: layers only remove grants. Removing any entry of any layer never adds a grant.
 
 use proptest::prelude::*;
 use protocol::child_run::ChildGrants;
@@ -9,7 +9,7 @@ use super::tests::{catalog, registered_skills};
 use super::*;
 use crate::canonical::canonical_json;
 
-/// All that the layers can say, each in a list of a part: what is not said is left out.
+/// Entries of all layers, as one list per part. Each entry can be removed.
 const SAYINGS: &[(&str, &str, &[&str])] = &[
     ("permissions", "models", &["invoke", "stream"]),
     ("permissions", "tools", &["detail", "call"]),
@@ -67,7 +67,7 @@ fn sayings() -> usize {
     SAYINGS.iter().map(|(_, _, said)| said.len()).sum()
 }
 
-/// The layers that say just this.
+/// Layers with the selected entries.
 struct Layers<'a>(&'a [bool]);
 
 impl Layers<'_> {
@@ -129,12 +129,12 @@ impl Layers<'_> {
         self.with_text().0
     }
 
-    /// With the text that is kept of it.
+    /// Returns the snapshot and its stored text.
     fn with_text(&self) -> (AuthorizationSnapshot, String) {
         self.of_parent(None)
     }
 
-    /// Those of a child run of this parent.
+    /// Returns the snapshot and text of a child run of this parent.
     fn of_parent(&self, parent: Option<&ParentGrant<'_>>) -> (AuthorizationSnapshot, String) {
         let own = self.agent();
         let peers = peers_of(&own);
@@ -194,7 +194,7 @@ fn peers_of(own: &AgentSpec) -> Vec<AgentResource> {
     peers((nil, own), ids.into_iter().zip(&others))
 }
 
-/// All that a snapshot opens, as lines.
+/// Returns all grants of a snapshot as lines.
 fn opened(snapshot: &AuthorizationSnapshot) -> BTreeSet<String> {
     let mut all = (*snapshot.operations).clone();
     let mut name = |kind: &str, value: Value| all.insert(format!("{kind} {value}"));
@@ -270,7 +270,7 @@ fn who_says_everything_opens_everything() {
     );
 }
 
-/// A list of a request, absent in one of four cases.
+/// A list of the request's grants, absent in one of four cases.
 fn narrowing(ids: &'static [&'static str]) -> impl Strategy<Value = Option<Vec<String>>> {
     let picked = proptest::sample::subsequence(ids, 0..=ids.len());
     let picked = picked.prop_map(|ids| ids.into_iter().map(str::to_owned).collect());
@@ -297,7 +297,7 @@ fn grants() -> impl Strategy<Value = Option<ChildGrants>> {
     proptest::option::of(grants)
 }
 
-/// The same layers, of an event as a child run has it.
+/// The same layers for the event of a child run.
 fn in_child(said: &[bool]) -> Vec<bool> {
     let names = SAYINGS
         .iter()

@@ -1,4 +1,4 @@
-//! What a run asks for by its name.
+//! Access to granted resources by name.
 
 use protocol::resources::{
     AgentOperation, AgentResource, KnowledgeBaseResource, KnowledgeOperation, ModelOperation,
@@ -8,7 +8,7 @@ use protocol::resources::{
 use super::{AuthorizationSnapshot, NotGranted};
 
 impl AuthorizationSnapshot {
-    /// A granted model, for one operation. The reason does not tell whether the model exists.
+    /// Returns a granted model for one operation. The error does not reveal whether the model exists.
     pub fn model(&self, id: &str, operation: ModelOperation) -> Result<&ModelResource, NotGranted> {
         let found = self.resources.models.iter().find(|one| one.model_id == id);
         let granted = found.filter(|one| one.operations.contains(&operation));
@@ -22,7 +22,7 @@ impl AuthorizationSnapshot {
         })
     }
 
-    /// A granted tool, for one operation.
+    /// Returns a granted tool for one operation.
     pub fn tool(&self, name: &str, operation: ToolOperation) -> Result<&ToolResource, NotGranted> {
         let found = self
             .resources
@@ -38,7 +38,7 @@ impl AuthorizationSnapshot {
         })
     }
 
-    /// A granted knowledge base, for one operation.
+    /// Returns a granted knowledge base for one operation.
     pub fn knowledge_base(
         &self,
         id: &str,
@@ -55,7 +55,7 @@ impl AuthorizationSnapshot {
         })
     }
 
-    /// The knowledge bases that may be listed.
+    /// Returns the knowledge bases that the run may list.
     pub fn listed_knowledge_bases(&self) -> Result<Vec<KnowledgeBaseResource>, NotGranted> {
         self.granted("knowledge_bases:list")?;
         let is_listed =
@@ -64,7 +64,7 @@ impl AuthorizationSnapshot {
         Ok(listed.cloned().collect())
     }
 
-    /// A granted agent, by its id or its name. The reason does not tell whether the agent exists.
+    /// Returns a granted agent by id or name. The error does not reveal whether the agent exists.
     pub fn agent(&self, id: &str) -> Result<&AgentResource, NotGranted> {
         let agents = &self.resources.agents;
         let of_id = agents.iter().find(|one| one.agent_id == id);
@@ -79,7 +79,7 @@ impl AuthorizationSnapshot {
         })
     }
 
-    /// A granted skill.
+    /// Returns a granted skill.
     pub fn skill(&self, name: &str) -> Result<&SkillResource, NotGranted> {
         let found = self
             .resources

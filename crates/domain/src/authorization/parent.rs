@@ -1,4 +1,4 @@
-//! The layer `parent`: a child run is granted nothing that its parent was not granted.
+//! Layer `parent`: the grants of a child run are a subset of its parent's grants.
 
 use protocol::child_run::{ChildGrants, MOST_DEPTH};
 use protocol::id::{AgentId, EndpointId, RunId};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::AuthorizationSnapshot;
 
-/// A run above a child run: its budgets hold for the child, too.
+/// An ancestor of a child run. Its budgets also apply to the child run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ancestor {
     pub agent_id: AgentId,
@@ -14,7 +14,7 @@ pub struct Ancestor {
     pub run_id: RunId,
 }
 
-/// The snapshot of the parent, and what its request narrows it to.
+/// The parent's snapshot, and the `grants` of its request.
 #[derive(Clone, Copy, Debug)]
 pub struct ParentGrant<'a> {
     pub snapshot: &'a AuthorizationSnapshot,
@@ -25,7 +25,7 @@ const NOT_GRANTED: &str = "the parent run was not granted it";
 const TOO_DEEP: &str = "a child run at depth 3 starts no child runs";
 
 impl ParentGrant<'_> {
-    /// The runs above the child run, its parent first.
+    /// Returns the ancestors of the child run, parent first.
     pub(super) fn lineage(&self) -> Vec<Ancestor> {
         let parent = self.snapshot;
         let own = Ancestor {
@@ -38,7 +38,8 @@ impl ParentGrant<'_> {
             .collect()
     }
 
-    /// Why the child run may not do this; `None`: its parent may, and has narrowed it no further.
+    /// Returns the rule that denies the operation. `None`: the parent has the grant, and its request does not
+    /// exclude it.
     pub(super) fn refusal(
         &self,
         kind: &'static str,
@@ -57,7 +58,7 @@ impl ParentGrant<'_> {
         (!is_named).then_some(rule)
     }
 
-    /// Levels below the run that an event started: 1 for its child run.
+    /// Levels below the run that an event started; 1 for its child run.
     fn depth(&self) -> usize {
         self.snapshot.ancestors.len() + 1
     }
@@ -92,7 +93,7 @@ impl ParentGrant<'_> {
         }
     }
 
-    /// The list of the request for this kind, and the rule that trims what it does not name.
+    /// Returns the request's list for this kind, and the rule that denies unlisted entries.
     fn narrowed(&self, kind: &'static str) -> Option<(&[String], &'static str)> {
         let grants = self.grants?;
         let (listed, rule) = match kind {

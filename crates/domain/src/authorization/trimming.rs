@@ -1,4 +1,4 @@
-//! The four layers, asked in order about each operation of each thing that exists.
+//! Evaluates the four layers in order for each operation of each resource.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -18,10 +18,10 @@ mod artifacts;
 mod interactions;
 mod skills;
 
-/// What is decided about every run that is granted little.
+/// Initial capacity: the number of decisions of a run with few grants.
 const DECISIONS: usize = 32;
 
-/// What has been decided so far.
+/// Decisions so far.
 pub(super) struct Trimming<'a> {
     manifest: &'a AgentRunnerManifest,
     agent: &'a AgentSpec,
@@ -31,7 +31,7 @@ pub(super) struct Trimming<'a> {
     pub(super) operations: BTreeSet<String>,
 }
 
-/// A layer's verdict: passes, or trims by this rule.
+/// Verdict of a layer: the layer, whether it passes, and the denying rule.
 type Check = (Layer, bool, &'static str);
 
 impl<'a> Trimming<'a> {
@@ -50,7 +50,7 @@ impl<'a> Trimming<'a> {
         }
     }
 
-    /// Asks the layers in order and keeps the decision.
+    /// Evaluates the layers in order and records the decision.
     fn decide(
         &mut self,
         kind: &'static str,
@@ -241,7 +241,7 @@ impl<'a> Trimming<'a> {
         granted
     }
 
-    /// Which of the two are granted: page, search.
+    /// Decides `page` and `search`, in this order.
     pub(super) fn history(&mut self, has_conversation: bool) -> (bool, bool) {
         let mut granted = (false, false);
         for &operation in HistoryOperation::ALL {
@@ -271,7 +271,7 @@ impl<'a> Trimming<'a> {
         granted
     }
 
-    /// Which of the two are granted: get, page.
+    /// Decides `get` and `page`, in this order.
     pub(super) fn events(&mut self, has_conversation: bool) -> (bool, bool) {
         let mut granted = (false, false);
         for &operation in EventOperation::ALL {
@@ -303,7 +303,7 @@ impl<'a> Trimming<'a> {
         granted
     }
 
-    /// The runs of the same runner in the same conversation; its own run is open to each run.
+    /// Decides the list of runs of the same runner and conversation. Each run can always read itself.
     pub(super) fn runs(&mut self, has_conversation: bool) -> bool {
         let checks = [(
             Layer::EventScope,
@@ -329,7 +329,7 @@ impl<'a> Trimming<'a> {
         self.decide("steering", "conversation", "pull", &checks)
     }
 
-    /// The effective prompt of an event that brings one. It is the event's own, like its input.
+    /// Decides the effective prompt. It belongs to the event, like its input.
     pub(super) fn prompt(&mut self) -> bool {
         self.decide("prompt", "effective", "get", &[])
     }

@@ -1,4 +1,4 @@
-//! A whole completion out of chunks: some providers stream where a document was asked.
+//! Assembles a completion from chunks: some providers stream although the request asked for a document.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 
 use super::finish_reason;
 
-/// Texts that add up. Lists add up, too; of other members of a delta the last value stays.
+/// Members of a delta whose texts are concatenated. Lists are concatenated, too; other members keep the last
+/// value.
 const TEXTS: [&str; 4] = ["content", "reasoning_content", "reasoning", "refusal"];
 
-/// Puts one completion together. Each call in its chunks has an index of its own, as
-/// [`CallTracker::settle`](super::CallTracker::settle) gives it.
+/// Assembles one completion. [`CallTracker::settle`](super::CallTracker::settle) must have given each call an
+/// index of its own.
 #[derive(Debug, Default)]
 pub struct Assembler {
     members: JsonObject,
@@ -41,7 +42,7 @@ impl Assembler {
         self.members.extend(chunk);
     }
 
-    /// The completion.
+    /// Returns the completion.
     pub fn finish(mut self) -> JsonObject {
         let choices = self.choices.into_iter().map(|(index, mut choice)| {
             let message = &mut choice.message;

@@ -1,4 +1,4 @@
-//! The tool calls of one completion, told apart. Providers number them, give them ids, or do neither rightly.
+//! Separates the tool calls of one completion. Providers number them, give them ids, or do both incorrectly.
 
 use std::collections::HashSet;
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::{arguments_of, carried, is_id, text_of};
 
-/// Calls that deltas may still go on with: more than any model makes at once.
+/// Maximum calls that deltas may continue: more than any model makes in parallel.
 const MOST_OPEN: usize = 128;
 
-/// Gives each call of a message an id that no other call of it has.
+/// Gives each call of a message a unique id.
 pub fn tell_calls_apart(message: &mut Value) {
     let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
     let mut ids = HashSet::new();
@@ -26,7 +26,7 @@ pub fn tell_calls_apart(message: &mut Value) {
     }
 }
 
-/// The provider's id, unless another call has it.
+/// Returns the provider's id, unless another call has it.
 fn unused_id(ids: &mut HashSet<String>, said: Option<&str>, mut number: usize) -> String {
     let mut id = said.unwrap_or_default().to_owned();
     while id.is_empty() || ids.contains(&id) {
@@ -37,25 +37,25 @@ fn unused_id(ids: &mut HashSet<String>, said: Option<&str>, mut number: usize) -
     id
 }
 
-/// Tells the calls of one choice apart as their deltas come. An object that is whole ends a call.
+/// Assigns deltas to the calls of one choice. A complete arguments object ends a call.
 #[derive(Debug, Default)]
 pub struct CallTracker {
     calls: Vec<OpenCall>,
-    /// Of all calls, as runners see them.
+    /// Ids of all calls, as runners see them.
     ids: HashSet<String>,
     indexes: HashSet<u64>,
 }
 
-/// The part of one call in one delta.
+/// Part of one call in one delta.
 pub(super) struct CallPiece {
     id: String,
     index: u64,
-    /// It is the first of its call.
+    /// True for the first piece of its call.
     begins: bool,
-    /// Only with the first piece that has one.
+    /// Only in the first piece with a name.
     name: String,
     arguments: String,
-    /// Members of the call that go back to its model, with the first piece of a delta.
+    /// Members of the call to return to its model, in the first piece of a delta.
     carried: Option<JsonObject>,
 }
 
@@ -74,7 +74,7 @@ impl CallPiece {
 }
 
 impl CallTracker {
-    /// Rewrites `delta.tool_calls` so that each call has an index and an id of its own. Other members stay.
+    /// Rewrites `delta.tool_calls` so that each call has a unique index and id. Other members stay.
     pub fn settle(&mut self, delta: &mut Value) {
         let Some(Value::Array(calls)) = delta.get_mut("tool_calls") else {
             return;
@@ -91,7 +91,7 @@ impl CallTracker {
             if is_cut || call["function"]["arguments"].is_object() {
                 call["function"]["arguments"] = json!(first.arguments);
             }
-            // A name goes with the first delta of a call alone; another call behind a whole object may lack it.
+            // Only the first delta of a call has the name. A second call after a complete object may have none.
             if first.begins && !first.name.is_empty() {
                 call["function"]["name"] = json!(first.name);
             }
@@ -103,12 +103,12 @@ impl CallTracker {
         }
     }
 
-    /// Whether any call has begun.
+    /// Returns true if any call has started.
     pub fn has_calls(&self) -> bool {
         !self.calls.is_empty()
     }
 
-    /// `n`: the place of the call in its chunk. What is no object is no call.
+    /// Reads one call of a delta. `n`: its index in the chunk. Values that are not objects are ignored.
     pub(super) fn read(&mut self, n: u64, call: &Value) -> Vec<CallPiece> {
         if !call.is_object() {
             return Vec::new();
@@ -159,7 +159,7 @@ impl CallTracker {
             id: call.id.clone(),
             index: call.shown_index,
             begins,
-            // Said again in each chunk by some.
+            // Some providers repeat the name in each chunk.
             name: if is_new || begins {
                 call.name.clone()
             } else {
@@ -191,21 +191,21 @@ impl CallTracker {
     }
 }
 
-/// A call that deltas may go on with.
+/// A call that deltas may continue.
 #[derive(Debug)]
 struct OpenCall {
-    /// As runners see it.
+    /// Id that runners see.
     id: String,
-    /// As the provider calls it; `None`: it does not.
+    /// Id of the provider, if any.
     provider_id: Option<String>,
     index: u64,
-    /// As runners see it.
+    /// Index that runners see.
     shown_index: u64,
     name: String,
     arguments: ObjectScan,
 }
 
-/// One call as one chunk states it.
+/// One call in one chunk.
 struct CallDelta {
     index: u64,
     is_numbered: bool,
@@ -215,7 +215,7 @@ struct CallDelta {
 }
 
 impl CallDelta {
-    /// `n`: its place in the chunk, which stands for an index that is not there.
+    /// `n`: position in the chunk, the default index.
     fn of(call: &Value, n: u64) -> Self {
         let index = call.get("index").and_then(Value::as_u64);
         let function = call.get("function").unwrap_or(&Value::Null);
@@ -228,8 +228,8 @@ impl CallDelta {
         }
     }
 
-    /// The call that this goes on with, among those that are open. Not every provider numbers its calls, gives each an id
-    /// of its own, or says the same id with each delta: without a name it is more of the newest at its index.
+    /// Finds the open call that this delta continues. Providers may omit indexes, repeat ids, or change the id
+    /// with each delta. A delta without a name continues the newest call at its index.
     fn place_in(&self, open: &[OpenCall]) -> Option<usize> {
         let is_another = |call: &OpenCall| {
             !self.name.is_empty() && !call.name.is_empty() && self.name != call.name
@@ -249,7 +249,7 @@ impl CallDelta {
     }
 }
 
-/// Finds the end of a JSON object whose text comes in pieces.
+/// Finds the end of a JSON object whose text arrives in pieces.
 #[derive(Debug, Default)]
 struct ObjectScan {
     place: ScanPlace,
@@ -263,14 +263,14 @@ enum ScanPlace {
     #[default]
     Before,
     Inside,
-    /// Behind the end of the object.
+    /// After the end of the object.
     Behind,
-    /// It is no object.
+    /// Not an object.
     Other,
 }
 
 impl ObjectScan {
-    /// Reads a piece up to where another object begins behind the end of this one: that place.
+    /// Reads a piece. Returns the offset at which a second object starts.
     fn feed(&mut self, text: &str) -> Option<usize> {
         for (at, byte) in text.bytes().enumerate() {
             match (self.place, byte) {

@@ -1,18 +1,18 @@
-//! Members that a provider gives with a message and wants back with the next request: thoughts, and members that this
-//! protocol does not know, such as signatures, of a message, of its calls and of their functions. They stand in
-//! `provider_specific_fields`, with the model that gave them as `model`; those of a function under `function`. They go
-//! back to that model alone; thoughts go back with messages that call tools alone.
+//! Provider members that must return with the next request: reasoning, and unknown members such as signatures.
+//! Unknown members occur on messages, calls and functions. They are stored in `provider_specific_fields` with
+//! their `model`; those of a function are under `function`. They return only to the same model. Reasoning
+//! returns only with messages that call tools.
 
 use protocol::JsonObject;
 use protocol::message::{Message, ToolCall};
 use serde_json::{Value, json};
 
-/// Members of a call that the protocol has itself, but for `function`, whose own members may be unknown.
+/// Known members of a call, except `function`, which may have unknown members.
 const OF_CALL: [&str; 3] = ["index", "id", "type"];
-/// Members of a function that the protocol has itself.
+/// Known members of a function.
 const OF_FUNCTION: [&str; 2] = ["name", "arguments"];
 const FUNCTION: &str = "function";
-/// Members of a message that the protocol has itself, or that no request takes.
+/// Known members of a message, and members that no request accepts.
 const OF_MESSAGE: [&str; 11] = [
     "role",
     "content",
@@ -26,18 +26,18 @@ const OF_MESSAGE: [&str; 11] = [
     "audio",
     MODEL,
 ];
-/// Members of a message with thoughts in words.
+/// Members of a message with reasoning text.
 const TEXTS: [&str; 2] = ["reasoning_content", "reasoning"];
-/// Its member with thoughts in parts, some of them signed or encrypted.
+/// Member of a message with reasoning parts, some signed or encrypted.
 const DETAILS: &str = "reasoning_details";
-/// The model that gave what is carried.
+/// Member with the model that produced the fields.
 const MODEL: &str = "model";
-/// Thoughts of one message. Longer ones are not carried.
+/// Maximum bytes of reasoning of one message. Longer reasoning is dropped.
 const THOUGHT_BYTES: usize = 256 * 1024;
-/// Unknown members of one call, or of one message. Larger ones are not carried.
+/// Maximum bytes of unknown members of one call or message. Larger ones are dropped.
 const MEMBER_BYTES: usize = 64 * 1024;
 
-/// The members of a provider's call that are carried.
+/// Returns the members of a provider's call to keep.
 pub(super) fn of_call(call: &Value) -> Option<JsonObject> {
     let members = call.as_object()?.iter();
     let carried = members.filter_map(|(name, value)| {
@@ -48,7 +48,7 @@ pub(super) fn of_call(call: &Value) -> Option<JsonObject> {
     (!carried.is_empty() && bytes_of(&carried) <= MEMBER_BYTES).then_some(carried)
 }
 
-/// The part of this member of a call that is carried.
+/// Returns the part of a call member to keep.
 fn carried_member(name: &str, value: &Value) -> Option<Value> {
     if name == FUNCTION {
         let unknown: JsonObject = unknown_of(value, &OF_FUNCTION).collect();
@@ -58,7 +58,7 @@ fn carried_member(name: &str, value: &Value) -> Option<Value> {
     is_carried.then(|| value.clone())
 }
 
-/// The members beside these that say something.
+/// Returns the non-empty members that are not in `known`.
 fn unknown_of<'a>(
     object: &'a Value,
     known: &'a [&str],
@@ -83,7 +83,7 @@ fn bytes_of(members: &JsonObject) -> usize {
     members.values().map(|value| value.to_string().len()).sum()
 }
 
-/// Adds what later deltas of one call carry: members of its function beside those before, of others the last value.
+/// Merges members of later deltas of a call. Members of `function` are added; other members keep the last value.
 pub fn merge_carried(known: &mut Option<JsonObject>, more: JsonObject) {
     let known = known.get_or_insert_default();
     for (name, value) in more {
@@ -98,7 +98,7 @@ pub fn merge_carried(known: &mut Option<JsonObject>, more: JsonObject) {
     }
 }
 
-/// Puts carried members back into a call. Those that the protocol has itself stay as they are.
+/// Restores kept members of a call. Known members stay unchanged.
 pub(super) fn put_back(call: &mut Value, members: &JsonObject) {
     for (name, value) in members {
         let Some(value) = carried_member(name, value) else {
@@ -115,19 +115,19 @@ pub(super) fn put_back(call: &mut Value, members: &JsonObject) {
     }
 }
 
-/// The thoughts and unknown members of one message, put together from its deltas.
+/// Reasoning and unknown members of one message, assembled from its deltas.
 #[derive(Debug, Default)]
 pub(super) struct Thoughts {
     texts: [String; 2],
     details: Vec<Value>,
     bytes: usize,
-    /// Members that the protocol does not know.
+    /// Unknown members.
     unknown: JsonObject,
     unknown_bytes: usize,
 }
 
 impl Thoughts {
-    /// Adds those of a message, or of a delta of one.
+    /// Adds the members of a message or delta.
     pub(super) fn add(&mut self, said: &Value) {
         for (text, name) in self.texts.iter_mut().zip(TEXTS) {
             let more = said.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -155,7 +155,7 @@ impl Thoughts {
         }
     }
 
-    /// Lists add up; of others the last value stays.
+    /// Concatenates lists; other members keep the last value.
     fn add_unknown(&mut self, name: String, value: Value) {
         match (self.unknown.get_mut(&name), value) {
             (Some(Value::Array(known)), Value::Array(more)) => known.extend(more),
@@ -165,7 +165,7 @@ impl Thoughts {
         }
     }
 
-    /// The same as members of a message, `with_thoughts` where it calls tools.
+    /// Returns the members of the message. `with_thoughts`: include the reasoning, for messages with calls.
     pub(super) fn members(self, with_thoughts: bool) -> JsonObject {
         let mut members = JsonObject::new();
         if self.unknown_bytes <= MEMBER_BYTES {
@@ -186,7 +186,7 @@ impl Thoughts {
     }
 }
 
-/// Notes in what is carried which model gave it.
+/// Records the model in the kept fields.
 pub fn mark_model(fields: Option<&mut JsonObject>, calls: Option<&mut Vec<ToolCall>>, model: &str) {
     let is_carried = |fields: &&mut JsonObject| carried_of(fields).next().is_some();
     let of_calls = calls.into_iter().flatten();
@@ -196,7 +196,7 @@ pub fn mark_model(fields: Option<&mut JsonObject>, calls: Option<&mut Vec<ToolCa
     }
 }
 
-/// The members that go back to this model with a message; its thoughts only with calls.
+/// Returns the members to send back to `model` with a message; reasoning only with calls.
 pub(super) fn members_for<'a>(
     message: &'a Message,
     model: &str,
@@ -208,13 +208,13 @@ pub(super) fn members_for<'a>(
     members.filter(move |(name, _)| calls > 0 || !is_thought(name))
 }
 
-/// The members that go back to this model with a call.
+/// Returns the members to send back to `model` with a call.
 pub(super) fn of_call_for<'a>(call: &'a ToolCall, model: &str) -> Option<&'a JsonObject> {
     let fields = call.provider_specific_fields.as_ref();
     fields.filter(|fields| is_of(fields, model))
 }
 
-/// All texts that go back to a model with this message, whichever model gave them: for counts of tokens.
+/// Returns all texts that return with this message, for any model. Used for token counts.
 pub fn carried_texts(message: &Message) -> impl Iterator<Item = String> {
     let fields = message.provider_specific_fields.iter();
     let calls = message.tool_calls.iter().flatten();
@@ -224,7 +224,7 @@ pub fn carried_texts(message: &Message) -> impl Iterator<Item = String> {
     members.map(|(_, value)| value.to_string()).chain(calls)
 }
 
-/// Whether a message may carry a member of this name.
+/// Returns true if a message may return a member of this name.
 pub(super) fn may_carry(name: &str) -> bool {
     !OF_MESSAGE.contains(&name)
 }
@@ -258,7 +258,7 @@ mod tests {
         ]
     }
 
-    /// The message that a runner puts together from a stream.
+    /// The message that a runner assembles from a stream.
     fn streamed(remove_think: bool) -> Message {
         let mut reader = ChunkReader::new(remove_think).of_model("m");
         let mut message = Message::text("assistant", "");

@@ -1,10 +1,10 @@
-//! Tokens that providers have counted, under the names and in the places that they use.
+//! Token usage in the formats of different providers.
 
 use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
-/// A whole count. Some write it as `1200.0`, or as text.
+/// Reads a whole count. Some providers send `1200.0`, or a text.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "it is whole and within what a double counts exactly"
@@ -21,7 +21,7 @@ pub fn count(value: &Value) -> Option<i64> {
     whole.filter(|count| *count >= 0)
 }
 
-/// The tokens that a provider counted. `None`: it did not, or miscounted.
+/// Reads token usage. `None`: absent or invalid.
 pub fn usage(usage: &Value) -> Option<LlmTokenUsage> {
     let told = usage.as_object()?;
     let of = |names: [&str; 2]| {
@@ -48,7 +48,7 @@ pub fn usage(usage: &Value) -> Option<LlmTokenUsage> {
     counts.iter().any(Option::is_some).then_some(read)
 }
 
-/// The tokens that a completion or a chunk of one tells, wherever they stand in it.
+/// Reads the token usage of a completion or chunk from all its known positions.
 pub fn usage_of(answer: &JsonObject) -> Option<LlmTokenUsage> {
     let in_choice =
         |answer: &JsonObject| answer.get("choices")?.get(0)?.get("usage").and_then(usage);
@@ -60,7 +60,7 @@ pub fn usage_of(answer: &JsonObject) -> Option<LlmTokenUsage> {
     known
 }
 
-/// Adds what is told later: a smaller number tells nothing.
+/// Merges later usage. Smaller numbers are ignored.
 pub fn add_usage(known: &mut Option<LlmTokenUsage>, told: LlmTokenUsage) {
     let Some(known) = known else {
         *known = Some(told);
@@ -79,7 +79,7 @@ pub fn add_usage(known: &mut Option<LlmTokenUsage>, told: LlmTokenUsage) {
     }
 }
 
-/// Details are counts, too, or objects of them.
+/// Details are counts or objects of counts.
 fn add_further(known: &mut JsonObject, name: String, told: Value) {
     match (known.get_mut(&name), told) {
         (Some(Value::Object(known)), Value::Object(told)) => {

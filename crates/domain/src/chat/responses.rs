@@ -1,6 +1,5 @@
-//! OpenAI's Responses API over chat completions: a request becomes the body of a completion, and the chunks of the
-//! completion become the events of a response. A provider that takes Responses itself gets the request as it came,
-//! member by member.
+//! OpenAI's Responses API over chat completions. A request becomes a completion request, and completion chunks
+//! become response events. Providers with a Responses API receive the request member by member.
 
 mod answer;
 mod ask;
@@ -20,7 +19,7 @@ pub use ask::{Asked, Target, asks_for_stream, read_request};
 pub use head::Head;
 pub use passed::{End, Passing, passed_body, rewrite_response, said_bytes};
 
-/// The tokens of a response by the names of the Responses API. `None`: the provider has not counted them.
+/// Converts token usage to the names of the Responses API. Null: the provider did not count tokens.
 fn usage(told: Option<&protocol::message::LlmTokenUsage>) -> Value {
     let Some(told) = told else {
         return Value::Null;
@@ -50,7 +49,7 @@ fn usage(told: Option<&protocol::message::LlmTokenUsage>) -> Value {
     })
 }
 
-/// A name as JSON pointers have it.
+/// Escapes a name for JSON pointers.
 fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }

@@ -1,4 +1,4 @@
-//! The chunks of a completion that streams, one after the other.
+//! Reads the chunks of a streaming completion in order.
 
 use protocol::JsonObject;
 use protocol::message::{LlmTokenUsage, MessageChunk, MessageContent, ToolCall};
@@ -8,15 +8,15 @@ use super::calls::{CallPiece, CallTracker};
 use super::carried::{self, Thoughts};
 use super::{ThinkFilter, add_usage, finish_reason, reason_fields, reasoning, text_said, usage_of};
 
-/// Reads the chunks of one completion and gives the protocol's. Content is an increment; the id of a tool
-/// call stands in each of its deltas and is no other call's, its name in the first.
+/// Converts the chunks of one completion to protocol chunks. Content is an increment. Each delta of a tool call
+/// has its unique id; the first has its name.
 #[derive(Debug)]
 pub struct ChunkReader {
     filter: Option<ThinkFilter>,
-    /// Thinking comes beside the text, and has not been closed yet.
+    /// True while separate reasoning is open and not closed yet.
     is_thinking: bool,
     thoughts: Thoughts,
-    /// The granted model that is asked: what it wants back is marked with it.
+    /// The granted model, recorded in the fields that must return to it.
     model: String,
     calls: CallTracker,
     response_id: Option<String>,
@@ -38,14 +38,15 @@ impl ChunkReader {
         }
     }
 
-    /// The same for the answer of this granted model.
+    /// Sets the granted model of the answer.
     #[must_use]
     pub fn of_model(mut self, model: &str) -> Self {
         model.clone_into(&mut self.model);
         self
     }
 
-    /// The text and calls of one chunk; `None` without either. With `all_content`, the text so far was thoughts.
+    /// Returns the text and calls of one chunk. `None`: it has neither. With `all_content`, all earlier text was
+    /// reasoning.
     pub fn read(&mut self, chunk: &JsonObject) -> Option<MessageChunk> {
         if let Some(told) = usage_of(chunk) {
             add_usage(&mut self.usage, told);
@@ -71,12 +72,12 @@ impl ChunkReader {
         })
     }
 
-    /// Whether the provider has said why it ended.
+    /// Returns true after the provider sent a finish reason.
     pub fn has_finished(&self) -> bool {
         self.finish_reason.is_some()
     }
 
-    /// The last chunk, and the tokens when they are known.
+    /// Returns the last chunk, and the token usage if known.
     pub fn finish(mut self) -> (MessageChunk, Option<LlmTokenUsage>) {
         let mut rest = self
             .filter
@@ -108,7 +109,7 @@ impl ChunkReader {
         }
     }
 
-    /// The text that is new, and whether it is the whole text so far.
+    /// Returns the new text, and whether it is the complete text so far.
     fn text(&mut self, delta: &Value) -> (String, bool) {
         let content = text_said(delta);
         if let Some(filter) = &mut self.filter {
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(usage.unwrap().total_tokens, Some(5));
     }
 
-    /// Id, name and arguments of each call, put together by the ids.
+    /// Id, name and arguments of each call, assembled by id.
     fn calls(deltas: &[Value]) -> Vec<(String, String, String)> {
         let mut reader = ChunkReader::new(false);
         let mut calls: Vec<(String, String, String)> = Vec::new();
@@ -234,9 +235,9 @@ mod tests {
         object["function"]["arguments"] = json!({"q": 1});
         let one = r#"{"q":1}"#;
         for (deltas, expected) in [
-            // The object itself.
+            // An object instead of a text.
             (vec![json!([object])], vec![("write", one)]),
-            // One id for both.
+            // One id for two calls.
             (
                 vec![
                     json!([d(Some(0), "c", "write", "")]),
@@ -244,7 +245,7 @@ mod tests {
                 ],
                 vec![("write", ""), ("look", one)],
             ),
-            // One index for both, and no id.
+            // One index for two calls without ids.
             (
                 vec![
                     json!([d(Some(0), "", "write", one)]),
@@ -259,7 +260,7 @@ mod tests {
                 ],
                 vec![("look", one), ("look", one)],
             ),
-            // One index and one id for all, whole objects, in deltas or in one.
+            // One index and one id for several complete objects, in separate deltas or one.
             (
                 vec![
                     json!([d(Some(0), "call_0", "look", one)]),
@@ -286,7 +287,7 @@ mod tests {
                     ("look", "{\"q\":[{}]}"),
                 ],
             ),
-            // One index for both, and ids.
+            // One index for two calls with ids.
             (
                 vec![
                     json!([d(Some(0), "a", "look", "{")]),
@@ -296,7 +297,7 @@ mod tests {
                 ],
                 vec![("look", "{}"), ("look", "{}")],
             ),
-            // No index: by ids, or by their places.
+            // No index: matched by id or by position.
             (
                 vec![
                     json!([d(None, "a", "look", "{"), d(None, "b", "write", "{")]),
@@ -331,7 +332,7 @@ mod tests {
                 ],
                 vec![("look", one)],
             ),
-            // What looks like two objects in the arguments of one.
+            // Text that looks like two objects in the arguments of one call.
             (
                 vec![
                     json!([d(Some(0), "a", "look", "{\"q\":\"x{a}")]),
@@ -339,7 +340,7 @@ mod tests {
                 ],
                 vec![("look", r#"{"q":"x{a}{b}"}"#)],
             ),
-            // The name again in each chunk.
+            // The name repeated in each chunk.
             (
                 vec![
                     json!([d(Some(0), "a", "look", "{")]),

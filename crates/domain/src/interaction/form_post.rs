@@ -1,21 +1,20 @@
-//! The fields of an HTML form as an answer to a question. [`check_answer`](super::check_answer) judges what it gives.
+//! Converts a posted HTML form to an answer. [`check_answer`](super::check_answer) validates it.
 
 use protocol::interaction::{
     InteractionField, InteractionFieldType, InteractionRequest, InteractionSubmission,
 };
 use serde_json::Value;
 
-/// The name of the form's buttons; the value of one is the id of its action.
+/// Name of the form's buttons. The value of a button is its action id.
 pub const ACTION: &str = "action";
 
-/// The name of the form's control for the field at this place of the question.
+/// Returns the name of the form control for the field at this index.
 pub fn control_name(place: usize) -> String {
     format!("field-{place}")
 }
 
-/// The answer that a posted form gives: its name-value pairs in order. A text that was left empty is no value, a
-/// checkbox that is absent is false, and a number that is none stays a text, which the check of the answer refuses.
-/// Pairs of other names are ignored.
+/// Converts the name-value pairs of a posted form, in order. An empty text has no value, and an absent checkbox
+/// is false. An invalid number stays a text, which the validation rejects. Pairs with other names are ignored.
 pub fn submission_of_form(
     request: &InteractionRequest,
     pairs: &[(String, String)],
@@ -47,7 +46,7 @@ fn value_of(field: &InteractionField, sent: &[&str]) -> Option<Value> {
             let number = serde_json::from_str::<serde_json::Number>(first.trim());
             Some(number.map_or_else(|_| first.into(), Value::Number))
         }
-        // Browsers end lines by CR and LF.
+        // Browsers end lines with CR LF.
         InteractionFieldType::Textarea => Some(first.replace("\r\n", "\n").into()),
         InteractionFieldType::Text | InteractionFieldType::Select | InteractionFieldType::File => {
             Some(first.into())

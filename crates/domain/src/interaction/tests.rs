@@ -4,7 +4,7 @@ use super::*;
 
 const NOW: i64 = 1_795_291_200;
 
-/// A request with the given fields beside those that every request needs.
+/// A minimal request with additional fields.
 fn request(changes: Value) -> InteractionRequest {
     let mut body = json!({"interaction_id": "i-1", "title": "Sure?", "fallback_text": "yes or no"});
     let Value::Object(changes) = changes else {

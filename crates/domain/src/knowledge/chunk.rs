@@ -1,25 +1,25 @@
-//! Cutting a text into chunks that overlap, where a reader would pause.
+//! Cuts a text into overlapping chunks at paragraph, sentence or word boundaries.
 //!
-//! Every chunk is a slice of the text and knows its place. Together they cover the text: whoever has
-//! them all has the text again ([`join`]).
+//! Every chunk is a slice of the text with its offsets. All chunks together cover the text, so [`join`] restores
+//! it.
 
 use super::MOST_CHUNKS;
 
-/// How large chunks are, in characters.
+/// Chunk sizes, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkSize {
-    /// Of a chunk at most.
+    /// Maximum size of a chunk.
     pub characters: usize,
-    /// That a chunk shares with the one before it at most. No more than half of a chunk.
+    /// Maximum overlap with the previous chunk; at most half of a chunk.
     pub overlap: usize,
 }
 
-/// Where a part of a text begins that has a title of its own.
+/// A heading in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heading {
-    /// The byte of the text.
+    /// Byte offset in the text.
     pub at: usize,
-    /// 1 for the outermost.
+    /// Level, 1 for the outermost.
     pub level: u8,
     pub title: String,
 }
@@ -28,19 +28,19 @@ pub struct Heading {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     pub text: String,
-    /// The character of the text where it begins, and the one behind its end.
+    /// Character offsets of the start and the end (exclusive).
     pub start: usize,
     pub end: usize,
-    /// The titles that it stands under, the outermost first: `Guide > Install`.
+    /// Path of headings, outermost first: `Guide > Install`.
     pub heading: Option<String>,
 }
 
-/// A text has more chunks than a document may have.
+/// The text has more than [`MOST_CHUNKS`] chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("has more than {MOST_CHUNKS} chunks; cut it into several documents, or raise chunk_chars")]
 pub struct TooManyChunks;
 
-/// Cuts a text. A chunk stands under one heading; headings stand in their order.
+/// Cuts a text. A chunk never crosses a heading. `headings`: in text order.
 pub fn chunk(
     text: &str,
     headings: &[Heading],
@@ -54,8 +54,8 @@ pub fn chunk(
     Ok(chunks)
 }
 
-/// The text that these chunks were cut from, and its headings, to be cut anew. Blanks between chunks that
-/// nobody kept are lines.
+/// Restores the text of these chunks and its headings, for new chunking. White space between chunks is not
+/// stored and becomes line breaks.
 pub fn join(chunks: impl IntoIterator<Item = Chunk>) -> (String, Vec<Heading>) {
     let (mut text, mut headings) = (String::new(), Vec::<Heading>::new());
     let mut end = 0;
@@ -84,7 +84,7 @@ struct Section<'a> {
     heading: Option<String>,
 }
 
-/// The parts of a text under its headings. A heading without a text of its own goes with the next one.
+/// Splits a text at its headings. A heading without text joins the next section.
 fn sections<'a>(text: &'a str, headings: &[Heading]) -> Vec<Section<'a>> {
     let mut sections = Vec::new();
     let mut above: Vec<&Heading> = Vec::new();
@@ -94,7 +94,7 @@ fn sections<'a>(text: &'a str, headings: &[Heading]) -> Vec<Section<'a>> {
         let Some(before) = text.get(from..heading.at) else {
             continue;
         };
-        // Each line is read once, however many headings stand above no text.
+        // Each line is read once, also with many headings without text.
         spoken.read(text.get(read_to..heading.at).unwrap_or_default());
         read_to = heading.at;
         if spoken.is_beside(above.last().copied()) {
@@ -116,7 +116,7 @@ fn sections<'a>(text: &'a str, headings: &[Heading]) -> Vec<Section<'a>> {
     sections
 }
 
-/// What has been read of a section: its first line with words, and whether there is another.
+/// State of a section's text: its first non-blank line, and whether more follow.
 #[derive(Default)]
 struct Spoken<'a> {
     first: Option<&'a str>,
@@ -136,7 +136,7 @@ impl<'a> Spoken<'a> {
         self.has_more = self.first.is_some() && lines.next().is_some();
     }
 
-    /// Beside the line of the heading itself, where the text has one.
+    /// Returns true if the section has text other than its heading line.
     fn is_beside(&self, under: Option<&Heading>) -> bool {
         match (self.first, under) {
             (None, _) => false,
@@ -155,7 +155,7 @@ fn path(above: &[&Heading]) -> Option<String> {
     (!titles.is_empty()).then(|| titles.join(" > "))
 }
 
-/// Cuts one section that begins at character `start`; gives the character behind it.
+/// Cuts one section that starts at character `start`. Returns the character offset after it.
 fn cut_section(
     section: &Section<'_>,
     start: usize,
@@ -200,8 +200,8 @@ fn first_characters(text: &str, most: usize) -> &str {
     }
 }
 
-/// The byte behind the best pause of a text, past its first `least` characters: the last paragraph, else
-/// the last sentence or line, else the last word, else its end.
+/// Returns the byte offset of the best boundary after the first `least` characters. The order of preference is
+/// the last paragraph, sentence or line, word, and the end of the text.
 fn pause_in(text: &str, least: usize) -> usize {
     let head = first_characters(text, least.max(1)).len();
     let tail = text.split_at(head).1;
@@ -218,10 +218,10 @@ fn pause_in(text: &str, least: usize) -> usize {
     best.0
 }
 
-/// The end of a text that the next chunk begins with: `most` characters at most, from a pause on.
+/// Returns the end of a text that the next chunk repeats: at most `most` characters, starting at a boundary.
 fn overlap_of(text: &str, most: usize) -> &str {
     let length = text.chars().count();
-    // At least one character is new in each chunk.
+    // Each chunk has at least one new character.
     let skipped = length.saturating_sub(most).max(1);
     let from = first_characters(text, skipped).len();
     let mut best = (from, Pause::None);
@@ -242,7 +242,7 @@ enum Pause {
     Sentence,
 }
 
-/// The bytes before which a reader may pause.
+/// Returns the boundaries of a text as byte offsets.
 fn pauses(text: &str) -> impl Iterator<Item = (usize, Pause)> {
     let before = text.chars();
     let after = text.char_indices().skip(1);

@@ -1,4 +1,4 @@
-//! What is known of a document beside its text, and how a query narrows what it searches by it.
+//! Document metadata and query filters.
 
 use protocol::JsonObject;
 use protocol::admin::Fault;
@@ -6,16 +6,16 @@ use serde_json::Value;
 
 use crate::form::escape_pointer;
 
-/// Names of one document's metadata, or of one filter, at most.
+/// Maximum names in a document's metadata or in a filter.
 const MOST_NAMES: usize = 32;
-/// Values of one name at most.
+/// Maximum values of one name.
 const MOST_VALUES: usize = 64;
 const MOST_NAME_BYTES: usize = 128;
 const MOST_VALUE_BYTES: usize = 1024;
-/// Bytes of a document's metadata at most, as JSON.
+/// Maximum bytes of a document's metadata, as JSON.
 const MOST_METADATA_BYTES: usize = 16 * 1024;
 
-/// What the gateway itself says of each passage.
+/// Metadata names that the gateway sets for each passage.
 pub const OWN_NAMES: [&str; 7] = [
     "document_id",
     "name",
@@ -25,14 +25,14 @@ pub const OWN_NAMES: [&str; 7] = [
     "heading",
     "chunk",
 ];
-/// Those of them that a filter may name.
+/// Gateway names that a filter may use.
 pub const FILTERED_NAMES: [&str; 3] = ["document_id", "name", "mime_type"];
 
-/// Filters that must all hold: of each name, one of the values.
+/// Filters, which must all match. A filter matches if one of its values matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filters(pub Vec<(String, Vec<Value>)>);
 
-/// Reads filters: `{"name": value}`, `{"name": [value, …]}`, or the same as `{"$eq": …}` and `{"$in": …}`.
+/// Parses filters: `{"name": value}`, `{"name": [value, …]}`, or the equivalents `{"$eq": …}` and `{"$in": …}`.
 pub fn check_filters(filters: &JsonObject) -> Result<Filters, Vec<Fault>> {
     let mut faults = Vec::new();
     if filters.len() > MOST_NAMES {
@@ -54,7 +54,7 @@ pub fn check_filters(filters: &JsonObject) -> Result<Filters, Vec<Fault>> {
     }
 }
 
-/// Checks the metadata of a document.
+/// Validates the metadata of a document.
 pub fn check_metadata(metadata: &JsonObject) -> Result<(), Vec<Fault>> {
     let mut faults = Vec::new();
     if metadata.len() > MOST_NAMES {
@@ -81,7 +81,7 @@ pub fn check_metadata(metadata: &JsonObject) -> Result<(), Vec<Fault>> {
     }
 }
 
-/// What filters find a document by: each name with each of its values, as JSON. Different ones, sorted.
+/// Returns the filter index entries of a document: each name with each of its values as JSON, sorted and unique.
 pub fn entries(metadata: &JsonObject) -> Vec<(String, String)> {
     let mut entries = Vec::new();
     for (name, value) in metadata {
@@ -99,7 +99,7 @@ fn check_name(name: &str) -> Result<(), &'static str> {
         return Err("must be named by 1 to 128 bytes without control characters");
     }
     if name.starts_with('$') {
-        return Err("is no name; filters compare by name, all of them must hold");
+        return Err("is not a name; filters compare by name, and all of them must match");
     }
     Ok(())
 }
@@ -130,7 +130,7 @@ fn values_of_metadata(value: &Value) -> Result<Vec<Value>, &'static str> {
     }
 }
 
-/// A value or a list of values; `None`: something else stands there.
+/// Returns a value or a list of values. `None`: neither.
 fn some_values(value: &Value) -> Option<Vec<Value>> {
     let one = std::slice::from_ref(value);
     let values = match value {
@@ -138,7 +138,7 @@ fn some_values(value: &Value) -> Option<Vec<Value>> {
         _ => one,
     };
     let is_value = |value: &Value| match value {
-        // As it is kept: an index of one database takes no longer ones.
+        // The length as stored, because an index of PostgreSQL rejects longer values.
         Value::String(text) => value.to_string().len() <= MOST_VALUE_BYTES && !text.contains('\0'),
         Value::Number(_) | Value::Bool(_) => true,
         Value::Null | Value::Array(_) | Value::Object(_) => false,

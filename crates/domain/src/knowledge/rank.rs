@@ -1,30 +1,30 @@
-//! Which passages are closest: by words (BM25), by vectors (cosine), and by both.
+//! Ranks passages by words (BM25), by vectors (cosine), or by both.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use crate::text_index::RankedQuery;
 
-/// How soon more of the same word counts for less, and how much long passages are held back.
+/// BM25 parameters: saturation of the term frequency, and length normalization.
 const K1: f64 = 1.2;
 const B: f64 = 0.75;
-/// How much the first places count before the later ones, where two lists are put together.
+/// Constant of reciprocal rank fusion; lower values favour the first ranks.
 const RANK_CONSTANT: f64 = 60.0;
 
-/// All passages that a query is asked of.
+/// Size of the searched collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Corpus {
     pub passages: u64,
-    /// Words and signs of all of them.
+    /// Words and signs of all passages.
     pub units: u64,
 }
 
-/// How much each term of a query says, by how rare it is.
+/// Inverse document frequency weights of the terms of a query.
 #[derive(Clone, Debug)]
 pub struct Weights(Vec<f64>);
 
 impl Weights {
-    /// `frequencies`: how many passages hold each term of the query.
+    /// `frequencies`: number of passages with each term of the query.
     pub fn new(query: &RankedQuery, frequencies: &[u64], corpus: Corpus) -> Self {
         let total = number(corpus.passages);
         let weight = |(share, frequency): (f64, &u64)| {
@@ -34,7 +34,7 @@ impl Weights {
         Self(query.shares().zip(frequencies).map(weight).collect())
     }
 
-    /// The terms of a long query that say most, wherever they stand in it; those that no passage holds go.
+    /// Narrows a long query to its most significant terms. Terms without passages are removed.
     pub fn narrow(query: RankedQuery, frequencies: &[u64], corpus: Corpus) -> RankedQuery {
         let Self(mut weights) = Self::new(&query, frequencies, corpus);
         for (weight, frequency) in weights.iter_mut().zip(frequencies) {
@@ -45,12 +45,13 @@ impl Weights {
         query.narrowed(&weights)
     }
 
-    /// What holding these terms is worth, however often: enough to choose whom to look at.
+    /// Returns the weight of the terms that a passage contains, without their counts. Selects the candidates for
+    /// scoring.
     pub fn of_held(&self, terms: impl IntoIterator<Item = usize>) -> f64 {
         terms.into_iter().filter_map(|term| self.0.get(term)).sum()
     }
 
-    /// How close a passage is, from 0 to 1: its BM25 as a part of the most that any passage can reach.
+    /// Returns the relevance of a passage from 0 to 1: its BM25 score divided by the maximum score.
     pub fn score(&self, query: &RankedQuery, passage: &str, corpus: Corpus) -> f64 {
         let found = query.count_in(passage);
         let mean = number(corpus.units) / number(corpus.passages.max(1));
@@ -74,7 +75,7 @@ fn number(count: u64) -> f64 {
     count as f64
 }
 
-/// A vector of length one; `None`: it has no direction, or is no vector at all.
+/// Returns the vector scaled to length one. `None`: its length is zero or not finite.
 pub fn normalized(vector: &[f32]) -> Option<Vec<f32>> {
     let length = dot(vector, vector).sqrt();
     if !length.is_finite() || length <= 0.0 {
@@ -85,7 +86,7 @@ pub fn normalized(vector: &[f32]) -> Option<Vec<f32>> {
     Some(vector.iter().map(scaled).collect())
 }
 
-/// How alike two vectors of length one are: 1 for the same, -1 for the opposite.
+/// Returns the cosine similarity of two vectors of length one: 1 for equal, -1 for opposite vectors.
 pub fn dot(one: &[f32], other: &[f32]) -> f64 {
     let products = one
         .iter()
@@ -94,7 +95,7 @@ pub fn dot(one: &[f32], other: &[f32]) -> f64 {
     products.sum()
 }
 
-/// A vector as bytes: little-endian, four for each number.
+/// Serializes a vector: little-endian, four bytes for each number.
 pub fn vector_bytes(vector: &[f32]) -> Vec<u8> {
     vector
         .iter()
@@ -102,7 +103,7 @@ pub fn vector_bytes(vector: &[f32]) -> Vec<u8> {
         .collect()
 }
 
-/// How alike a vector and the bytes of another one are; `None`: they have not the same length.
+/// Returns the similarity of a vector and a serialized vector. `None`: their lengths differ.
 pub fn dot_bytes(vector: &[f32], bytes: &[u8]) -> Option<f64> {
     if bytes.len() != vector.len() * 4 {
         return None;
@@ -118,7 +119,7 @@ pub fn dot_bytes(vector: &[f32], bytes: &[u8]) -> Option<f64> {
     )
 }
 
-/// The best of many, kept while they come by. Of two that are equally good, the one with the lower id.
+/// Bounded collection of the best entries. Of entries with equal score, the lower id wins.
 #[derive(Clone, Debug)]
 pub struct Best {
     most: usize,
@@ -148,7 +149,7 @@ impl Best {
         self.kept.truncate(self.most);
     }
 
-    /// The best first.
+    /// Returns the entries, best first.
     pub fn into_sorted(self) -> Vec<(f64, i64)> {
         self.kept
     }
@@ -158,8 +159,7 @@ fn order(one: &(f64, i64), other: &(f64, i64)) -> Ordering {
     other.0.total_cmp(&one.0).then(one.1.cmp(&other.1))
 }
 
-/// Puts ranked lists together: who stands high in several stands highest (reciprocal rank fusion). 1 is who
-/// leads all of them.
+/// Merges ranked lists by reciprocal rank fusion. An entry that leads all lists scores 1.
 pub fn fuse(lists: &[Vec<i64>]) -> HashMap<i64, f64> {
     let mut scores = HashMap::new();
     for list in lists {

@@ -1,4 +1,4 @@
-//! A whole chat completion as a message, and what messages and their events have in common.
+//! Converts a complete chat completion to a message; shared parts of messages and events.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use super::{list, own_signature, text};
 use crate::chat::{arguments_of, count, finish_reason, is_id, reasoning, text_said, usage_of};
 use crate::json_text::check_json_text;
 
-/// A message of this id with what a completion says. `None`: the completion has no choice with a message.
+/// Converts a completion to a message with this id. `None`: the completion has no choice with a message.
 pub fn message(
     completion: &JsonObject,
     request: &JsonObject,
@@ -48,7 +48,7 @@ pub fn message(
     )
 }
 
-/// The input of a call must be an object. Arguments that are none stay readable.
+/// The input of a call must be an object. Other arguments are wrapped, so that they stay readable.
 fn input_of(arguments: &str) -> Value {
     if arguments.trim().is_empty() {
         return json!({});
@@ -61,7 +61,7 @@ fn input_of(arguments: &str) -> Value {
     }
 }
 
-/// Whether the client has asked for thoughts. One that has not takes none for granted.
+/// Returns true if the client asked for visible reasoning. The default is hidden.
 pub(super) fn shows_thinking(request: &JsonObject) -> bool {
     let thinking = request.get("thinking");
     thinking.is_some_and(|thinking| {
@@ -73,15 +73,15 @@ pub(super) fn shows_thinking(request: &JsonObject) -> bool {
     })
 }
 
-/// Why an answer ended.
+/// Stop reason of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stop {
     pub(super) reason: &'static str,
-    /// The stop sequence, where the provider tells it.
+    /// Stop sequence, if the provider reports it.
     pub(super) sequence: Option<String>,
 }
 
-/// `said`: the message or the delta that the choice ends with.
+/// `said`: the message or last delta of the choice.
 pub(super) fn stop_of(choice: &Value, said: &Value, has_calls: bool, request: &JsonObject) -> Stop {
     let reason = match finish_reason(choice) {
         Some("length" | "max_tokens") => "max_tokens",
@@ -90,7 +90,7 @@ pub(super) fn stop_of(choice: &Value, said: &Value, has_calls: bool, request: &J
         _ if !text(said, "refusal").is_empty() => "refusal",
         _ => "end_turn",
     };
-    // vLLM and its kin tell the sequence here.
+    // vLLM and similar servers report the sequence here.
     let told = text(choice, "stop_reason");
     let is_asked = list(request.get("stop_sequences"))
         .iter()
@@ -107,7 +107,7 @@ pub(super) fn stop_of(choice: &Value, said: &Value, has_calls: bool, request: &J
     }
 }
 
-/// Tokens under the names of this API: those of the cache stand apart from those that were read anew.
+/// Converts token usage to the names of this API, which counts cached tokens separately.
 pub(super) fn usage_json(usage: Option<&LlmTokenUsage>) -> Value {
     let further = |pointer: &str| {
         let (member, rest) = pointer.split_once('/').unwrap_or((pointer, ""));

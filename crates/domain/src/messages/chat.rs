@@ -1,4 +1,4 @@
-//! A request as a chat completion, for providers that speak no other API.
+//! Converts a request to a chat completion request, for providers without this API.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{list, own_thinker, text};
 
-/// Members that are translated, or tell nothing to a provider of another API.
+/// Members that are translated, or have no meaning for other APIs.
 const TRANSLATED: [&str; 12] = [
     "messages",
     "system",
@@ -23,18 +23,18 @@ const TRANSLATED: [&str; 12] = [
     "context_management",
     "cache_control",
 ];
-/// Between texts that stood in blocks of their own.
+/// Separator between texts of different blocks.
 const BETWEEN: &str = "\n\n";
 
-/// The chat completion that asks the same of `model`, the id of the granted model. Consecutive messages of one role become
-/// one. Thoughts go back to the model that the gateway wrote them for, and to no other.
+/// Converts the request to a chat completion request for `model`, the granted model's id. Consecutive messages
+/// of one role are merged. Reasoning written by the gateway returns only to the same model.
 ///
 /// # Errors
-/// The place in the request of what chat completions cannot say.
+/// A fault at the part of the request that chat completions cannot express.
 pub fn chat_request(body: &JsonObject, model: &str) -> Result<JsonObject, Fault> {
     let mut chat = JsonObject::new();
     for (name, value) in body {
-        // Other members have the same name in both, or the operator opened them.
+        // Other members have the same name in both APIs, or the operator allowed them.
         if !value.is_null() && !TRANSLATED.contains(&name.as_str()) {
             chat.insert(name.clone(), value.clone());
         }
@@ -57,7 +57,7 @@ pub fn chat_request(body: &JsonObject, model: &str) -> Result<JsonObject, Fault>
         .get("output_config")
         .map(|config| text(config, "effort"));
     if let Some(effort) = effort.filter(|effort| !effort.is_empty()) {
-        // Efforts above `high` are not every model's.
+        // Not every model supports efforts above `high`.
         let effort = if effort == "max" { "high" } else { effort };
         chat.insert("reasoning_effort".to_owned(), json!(effort));
     }
@@ -107,7 +107,7 @@ fn add_format(body: &JsonObject, chat: &mut JsonObject) {
     }
 }
 
-/// A block, and its pointer from the body on.
+/// A block with its pointer from the body.
 type Placed<'a> = (String, Cow<'a, Value>);
 
 struct Translation<'a> {
@@ -129,7 +129,7 @@ impl Translation<'_> {
         Ok(messages)
     }
 
-    /// Results of tools come first, as chat completions demand, then what else was said and shown.
+    /// Tool results come first, as chat completions require, then all other content.
     fn user(&self, blocks: &[Placed<'_>], messages: &mut Vec<Value>) -> Result<(), Fault> {
         let (mut shown, mut said) = (Vec::new(), Vec::new());
         for (pointer, block) in blocks {
@@ -146,7 +146,8 @@ impl Translation<'_> {
         Ok(())
     }
 
-    /// The message of one result. Its images and files go to `shown`: messages of tools hold text alone.
+    /// Returns the message of one tool result. Its images and files go to `shown`, because tool messages contain
+    /// only text.
     fn tool_result(
         &self,
         pointer: &str,
@@ -174,7 +175,7 @@ impl Translation<'_> {
         Ok(json!({"role": "tool", "tool_call_id": block["tool_use_id"], "content": content}))
     }
 
-    /// What a block shows, as parts of a message. Empty texts are left out.
+    /// Adds the content of a block as message parts. Empty texts are omitted.
     fn add_part(&self, pointer: &str, block: &Value, parts: &mut Vec<Value>) -> Result<(), Fault> {
         let source = &block["source"];
         match text(block, "type") {
@@ -200,7 +201,7 @@ impl Translation<'_> {
                 }
                 _ => {
                     let message = format!(
-                        "must hold the data: the provider of {} takes no document by its address",
+                        "must contain the data: the provider of {} accepts no documents by URL",
                         self.model
                     );
                     return Err(Fault::new(format!("{pointer}/source"), message));
@@ -225,7 +226,7 @@ impl Translation<'_> {
         Ok(())
     }
 
-    /// `None`: nothing of it can be told.
+    /// `None`: the blocks have no content for a completion.
     fn assistant(&self, blocks: &[Placed<'_>]) -> Option<Value> {
         let (mut said, mut thought, mut calls) = (String::new(), String::new(), Vec::new());
         for (_, block) in blocks {
@@ -267,7 +268,7 @@ impl Translation<'_> {
     }
 }
 
-/// The blocks of consecutive messages of one role.
+/// Merges the blocks of consecutive messages of one role.
 fn turns(body: &JsonObject) -> Vec<(&str, Vec<Placed<'_>>)> {
     let mut turns: Vec<(&str, Vec<Placed<'_>>)> = Vec::new();
     for (n, message) in list(body.get("messages")).iter().enumerate() {
@@ -281,7 +282,7 @@ fn turns(body: &JsonObject) -> Vec<(&str, Vec<Placed<'_>>)> {
     turns
 }
 
-/// The blocks of a content, which may be a text.
+/// Returns the blocks of a content, which may be a plain text.
 fn placed<'a>(pointer: &str, content: &'a Value) -> Vec<Placed<'a>> {
     match content {
         Value::String(text) => {
@@ -302,7 +303,7 @@ fn system_message(blocks: &[Placed<'_>]) -> Option<Value> {
     (!texts.is_empty()).then(|| json!({"role": "system", "content": texts.join(BETWEEN)}))
 }
 
-/// Text alone is a text: some servers take no list of parts.
+/// Returns text-only content as a plain text, because some servers reject a list of parts.
 fn content_of(parts: Vec<Value>) -> Value {
     let texts: Option<Vec<_>> = parts.iter().map(|part| part["text"].as_str()).collect();
     match texts {

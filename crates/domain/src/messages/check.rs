@@ -1,4 +1,4 @@
-//! The allow-list of a request: members, roles, blocks, sources and tools that a run may send.
+//! Allow-list of a request: the members, roles, blocks, sources and tools that a run may send.
 
 mod blocks;
 
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use blocks::{BLOCKS, Within};
 
-/// Messages of one request.
+/// Maximum messages of one request.
 pub const MOST_MESSAGES: usize = 10_000;
-/// Tools of one request.
+/// Maximum tools of one request.
 pub const MOST_TOOLS: usize = 512;
 
-/// Members of a request that only shape its answer.
+/// Request members that only affect the answer.
 const MEMBERS: [&str; 17] = [
     "model",
     "messages",
@@ -33,17 +33,17 @@ const MEMBERS: [&str; 17] = [
     "context_management",
     "cache_control",
 ];
-/// Members of objects in a request, by the pointer of the object. Others are refused there.
+/// Allowed members of nested objects, by pointer. Other members are rejected.
 const MEMBERS_OF: [(&str, &[&str]); 4] = [
     ("metadata", &["user_id"]),
     ("output_config", &["effort", "format"]),
     ("context_management", &["edits"]),
     ("thinking", &["type", "budget_tokens", "display"]),
 ];
-/// Edits of the context that ask no model: the provider bills a compaction apart from the answer.
+/// Context edits that call no model. Compaction is excluded because the provider bills it separately.
 const EDITS: [&str; 2] = ["clear_tool_uses_20250919", "clear_thinking_20251015"];
 
-/// Members of a tool that the run itself runs.
+/// Members of a tool that the run executes.
 const TOOL_MEMBERS: [&str; 9] = [
     "type",
     "name",
@@ -55,7 +55,7 @@ const TOOL_MEMBERS: [&str; 9] = [
     "defer_loading",
     "input_examples",
 ];
-/// Beginnings of the types of tools that the provider describes and the run itself runs.
+/// Type prefixes of tools that the provider defines and the run executes.
 const CLIENT_TOOLS: [&str; 4] = ["bash_", "text_editor_", "computer_", "memory_"];
 const CLIENT_TOOL_MEMBERS: [&str; 8] = [
     "type",
@@ -68,13 +68,13 @@ const CLIENT_TOOL_MEMBERS: [&str; 8] = [
     "enable_zoom",
 ];
 
-/// Refuses what is not on the allow-list. `opened`: members that the operator opened for the model. A fault's pointer
-/// begins at the body. A member that is null says nothing.
+/// Rejects content outside the allow-list. `opened`: additional members that the operator allows for the model.
+/// Pointers of faults start at the body. Null members are ignored.
 pub fn check_request(body: &JsonObject, opened: &[String]) -> Result<(), Fault> {
     let is_opened = |name: &str| opened.iter().any(|opened| opened == name);
     for (name, value) in said(body) {
         if !MEMBERS.contains(&name.as_str()) && !is_opened(name) {
-            let message = "is not for runs to say; the operator may open it by `extra_members` of the model's \
+            let message = "is not allowed; the operator can allow it by `extra_members` of the model's \
                            [[model_providers]]";
             return Err(Fault::new(pointer_of(name), message));
         }
@@ -143,7 +143,7 @@ fn check_message(message: &Value) -> Result<(), Fault> {
     check_content(&message["content"], within).map_err(|fault| fault.under("/content"))
 }
 
-/// A text, or a list of blocks.
+/// Checks a text or a list of blocks.
 fn check_content(content: &Value, within: Within) -> Result<(), Fault> {
     if content.is_string() {
         return Ok(());
@@ -187,7 +187,7 @@ fn check_block(block: &Value, within: Within) -> Result<(), Fault> {
     }
 }
 
-/// A call names its caller where the provider itself could be one.
+/// A call may name only the run as caller, not a tool of the provider.
 fn check_call(block: &Value) -> Result<(), Fault> {
     let input = &block["input"];
     require(
@@ -252,7 +252,7 @@ fn check_tool(tool: &Value) -> Result<(), Fault> {
     check_members(tool, &CLIENT_TOOL_MEMBERS)
 }
 
-/// `bash_20250124`: a name and a date.
+/// Matches a name and a date, such as `bash_20250124`.
 fn is_client_tool(kind: &str) -> bool {
     let versions = CLIENT_TOOLS
         .iter()
@@ -274,14 +274,14 @@ fn check_kind(value: &Value, kinds: &[&str]) -> Result<(), Fault> {
     )
 }
 
-/// An object that says nothing else.
+/// Checks for an object without other members.
 fn check_members(value: &Value, members: &[&str]) -> Result<(), Fault> {
     let Some(object) = value.as_object() else {
         return Err(Fault::new("", "must be an object"));
     };
     match said(object).find(|(name, _)| !members.contains(&name.as_str())) {
         Some((other, _)) => {
-            let message = format!("is not for runs to say; known here: {}", members.join(", "));
+            let message = format!("is not allowed; allowed members: {}", members.join(", "));
             Err(Fault::new(pointer_of(other), message))
         }
         None => Ok(()),

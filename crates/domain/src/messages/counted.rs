@@ -1,4 +1,4 @@
-//! A request as the token counter reads it.
+//! Converts a request for the token counter.
 
 use protocol::JsonObject;
 use protocol::message::{ContentElement, FunctionCall, Message, MessageContent, ToolCall};
@@ -10,7 +10,7 @@ use super::{list, text};
 /// Members that [`counted_request`] covers.
 const COUNTED: [&str; 4] = ["model", "messages", "system", "tools"];
 
-/// The messages and tools of a checked request. They hold every text that a model may read of them.
+/// Returns the messages and tools of a validated request, with every text that a model may read.
 pub fn counted_request(body: &JsonObject) -> (Vec<Message>, Vec<LlmTool>) {
     let mut messages = Vec::new();
     if let Some(system) = body.get("system").filter(|system| !system.is_null()) {
@@ -22,7 +22,7 @@ pub fn counted_request(body: &JsonObject) -> (Vec<Message>, Vec<LlmTool>) {
     (messages, tools.collect())
 }
 
-/// What else of a request a model may read: texts of members beside those.
+/// Returns the texts of all other members that a model may read.
 pub fn other_texts(body: &JsonObject) -> Vec<String> {
     let others = body.iter().filter(|(name, value)| {
         let is_text = value.is_string() || value.is_array() || value.is_object();
@@ -98,7 +98,7 @@ fn add_document(block: &Value, parts: &mut Vec<ContentElement>, calls: &mut Vec<
     }
 }
 
-/// An image counts the same whatever its bytes are.
+/// The token count of an image does not depend on its bytes.
 fn image() -> ContentElement {
     ContentElement {
         kind: "image_base64".to_owned(),
@@ -107,7 +107,7 @@ fn image() -> ContentElement {
     }
 }
 
-/// A tool without a schema is one that the provider describes: its members stand in for the description.
+/// A tool without a schema is defined by the provider. Its members count as its schema.
 fn tool(tool: &Value) -> LlmTool {
     let schema = tool.get("input_schema").and_then(Value::as_object);
     let examples = list(tool.get("input_examples")).iter();

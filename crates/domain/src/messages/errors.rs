@@ -1,14 +1,14 @@
-//! Errors as Anthropic's API has them.
+//! Errors in the format of Anthropic's API.
 
-/// A type of errors, and the HTTP status that clients expect with it.
+/// An error type, and the HTTP status that clients expect with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorKind {
-    /// `error.type`.
+    /// Value of `error.type`.
     pub name: &'static str,
     pub status: u16,
 }
 
-/// The error of that API for an error of ours, by its HTTP status. Anthropic says 529 where we say 503.
+/// Returns the Anthropic error for a gateway HTTP status. Anthropic uses 529 for 503.
 pub fn error_kind(status: u16) -> ErrorKind {
     let (name, status) = match status {
         401 => ("authentication_error", 401),

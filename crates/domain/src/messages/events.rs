@@ -1,4 +1,4 @@
-//! The chunks of a chat completion as the events of a message.
+//! Converts chat completion chunks to message events.
 
 use std::collections::VecDeque;
 
@@ -12,27 +12,28 @@ use super::spoken::Spoken;
 use super::{list, own_signature, text};
 use crate::chat::{add_usage, arguments_of, finish_reason, reasoning, text_said, usage_of};
 
-/// Bytes that may wait for an earlier block to end. Beyond them the earlier block ends.
+/// Maximum buffered bytes behind an open block. Above it, the open block is ended.
 const WAITING_BYTES: usize = 8 * 1024 * 1024;
 
-/// Writes the events of one answer: `message_start`, then for each block its start, deltas and stop, then `message_delta`
-/// and `message_stop`. One block is open at a time: a call that begins while the arguments of another are incomplete waits.
+/// Writes the events of one answer: `message_start`, start, deltas and stop of each block, `message_delta` and
+/// `message_stop`. Only one block is open at a time. A call that starts while another call is incomplete is
+/// buffered.
 #[derive(Debug)]
 pub struct EventWriter {
-    /// Of the message, until it has begun.
+    /// Id of the message, until `message_start`.
     id: Option<String>,
     model: String,
     request: JsonObject,
     shows_thinking: bool,
-    /// The first one may be open.
+    /// Pending blocks. The first one may be open.
     blocks: VecDeque<Block>,
     is_open: bool,
-    /// The index of the first block.
+    /// Index of the first block.
     index: usize,
-    /// Bytes of blocks behind the first.
+    /// Buffered bytes of blocks behind the first.
     waiting: usize,
     spoken: Spoken,
-    /// How many calls have begun.
+    /// Number of calls so far.
     calls: usize,
     has_refused: bool,
     stop: Option<Stop>,
@@ -42,7 +43,7 @@ pub struct EventWriter {
 #[derive(Debug)]
 struct Block {
     kind: Kind,
-    /// Said and not written yet.
+    /// Text that is not written yet.
     pending: String,
 }
 
@@ -51,7 +52,7 @@ enum Kind {
     Text,
     Thinking,
     Call {
-        /// Its place among the calls of the completion.
+        /// Index among the calls of the completion.
         place: u64,
         id: String,
         name: String,
@@ -60,7 +61,7 @@ enum Kind {
 }
 
 impl EventWriter {
-    /// For a message of this id. `request`: the Messages request, of which the settings are kept.
+    /// Creates a writer for a message with this id. `request`: the Messages request.
     pub fn new(id: &str, model: &str, request: &JsonObject) -> Self {
         let kept = ["stop_sequences"].map(|name| (name.to_owned(), request.get(name).cloned()));
         let kept = kept
@@ -83,7 +84,7 @@ impl EventWriter {
         }
     }
 
-    /// The events that one chunk adds.
+    /// Returns the events of one chunk.
     pub fn read(&mut self, chunk: &JsonObject) -> Vec<Value> {
         let mut events = Vec::new();
         if let Some(told) = usage_of(chunk) {
@@ -111,12 +112,12 @@ impl EventWriter {
         events
     }
 
-    /// Whether the provider has said why it ended.
+    /// Returns true after the provider sent a finish reason.
     pub fn has_finished(&self) -> bool {
         self.stop.is_some()
     }
 
-    /// The last events, and the tokens when they are known.
+    /// Returns the last events, and the token usage if known.
     pub fn finish(mut self) -> (Vec<Value>, Option<LlmTokenUsage>) {
         let mut events = Vec::new();
         self.begin(&mut events);
@@ -205,7 +206,7 @@ impl EventWriter {
         }
     }
 
-    /// Writes what the first block has, and ends it as soon as another one waits and it is complete; `all`: at the end.
+    /// Writes the first block. Ends it when it is complete and another block waits. `all`: ends all blocks.
     fn advance(&mut self, all: bool, events: &mut Vec<Value>) {
         while let Some(first) = self.blocks.front_mut() {
             let has_name = !matches!(&first.kind, Kind::Call { name, .. } if name.is_empty());
@@ -277,7 +278,7 @@ fn delta(index: usize, delta: &Value) -> Value {
 mod tests {
     use super::*;
 
-    /// What the events of these deltas say, each in a few words.
+    /// Returns the events of these deltas as short texts.
     fn told(request: &Value, deltas: &[Value]) -> Vec<String> {
         let mut writer = EventWriter::new("msg_1", "m", request.as_object().unwrap());
         let mut events = Vec::new();

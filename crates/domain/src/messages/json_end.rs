@@ -1,6 +1,6 @@
-//! Whether a JSON object that comes in pieces has ended.
+//! Detects the end of a JSON object that arrives in pieces.
 
-/// Follows brackets and strings of one object. Constant work for each byte.
+/// Tracks brackets and strings of one object, in constant time for each byte.
 #[derive(Debug, Default)]
 pub(super) struct JsonEnd {
     depth: u32,
@@ -30,7 +30,7 @@ impl JsonEnd {
         }
     }
 
-    /// Whether every bracket that was opened is closed again.
+    /// Returns true if all brackets are closed.
     pub(super) fn is_whole(&self) -> bool {
         self.has_begun && self.depth == 0 && !self.in_string
     }

@@ -1,12 +1,12 @@
-//! A request for a provider that speaks this API itself.
+//! Prepares a request for a provider with this API.
 
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
 use super::own_thinker;
 
-/// Beta features that change the form of requests or answers alone. Betas that change the price, or let the provider run
-/// something, are not among them.
+/// Beta features that only change the format of requests or answers. Betas that change the price or let the
+/// provider execute something are excluded.
 const BETAS: [&str; 20] = [
     "claude-code-20250219",
     "computer-use-2025-01-24",
@@ -30,10 +30,10 @@ const BETAS: [&str; 20] = [
     "tool-examples-2025-10-29",
 ];
 
-/// The least budget of thoughts that the API takes.
+/// Minimum thinking budget that the API accepts.
 const LEAST_THOUGHTS: u64 = 1024;
 
-/// The known betas of an `anthropic-beta` header, each once, and how many of its names are unknown.
+/// Returns the known betas of an `anthropic-beta` header without duplicates, and the number of unknown names.
 pub fn betas(header: &str) -> (Vec<&'static str>, usize) {
     let (mut known, mut unknown) = (Vec::new(), 0);
     let names = header.split(',').map(str::trim);
@@ -47,8 +47,8 @@ pub fn betas(header: &str) -> (Vec<&'static str>, usize) {
     (known, unknown)
 }
 
-/// Prepares a checked request: at most `most` tokens, and nothing that such a provider refuses although clients send it:
-/// empty texts, and thoughts of other models.
+/// Prepares a validated request: limits `max_tokens` to `most`. Removes content that the provider rejects
+/// although clients send it: empty texts, and reasoning of other models.
 pub fn pass_request(body: &mut JsonObject, most: Option<u64>) {
     body.retain(|_, value| !value.is_null());
     let said = body.get("max_tokens").and_then(Value::as_u64);
@@ -74,7 +74,7 @@ pub fn pass_request(body: &mut JsonObject, most: Option<u64>) {
     }
 }
 
-/// Thoughts come out of the bound of the answer, and must be fewer.
+/// The thinking budget is part of the answer's limit and must be smaller.
 fn bound_thoughts(body: &mut JsonObject, most: u64) {
     let budget = body.get_mut("thinking");
     let Some(budget) = budget.and_then(|thinking| thinking.get_mut("budget_tokens")) else {

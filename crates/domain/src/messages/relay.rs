@@ -1,4 +1,4 @@
-//! Answers of a provider that speaks this API, under our name of the model.
+//! Answers of a provider with this API, with the granted model name.
 
 use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::list;
 use crate::chat::count;
 
-/// Follows one answer, whole or in events. Members that only client and provider understand stay.
+/// Relays one answer, complete or as events. Members between client and provider stay unchanged.
 #[derive(Debug)]
 pub struct Relay {
     model: String,
@@ -17,7 +17,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// For an answer of this granted model.
+    /// Creates a relay for an answer of this granted model.
     pub fn new(model: &str) -> Self {
         Self {
             model: model.to_owned(),
@@ -27,7 +27,7 @@ impl Relay {
         }
     }
 
-    /// Reads a whole message, and gives the bytes that the model said. `None`: it is no message.
+    /// Reads a complete message and returns the bytes of the model's output. `None`: it is not a message.
     pub fn message(&mut self, message: &mut JsonObject) -> Option<usize> {
         let content = message.get("content").and_then(Value::as_array)?;
         let said = content.iter().map(said_bytes).sum();
@@ -36,7 +36,7 @@ impl Relay {
         Some(said)
     }
 
-    /// Reads the next event, and gives the bytes that the model said in it.
+    /// Reads the next event and returns the bytes of the model's output in it.
     pub fn event(&mut self, event: &mut JsonObject) -> usize {
         let kind = event
             .get("type")
@@ -68,17 +68,17 @@ impl Relay {
         }
     }
 
-    /// Whether the answer is whole: the provider has said why it ended.
+    /// Returns true if the answer is complete: the provider sent a stop reason or the last event.
     pub fn has_finished(&self) -> bool {
         self.has_ended || self.has_stopped
     }
 
-    /// Whether nothing follows.
+    /// Returns true after the last event.
     pub fn has_stopped(&self) -> bool {
         self.has_stopped
     }
 
-    /// The tokens so far. `None`: the provider has counted none. Those of the cache were read as well.
+    /// Returns the token usage so far, including cached input tokens. `None`: the provider reported none.
     pub fn usage(&self) -> Option<LlmTokenUsage> {
         let of = |name: &str| self.usage.get(name).and_then(count);
         let input = [
@@ -100,7 +100,7 @@ impl Relay {
         })
     }
 
-    /// Counts of a later event are sums: a smaller number tells nothing.
+    /// Later counts are totals. Smaller numbers are ignored.
     fn count(&mut self, usage: Option<&Value>) {
         for (name, value) in usage.and_then(Value::as_object).into_iter().flatten() {
             let told = count(value);
@@ -111,7 +111,7 @@ impl Relay {
     }
 }
 
-/// The bytes of texts, thoughts and arguments in a block or a delta.
+/// Returns the bytes of texts, reasoning and arguments in a block or delta.
 fn said_bytes(block: &Value) -> usize {
     let texts = ["text", "thinking", "partial_json", "name"];
     let texts = texts.iter().filter_map(|name| block[*name].as_str());

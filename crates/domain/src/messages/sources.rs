@@ -1,27 +1,27 @@
-//! Sources of images and documents, wherever they stand in a request.
+//! Sources of images and documents at all positions of a request.
 
 use protocol::JsonObject;
 use serde_json::Value;
 
-/// Where the bytes of an image or a document come from.
+/// Source of the bytes of an image or document.
 #[derive(Debug)]
 pub struct Source<'a> {
-    /// Of the source, from the body on.
+    /// Pointer of the source, from the body.
     pub pointer: String,
     pub is_image: bool,
-    /// Its `type` is `base64`, `text` or `url`.
+    /// Members with `type` `base64`, `text` or `url`.
     pub members: &'a mut JsonObject,
 }
 
 impl Source<'_> {
-    /// The address, where it is one.
+    /// Returns the URL of a source of type `url`.
     pub fn url(&self) -> Option<&str> {
         let is_url = self.members.get("type").is_some_and(|kind| kind == "url");
         let url = self.members.get("url").filter(|_| is_url);
         url.and_then(Value::as_str)
     }
 
-    /// Puts the bytes of a data URL in the place of the address. Any other URL stays.
+    /// Replaces the URL by the bytes of a data URL. Other URLs stay.
     pub fn inline(&mut self, url: &str) {
         let data = url.strip_prefix("data:");
         let Some((media_type, data)) = data.and_then(|data| data.split_once(";base64,")) else {
@@ -38,7 +38,7 @@ impl Source<'_> {
     }
 }
 
-/// All sources of a checked request, in their order.
+/// Returns all sources of a validated request in order.
 pub fn sources(body: &mut JsonObject) -> Vec<Source<'_>> {
     let mut found = Vec::new();
     let messages = body.get_mut("messages").and_then(Value::as_array_mut);
@@ -50,7 +50,7 @@ pub fn sources(body: &mut JsonObject) -> Vec<Source<'_>> {
     found
 }
 
-/// The sources of blocks. Blocks nest at most twice: a document of blocks in the result of a tool.
+/// Collects the sources of blocks. Blocks nest at most twice: a document of blocks in a tool result.
 fn collect<'a>(content: &'a mut Value, pointer: &str, found: &mut Vec<Source<'a>>) {
     for (n, block) in content.as_array_mut().into_iter().flatten().enumerate() {
         let kind = block.get("type").and_then(Value::as_str);
@@ -84,10 +84,10 @@ fn collect<'a>(content: &'a mut Value, pointer: &str, found: &mut Vec<Source<'a>
     }
 }
 
-/// Whether a provider may read any number of tokens of a checked request, however short it is here: documents by their
-/// address, and data that are neither a picture nor text.
+/// Returns true if the token count of a validated request has no bound from its size. This applies to documents
+/// by URL, and to data other than images and text.
 pub fn has_document(body: &mut JsonObject) -> bool {
-    /// The beginning of a PDF in base64.
+    /// Start of a PDF in base64.
     const PDF: &str = "JVBERi";
     sources(body).iter().any(|source| {
         let text = |name: &str| source.members.get(name).and_then(Value::as_str);

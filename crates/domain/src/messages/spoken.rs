@@ -1,12 +1,12 @@
-//! Text without the thoughts that some models write before it.
+//! Removes leading reasoning that some models write in their text.
 
 use crate::chat::ThinkFilter;
 
-/// How marks of thoughts begin.
+/// First characters of reasoning marks.
 const BEGINNINGS: [char; 3] = ['<', '[', '◁'];
 
-/// Takes thoughts out of a text that begins like a mark of them. A text that begins otherwise stays as it is: it may speak
-/// of such marks.
+/// Removes reasoning from a text that starts like a reasoning mark. Any other text stays unchanged, because it
+/// may mention such marks.
 #[derive(Debug, Default)]
 pub(super) enum Spoken {
     #[default]
@@ -16,7 +16,7 @@ pub(super) enum Spoken {
 }
 
 impl Spoken {
-    /// The text that the next piece adds.
+    /// Returns the text that the next piece adds.
     pub(super) fn read(&mut self, piece: &str) -> String {
         if let Self::Blank = self {
             match piece.trim_start().chars().next() {
@@ -33,7 +33,7 @@ impl Spoken {
         }
     }
 
-    /// The text that was held back at the end.
+    /// Returns the buffered text at the end.
     pub(super) fn finish(&mut self) -> String {
         match self {
             Self::Filtered(filter) => filter.finish(),
@@ -42,7 +42,7 @@ impl Spoken {
     }
 }
 
-/// A whole text without them.
+/// Removes reasoning from a complete text.
 pub(super) fn spoken(text: &str) -> String {
     let mut spoken = Spoken::default();
     let read = spoken.read(text);

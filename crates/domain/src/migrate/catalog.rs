@@ -1,7 +1,7 @@
-//! Rows of LangBot that are no pipelines: model providers, models, MCP servers and knowledge bases.
+//! Catalog rows of LangBot: model providers, models, MCP servers and knowledge bases.
 //!
-//! A database has them in its tables, LangBot's API in lists of its answers. Models and knowledge bases keep their ids,
-//! since pipelines name them.
+//! A database stores them in tables, LangBot's API returns them in lists. Models and knowledge bases keep their
+//! ids, because pipelines refer to them.
 
 mod bases;
 mod entry;
@@ -22,18 +22,18 @@ use super::source::{decoded, member};
 use providers::Providers;
 use row::{Row, RowKind};
 
-/// The most rows of one migration.
+/// Maximum rows of one migration.
 const ROWS: usize = 10_000;
-/// The most objects around a list of rows.
+/// Maximum nesting depth of a list of rows.
 const DEPTH: usize = 4;
 
-/// True when an object holds lists of rows, empty ones included.
+/// Returns true for an object with lists of rows, including empty lists.
 pub(super) fn is_catalog(object: &JsonObject) -> bool {
     let mut lists = RowKind::LISTS.iter();
     lists.any(|(name, _)| object.get(*name).is_some_and(|rows| list(rows).is_some()))
 }
 
-/// True when a document holds lists of rows at any of the places that [`rows`] looks at.
+/// Returns true if a document has lists of rows at any position that [`rows`] searches.
 pub(super) fn holds_rows(document: &Value) -> bool {
     let mut holds = false;
     walk(document, "", 0, &mut |object, _| {
@@ -42,7 +42,7 @@ pub(super) fn holds_rows(document: &Value) -> bool {
     holds
 }
 
-/// All rows of a document.
+/// Returns all rows of a document.
 pub(super) fn rows<'a>(document: &Document<'a>) -> Result<Vec<Row<'a>>, Fault> {
     let mut rows = Vec::new();
     let mut fault = None;
@@ -69,7 +69,7 @@ pub(super) fn rows<'a>(document: &Document<'a>) -> Result<Vec<Row<'a>>, Fault> {
     fault.map_or(Ok(rows), Err)
 }
 
-/// Plans all rows. `rankers`: the ids that pipelines name for ranking.
+/// Plans all rows. `rankers`: model ids that pipelines use for ranking.
 pub(super) fn plan(
     rows: &[Row<'_>],
     rankers: &BTreeSet<String>,
@@ -104,7 +104,7 @@ pub(super) fn plan(
     out
 }
 
-/// Providers before the models that name them, also where a model brought its own.
+/// Sorts providers before the models that refer to them, also for models with an inline provider.
 fn sort(out: &mut Migration) {
     let order = [
         "model_providers",

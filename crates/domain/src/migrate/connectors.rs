@@ -1,4 +1,4 @@
-//! Settings of LangBot's forms as Runnel's connectors take them.
+//! Converts settings of LangBot's forms for Runnel's connectors.
 
 use protocol::JsonObject;
 use serde_json::{Value, json};
@@ -6,21 +6,21 @@ use serde_json::{Value, json};
 use super::pipeline::Draft;
 use super::report::{Action, FieldNote};
 
-/// LangBot's setting for the seconds that it waits for the service.
+/// LangBot's timeout for the service, in seconds.
 pub(super) const TIMEOUT: &str = "timeout";
-/// LangBot's setting for the names of users at the service.
+/// LangBot's setting for user names at the service.
 pub(super) const USERS: &str = "user-id-source";
 pub(super) const NEW_USERS: &str = "the service sees new users: the connector names them by actor type and id, the built-in runner named sessions";
-/// LangBot's switch for calls back to the host.
+/// LangBot's switch for callbacks to the host.
 pub(super) const ASSETS: &str = "langbot-assets-enabled";
 const ASSETS_INPUT: &str = "langbot-assets-input-name";
 const DEFAULT_INPUT: &str = "langbot_asset_run_token";
-/// The connectors' setting for the seconds that they wait for content.
+/// The connectors' idle timeout, in seconds.
 pub(super) const IDLE_TIMEOUT: &str = "idle-timeout";
-/// The idle limit of connectors without that setting, in seconds.
+/// Default idle timeout of the connectors, in seconds.
 pub(super) const IDLE_SECONDS: f64 = 120.0;
 
-/// Settings of LangBot's runners that no connector has.
+/// Settings of LangBot's runners without a counterpart in connectors.
 pub(super) const UNKNOWN: &[&str] = &[
     "remove-think",
     USERS,
@@ -34,23 +34,22 @@ pub(super) const UNKNOWN: &[&str] = &[
     "langbot-assets-token-ttl",
 ];
 
-/// The reason why a setting of [`UNKNOWN`] is dropped.
+/// Returns the reason for which a setting of [`UNKNOWN`] is dropped.
 pub(super) fn why_not(name: &str) -> &'static str {
     match name {
-        "remove-think" => {
-            "an answer holds no thoughts: show-thoughts adds them to the events beside it"
-        }
+        "remove-think" => "answers contain no reasoning: show-thoughts adds it to the events",
         USERS => "the connector names users by actor type and id",
-        ASSETS_INPUT => "stands in config.host-tools where calls back are on",
+        ASSETS_INPUT => "config.host-tools contains it when callbacks are enabled",
         _ if name.starts_with("langbot-assets-") => {
-            "the gateway itself takes the calls: see `[host_api] shared_mcp`"
+            "the gateway itself serves the calls: see `[host_api] shared_mcp`"
         }
         _ => "the connector has no such setting",
     }
 }
 
 impl Draft<'_, '_> {
-    /// The wait of LangBot, which counts keep-alives as content, as an idle limit, which does not: it is raised alone.
+    /// Converts LangBot's timeout to an idle timeout, and only raises the default. LangBot counts keep-alives as
+    /// content; connectors do not.
     pub(super) fn idle_timeout(&mut self, value: &Value, pointer: String) {
         let seconds = value.as_f64().filter(|seconds| *seconds > IDLE_SECONDS);
         let note = FieldNote::new(
@@ -63,7 +62,7 @@ impl Draft<'_, '_> {
         );
         let Some(seconds) = seconds else {
             let why =
-                "the connector waits 120 seconds for content; config.idle-timeout says otherwise";
+                "the connector waits 120 seconds for content; set config.idle-timeout to change it";
             self.notes.push(note.because(why));
             return;
         };
@@ -77,10 +76,10 @@ impl Draft<'_, '_> {
         self.notes.push(note.to("config.idle-timeout"));
     }
 
-    /// Calls back to the host: the input variable that gets the run's token.
+    /// Migrates callbacks to the host: the input variable that receives the run token.
     pub(super) fn assets(&mut self, section: &JsonObject, pointer: String) {
         if section.get(ASSETS) != Some(&Value::Bool(true)) {
-            self.note(Action::Dropped, pointer).why = Some("says nothing".to_owned());
+            self.note(Action::Dropped, pointer).why = Some("is empty".to_owned());
             return;
         }
         let input = section.get(ASSETS_INPUT).and_then(Value::as_str);
@@ -89,8 +88,8 @@ impl Draft<'_, '_> {
         self.config.push(("host-tools".to_owned(), json!(input)));
         let note = FieldNote::new(Action::Renamed, Some(pointer)).to("config.host-tools");
         self.notes.push(note.because(
-            "the platform gets the run's token there; its MCP client asks /host/v1/mcp/shared, \
-             which `[host_api] shared_mcp = true` opens",
+            "the platform receives the run's token there; its MCP client calls /host/v1/mcp/shared, \
+             which `[host_api] shared_mcp = true` enables",
         ));
     }
 }

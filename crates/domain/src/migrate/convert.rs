@@ -1,23 +1,23 @@
-//! One value of an old section, as the new runner reads it.
+//! Converts one value of an old section for the new runner.
 
 use serde_json::{Map, Value, json};
 
 use super::families::Kind;
 use super::source::decoded;
 
-/// What became of a value.
+/// Result of a conversion.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Converted {
     Same(Value),
-    /// Read with less strictness than it was written; `&str` says how.
+    /// Read leniently; `&str` describes the change.
     Changed(Value, &'static str),
-    /// Says nothing: as if it were not there.
+    /// Empty: treated as absent.
     Empty,
-    /// Cannot be read; `&str` says what it must be.
+    /// Invalid; `&str` describes the required value.
     Wrong(&'static str),
 }
 
-/// Reads a value as its kind.
+/// Converts a value to its kind.
 pub(super) fn convert(kind: Kind, value: &Value) -> Converted {
     match kind {
         Kind::Text | Kind::Secret => text(value),
@@ -34,7 +34,7 @@ pub(super) fn convert(kind: Kind, value: &Value) -> Converted {
         },
         Kind::Bool => boolean(value),
         Kind::Thoughts => match value.as_str() {
-            Some("remove") => Converted::Changed(json!(true), "thoughts are left out"),
+            Some("remove") => Converted::Changed(json!(true), "reasoning is removed"),
             Some("" | "plain" | "original") => Converted::Empty,
             _ => Converted::Wrong("is none of plain, original and remove"),
         },
@@ -85,7 +85,7 @@ fn boolean(value: &Value) -> Converted {
     })
 }
 
-/// A number above zero, as all numbers of the old sections are.
+/// Converts a number, which must be positive as in all old sections.
 fn number(value: &Value, whole: bool) -> Converted {
     let parsed: Option<Value> = match value {
         Value::Number(_) => Some(value.clone()),
@@ -122,7 +122,7 @@ fn number(value: &Value, whole: bool) -> Converted {
     }
 }
 
-/// A list of names; the words that stand for "none" are left out.
+/// Converts a list of names, without the placeholders for "none".
 pub(super) fn names(value: &Value) -> Converted {
     if let Some(held) = decoded(value) {
         return match names(&held) {
@@ -132,7 +132,7 @@ pub(super) fn names(value: &Value) -> Converted {
         };
     }
     let read: Option<Vec<&str>> = match value {
-        // The beginning of a list that cannot be read is no name.
+        // The start of an unreadable list is not a name.
         Value::String(one) if one.trim_start().starts_with(['[', '{']) => None,
         Value::String(one) => Some(vec![one.as_str()]),
         Value::Array(items) => items.iter().map(Value::as_str).collect(),
@@ -150,7 +150,7 @@ pub(super) fn names(value: &Value) -> Converted {
     match value {
         _ if kept == json!([]) => Converted::Empty,
         Value::Array(_) if kept == *value => Converted::Same(kept),
-        Value::Array(_) => Converted::Changed(kept, "what stands for none is left out"),
+        Value::Array(_) => Converted::Changed(kept, "placeholders for none are removed"),
         _ => Converted::Changed(kept, "one name made a list"),
     }
 }
@@ -169,7 +169,7 @@ fn object(value: &Value) -> Converted {
     }
 }
 
-/// A model with its fallbacks; one id is a model without any.
+/// Converts a model with fallbacks. A single id has no fallbacks.
 fn model(value: &Value) -> Converted {
     let of = |primary: &str, fallbacks: Value, reasoning: Value| json!({"primary": primary, "fallbacks": fallbacks, "reasoning": reasoning});
     if let Some(held) = decoded(value) {
@@ -216,9 +216,9 @@ fn is_chosen(id: &str) -> bool {
     !matches!(id.trim(), "" | "__none__" | "__none")
 }
 
-/// Messages with a role and a text each; a text is one message of the system.
+/// Converts messages with role and text. A plain text becomes one system message.
 fn prompt(value: &Value) -> Converted {
-    // A text may hold the list of messages; any other text is a message itself.
+    // A text may contain the list of messages. Any other text is one message.
     if let Some(held @ Value::Array(_)) = decoded(value)
         && let Converted::Same(read) = prompt(&held)
     {
@@ -248,7 +248,7 @@ fn prompt(value: &Value) -> Converted {
     }
 }
 
-/// A value without nulls, which TOML does not know.
+/// Removes nulls, which TOML cannot represent.
 pub(super) fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(members) => Value::Object(

@@ -1,4 +1,4 @@
-//! The servers of the runners, as `[[runner_endpoints]]`.
+//! Runner servers as `[[runner_endpoints]]`.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use super::server::Server;
 use super::tables::{Table, TableKind};
 use super::{Planned, Target};
 
-/// The address of the program `local-agent` that is told none.
+/// Default address of the program `local-agent`.
 const LOCAL_AGENT_URL: &str = "http://127.0.0.1:9101";
 
-/// One endpoint for each server: known ones by their addresses, a stub for each other plugin.
+/// Creates one endpoint for each server: known servers by address, a stub for every other plugin.
 pub(super) fn endpoints(
     planned: &[Planned<'_>],
     to: Target<'_>,
@@ -80,7 +80,7 @@ fn address(server: Server, name: &str, to: Target<'_>) -> Value {
     )
 }
 
-/// The comment above an endpoint.
+/// Returns the comment above an endpoint.
 fn said(server: Server, id: &str) -> String {
     match server {
         Server::Unknown => {
@@ -98,12 +98,12 @@ fn said(server: Server, id: &str) -> String {
     }
 }
 
-/// The middle part of a runner's id.
+/// Returns the middle part of a runner id.
 fn plugin_of(id: &str) -> &str {
     id.split('/').nth(1).unwrap_or(id)
 }
 
-/// A name as a label of a host: lower-case letters and digits.
+/// Converts a name to a host label: lower-case letters and digits.
 fn host_label(name: &str) -> String {
     let label: String = name
         .chars()

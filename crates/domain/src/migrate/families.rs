@@ -1,4 +1,4 @@
-//! The built-in runners and the plugins that took their place.
+//! Built-in runners and their successor plugins.
 
 mod map;
 
@@ -6,41 +6,42 @@ use map::FAMILIES;
 
 use super::{LocalAgent, RunnerIds, Target, connectors};
 
-/// The id of Runnel's own Local Agent.
+/// Id of Runnel's Local Agent.
 pub(super) const OWN_LOCAL_AGENT: &str = "plugin:runnel/local-agent/default";
 
-/// A built-in runner of LangBot and the plugin that took its place.
+/// A built-in runner of LangBot and its successor plugin.
 #[derive(Debug)]
 pub(super) struct Family {
-    /// The name in `ai.runner.runner`, and of its section in `ai`.
+    /// Name in `ai.runner.runner`, and of its section in `ai`.
     pub(super) legacy: &'static str,
-    /// The plugin of `langbot-team`.
+    /// Plugin of the author `langbot-team`.
     pub(super) plugin: &'static str,
-    /// The plugin of `langbot`, its first form.
+    /// Earlier plugin of the author `langbot`.
     pub(super) older: &'static str,
     pub(super) fields: &'static [Field],
-    /// What the new runner is told beside the old fields: its defaults, and what keeps it as it was.
+    /// Settings of the new runner without an old field: its defaults, and values that preserve the old
+    /// behaviour.
     pub(super) adds: &'static [Add],
-    /// Which fields a choice needs.
+    /// Fields that a choice requires.
     pub(super) needs: &'static [(&'static str, &'static str, &'static [&'static str])],
-    /// `output.misc.remove-think` is a setting of this runner.
+    /// True if `output.misc.remove-think` is a setting of this runner.
     pub(super) removes_think: bool,
-    /// Settings that the plugin of `langbot` does not know.
+    /// Settings that the earlier plugin does not support.
     pub(super) newer: &'static [&'static str],
-    /// Values that the plugin of `langbot` does not know, and what it knows for them.
+    /// Values that the earlier plugin does not support, with their replacements.
     pub(super) newer_values: &'static [(&'static str, &'static str, &'static str)],
-    /// It calls models, tools and knowledge bases of the host.
+    /// True if it calls models, tools and knowledge bases of the host.
     pub(super) uses_host: bool,
-    /// Its deltas hold the whole text so far.
+    /// True if its deltas contain the complete text so far.
     pub(super) snapshots: bool,
-    /// Its operations on the files of messages and answers.
+    /// Operations on files of messages and answers.
     pub(super) files: &'static [&'static str],
 }
 
 /// A field of the old section.
 #[derive(Debug)]
 pub(super) struct Field {
-    /// Its names; the first that says something wins.
+    /// Names of the field. The first non-empty one wins.
     pub(super) from: &'static [&'static str],
     pub(super) to: &'static str,
     pub(super) kind: Kind,
@@ -53,30 +54,30 @@ pub(super) enum Kind {
     Url,
     Secret,
     Bool,
-    /// Whether thoughts are removed, by the word of `thinking-convert`.
+    /// The removal of reasoning, by the value of `thinking-convert`.
     Thoughts,
     Integer,
     Number,
     Names,
     Choice(&'static [&'static str]),
-    /// An object, or a text that holds one.
+    /// An object, or a text that contains one.
     Object,
     Model,
     Prompt,
-    /// Read for the agent's `resource_policy`, and for nothing else.
+    /// Used only for the agent's `resource_policy`.
     Policy,
-    /// Has no place here: why.
+    /// No counterpart, for this reason.
     Nowhere(&'static str),
 }
 
-/// What follows when the field is not there. Defaults are JSON.
+/// Handling of an absent field. Defaults are JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// It cannot be invented.
+    /// Required, without a default.
     Critical,
     Default(&'static str),
     Optional,
-    /// What stood there does not matter.
+    /// A fixed value that replaces any old value.
     Always(&'static str, &'static str),
     /// The default depends on `app-type`.
     ByAppType(&'static [(&'static str, &'static str)]),
@@ -85,13 +86,13 @@ pub(super) enum Need {
 #[derive(Debug)]
 pub(super) struct Add {
     pub(super) to: &'static str,
-    /// JSON.
+    /// A JSON text.
     pub(super) value: &'static str,
     pub(super) why: &'static str,
 }
 
 impl Family {
-    /// The id of its runner.
+    /// Returns the id of its runner.
     pub(super) fn runner_id(&self, to: Target<'_>) -> String {
         match to.ids {
             _ if self.is_runnel(to) => OWN_LOCAL_AGENT.to_owned(),
@@ -100,12 +101,12 @@ impl Family {
         }
     }
 
-    /// Whether Runnel's own Local Agent takes its place.
+    /// Returns true if Runnel's Local Agent replaces it.
     pub(super) fn is_runnel(&self, to: Target<'_>) -> bool {
         self.uses_host && to.local_agent == LocalAgent::Runnel
     }
 
-    /// The settings that its runner does not know.
+    /// Returns the settings that its runner does not support.
     pub(super) fn unknown(&self, to: Target<'_>) -> &'static [&'static str] {
         match to.ids {
             _ if self.is_runnel(to) => &[],
@@ -115,12 +116,12 @@ impl Family {
         }
     }
 
-    /// The family of a built-in runner's name.
+    /// Returns the family of a built-in runner's name.
     pub(super) fn of_legacy(name: &str) -> Option<&'static Self> {
         FAMILIES.iter().find(|family| family.legacy == name)
     }
 
-    /// The family of a plugin's runner, under either of its ids.
+    /// Returns the family of a plugin's runner, under either id.
     pub(super) fn of_id(id: &str) -> Option<&'static Self> {
         let forms = [RunnerIds::Newer.into(), RunnerIds::Older.into()];
         let is_own = |family: &Self| family.uses_host && id == OWN_LOCAL_AGENT;

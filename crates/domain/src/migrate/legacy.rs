@@ -1,4 +1,4 @@
-//! The settings of a built-in runner, read by the migration map.
+//! Converts the settings of a built-in runner by the migration map.
 
 use protocol::JsonObject;
 use serde_json::Value;
@@ -12,7 +12,7 @@ use super::server::Server;
 use super::source::member;
 
 impl Draft<'_, '_> {
-    /// The settings of a built-in runner, field by field.
+    /// Converts the settings of a built-in runner, field by field.
     pub(super) fn legacy(&mut self, family: &'static Family, section: &JsonObject, at: &str) {
         for field in family.fields {
             self.field(field, section, at);
@@ -79,11 +79,11 @@ impl Draft<'_, '_> {
                 Some((other, _)) if other == name => {}
                 Some((_, one)) if says(value) && one != value => {
                     self.note(Action::Dropped, member(at, name)).why =
-                        Some("its other name says otherwise".to_owned());
+                        Some("its other name has another value".to_owned());
                 }
                 _ => {
                     self.note(Action::Dropped, member(at, name)).why =
-                        Some("says nothing more".to_owned());
+                        Some("is redundant".to_owned());
                 }
             }
         }
@@ -126,7 +126,8 @@ impl Draft<'_, '_> {
         }
     }
 
-    /// A default of the map. Connectors take the wait for the service as an idle limit, with a default of their own.
+    /// Sets a default of the map. Connectors have an idle timeout with a default of its own in place of the
+    /// service timeout.
     fn fill(&mut self, name: &str, value: &str, why: &str) {
         if self.server != Server::Connectors || name != TIMEOUT {
             self.default(name, value, why);

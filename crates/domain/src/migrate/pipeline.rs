@@ -1,4 +1,4 @@
-//! One pipeline: which runner it selects, and what becomes of that runner's settings.
+//! Plans one pipeline: its selected runner and the runner's settings.
 
 use protocol::JsonObject;
 use protocol::id::RunnerId;
@@ -15,27 +15,27 @@ use super::source::{Found, decoded, member};
 use super::warnings::warn;
 use super::{LocalAgent, RunnerIds, Target};
 
-/// The most bytes of an agent's configuration, as JSON.
+/// Maximum bytes of an agent's configuration, as JSON.
 const CONFIG_BYTES: usize = 256 * 1024;
 
-/// What is to become of a pipeline.
+/// Plan of a pipeline.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) outcome: Outcome,
     pub(super) message: Option<String>,
     pub(super) runner_id: Option<String>,
     pub(super) family: Option<&'static Family>,
-    /// In the order in which it is written.
+    /// Settings in output order.
     pub(super) config: Vec<(String, Value)>,
     pub(super) policy: JsonObject,
     pub(super) notes: Vec<FieldNote>,
-    /// Its deltas hold the whole text so far.
+    /// True if its deltas contain the complete text so far.
     pub(super) snapshots: bool,
     pub(super) server: Server,
 }
 
 impl Plan {
-    /// The ids that its settings name for ranking.
+    /// Returns the model ids that its settings use for ranking.
     pub(super) fn rerank_models(&self) -> impl Iterator<Item = String> {
         let named = self
             .config
@@ -45,25 +45,25 @@ impl Plan {
     }
 }
 
-/// The settings of the selected runner as they come together.
+/// Settings of the selected runner during the conversion.
 #[derive(Debug)]
 pub(super) struct Draft<'v, 'a> {
     pub(super) vault: &'v mut Vault<'a>,
     pub(super) config: Vec<(String, Value)>,
     pub(super) notes: Vec<FieldNote>,
-    /// Settings that the runner does not know.
+    /// Settings that the runner does not support.
     pub(super) unknown: &'static [&'static str],
-    /// The server of the runner.
+    /// Server of the runner.
     pub(super) server: Server,
     newer_values: &'static [(&'static str, &'static str, &'static str)],
 }
 
-/// The runner that a pipeline selects, with its settings.
+/// The selected runner of a pipeline, with its settings.
 struct Selected {
     runner_id: String,
     family: Option<&'static Family>,
     section: JsonObject,
-    /// The place of the settings.
+    /// Pointer of the settings.
     at: String,
 }
 
@@ -75,7 +75,7 @@ pub(super) fn plan_pipeline(found: &Found, to: Target<'_>, vault: &mut Vault<'_>
     let (ai, at) = match found.config.get("ai") {
         Some(Value::Object(ai)) => (ai, member(&found.at, "ai")),
         Some(_) => return blocked(&member(&found.at, "ai"), "must be an object"),
-        // An agent has them without `ai`.
+        // An agent has its settings without `ai`.
         None => (&found.config, found.at.clone()),
     };
     let mut draft = Draft {
@@ -141,7 +141,7 @@ fn blocked(pointer: &str, message: &str) -> Plan {
     }
 }
 
-/// A member that must be an object where it is there: it may hold a restriction.
+/// Returns an optional member that must be an object, because it may contain a restriction.
 fn object_at<'a>(
     object: &'a JsonObject,
     name: &str,
@@ -160,7 +160,7 @@ impl Draft<'_, '_> {
         self.notes.last_mut().expect("it was pushed just now")
     }
 
-    /// Finds the selected runner and takes its settings: a plugin's id before a built-in runner's name.
+    /// Finds the selected runner and its settings. A plugin's id takes precedence over a built-in runner's name.
     fn select(&mut self, ai: &JsonObject, at: &str, to: Target<'_>) -> Result<Selected, Box<Plan>> {
         let runner_at = member(at, "runner");
         let text = |name: &str| {
@@ -183,7 +183,7 @@ impl Draft<'_, '_> {
         }
         if let Some(id) = id.as_ref().filter(|id| id.parse::<RunnerId>().is_ok()) {
             let family = Family::of_id(id);
-            // Runnel's own Local Agent stays what it is.
+            // Runnel's Local Agent stays unchanged.
             let to = Target {
                 local_agent: if id == OWN_LOCAL_AGENT {
                     LocalAgent::Runnel
@@ -212,7 +212,7 @@ impl Draft<'_, '_> {
             .into_iter()
             .find_map(|(key, name)| Some((key, Family::of_legacy(&name?)?)));
         let Some((key, family)) = known else {
-            let message = "is a runner of your own, which no plugin has taken the place of: serve it as a runner, \
+            let message = "is a custom runner without a successor plugin: serve it as a runner, \
                 and select its id here";
             return Err(Box::new(blocked(&runner_at, message)));
         };
@@ -232,7 +232,7 @@ impl Draft<'_, '_> {
         })
     }
 
-    /// Sets which settings the runner knows, and the server that it is behind.
+    /// Sets the server of the runner and its unsupported settings.
     fn aim(&mut self, family: Option<&'static Family>, to: Target<'_>) {
         self.server = Server::of(family, to);
         self.vault.space = self.server.variables();
@@ -243,7 +243,7 @@ impl Draft<'_, '_> {
         }
     }
 
-    /// The settings of a plugin's runner: kept as they are, without their secrets.
+    /// Takes the settings of a plugin's runner unchanged, without their secrets.
     fn current(
         &mut self,
         ai: &JsonObject,
@@ -260,7 +260,7 @@ impl Draft<'_, '_> {
         };
         let Some(section) = section.cloned() else {
             self.note(Action::Defaulted, place.clone()).why =
-                Some("is not there: the runner's own defaults hold".to_owned());
+                Some("is absent: the runner's own defaults apply".to_owned());
             return Ok((JsonObject::new(), place));
         };
         for (name, value) in &section {
@@ -271,7 +271,7 @@ impl Draft<'_, '_> {
             }
             let singular = name == "knowledge-base" && !section.contains_key("knowledge-bases");
             if value.is_null() {
-                self.note(Action::Dropped, pointer).why = Some("says nothing".to_owned());
+                self.note(Action::Dropped, pointer).why = Some("is empty".to_owned());
             } else if singular {
                 if self.set("knowledge-bases", Kind::Names, value, pointer.clone()) != Ok(true) {
                     self.note(Action::Dropped, pointer).why = Some("names none".to_owned());
@@ -293,7 +293,7 @@ impl Draft<'_, '_> {
         Ok((section, place))
     }
 
-    /// Reads a value into the configuration. `false`: it says nothing.
+    /// Converts a value into the configuration. `false`: it is empty.
     pub(super) fn set(
         &mut self,
         name: &str,
@@ -326,7 +326,7 @@ impl Draft<'_, '_> {
         if self.unknown.contains(&name) {
             let why = match name {
                 _ if self.server == Server::Connectors => connectors::why_not(name),
-                "remove-think" => "the older plugin has no such setting: thoughts are shown",
+                "remove-think" => "the older plugin has no such setting: reasoning is shown",
                 "response-handling" => "the older plugin has no such setting: replies are sent",
                 _ => "the chosen runner has no such setting",
             };
@@ -338,7 +338,7 @@ impl Draft<'_, '_> {
             .iter()
             .find(|(setting, newer, _)| *setting == name && value == *newer);
         let value = newer.map_or(value, |(_, _, known)| {
-            how = Some("what the older plugin knows for it");
+            how = Some("the older plugin's equivalent");
             json!(known)
         });
         let before = self.vault.removed.len();

@@ -1,4 +1,4 @@
-//! What the runs of a pipeline could touch, as the `resource_policy` of an agent.
+//! Converts the permissions of a pipeline to an agent's `resource_policy`.
 
 use protocol::JsonObject;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::pipeline::Draft;
 use super::report::{Action, FieldNote};
 use super::source::{Found, Preferences, member};
 
-/// Settings that the host read, beside the runner's own.
+/// Settings that the host read, in addition to the runner's own.
 pub(super) const HOST_OWNED: [&str; 5] = [
     "enable-all-tools",
     "tools",
@@ -18,10 +18,10 @@ pub(super) const HOST_OWNED: [&str; 5] = [
     "mcp-resource-agent-read-enabled",
 ];
 
-/// Operations on files for a runner that is not known.
+/// File operations for an unknown runner.
 const FILES: &[&str] = &["metadata", "read"];
 
-/// The grants of a runner that calls another service: files of messages, and the history that it sends again.
+/// Grants of a runner that calls another service: files of messages, and the history that it resends.
 fn service_grants(family: &Family, draft: &mut Draft<'_, '_>, policy: &mut JsonObject) {
     let resends = draft.config.iter().any(|(name, value)| {
         name == "resend-history" && value.as_f64().is_some_and(|messages| messages > 0.0)
@@ -39,15 +39,13 @@ fn service_grants(family: &Family, draft: &mut Draft<'_, '_>, policy: &mut JsonO
         (false, true) => {
             "the history that is sent again; the service that it calls brings the rest"
         }
-        (false, false) => {
-            "nothing: the service that it calls brings its own models, tools and knowledge"
-        }
+        (false, false) => "none: the service that it calls has its own models, tools and knowledge",
     };
     let note = FieldNote::new(Action::Defaulted, None).to("resource_policy");
     draft.notes.push(note.because(why));
 }
 
-/// The policy of the agent: what the pipeline allowed, and nothing for runners that call other services.
+/// Returns the agent's policy: the pipeline's permissions, and none for runners that call other services.
 pub(super) fn resource_policy(
     found: &Found,
     family: Option<&'static Family>,
@@ -59,7 +57,7 @@ pub(super) fn resource_policy(
     let preferences_at = member(&found.pointer, "extensions_preferences");
     if found.preferences == Preferences::Unreadable {
         draft.note(Action::Dropped, preferences_at.clone()).why = Some(
-            "is no object and may hold a restriction: no tool and no skill is granted; name them in resource_policy"
+            "is not an object and may contain a restriction: no tool and no skill is granted; list them in resource_policy"
                 .to_owned(),
         );
     }
@@ -76,7 +74,7 @@ pub(super) fn resource_policy(
                 .any(|note| note.pointer.as_ref() == Some(&member(at, name)))
             {
                 draft.note(Action::Dropped, member(at, name)).why =
-                    Some("it uses nothing of the host".to_owned());
+                    Some("it uses no host resources".to_owned());
             }
         }
         return policy;
@@ -120,7 +118,7 @@ pub(super) fn resource_policy(
         json!(family.map_or(FILES, |family| family.files)),
     );
     let note = FieldNote::new(Action::Defaulted, None).to("resource_policy");
-    let why = "what the pipeline let it use; the runner's manifest bounds it further";
+    let why = "the pipeline's permissions; the runner's manifest restricts them further";
     draft.notes.push(note.because(why));
     for name in ["mcp-resources", "mcp-resource-agent-read-enabled"] {
         let pointer = member(at, name);
@@ -167,9 +165,9 @@ fn names_of(value: Option<&Value>) -> Value {
     }
 }
 
-/// The limits of `extensions_preferences`.
+/// Restrictions of `extensions_preferences`.
 struct Bounds<'a> {
-    /// `None`: it cannot be read, so nothing is granted.
+    /// `None`: unreadable, so nothing is granted.
     preferences: Option<&'a JsonObject>,
     at: String,
 }
@@ -185,8 +183,8 @@ impl<'a> Bounds<'a> {
         Self { preferences, at }
     }
 
-    /// Whether a flag limits: anything but true does. LangBot reads an absent one as true; beside a list of what is bound
-    /// it limits, too.
+    /// Returns true if a flag restricts: any value other than true. LangBot reads an absent flag as true. With a
+    /// list of bindings, an absent flag also restricts.
     fn limits(&self, flag: &str, list: &str) -> bool {
         let Some(preferences) = self.preferences else {
             return true;
@@ -197,7 +195,7 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// Whether a list names nothing.
+    /// Returns true if a list is empty or absent.
     fn is_empty(&self, list: &str) -> bool {
         let listed = self
             .preferences
@@ -205,7 +203,7 @@ impl<'a> Bounds<'a> {
         listed.and_then(Value::as_array).is_none_or(Vec::is_empty)
     }
 
-    /// Everything, or the names that are listed.
+    /// Returns `"*"`, or the names of the list.
     fn listed(&self, flag: &str, list: &str, draft: &mut Draft<'_, '_>) -> Value {
         if !self.limits(flag, list) {
             return json!("*");
@@ -219,7 +217,7 @@ impl<'a> Bounds<'a> {
             .is_some_and(|value| !value.is_boolean())
         {
             draft.note(Action::Dropped, member(&self.at, flag)).why =
-                Some("is neither true nor false: only what is listed is granted".to_owned());
+                Some("is neither true nor false: only listed names are granted".to_owned());
         }
         let Some(value) = preferences.get(list) else {
             return json!([]);
@@ -240,7 +238,7 @@ impl<'a> Bounds<'a> {
     }
 }
 
-/// All tools, as a pipeline has them unless it says otherwise, or those that it lists.
+/// Returns all tools, the default of a pipeline, or the tools that it lists.
 fn tools(bounds: &Bounds<'_>, section: &JsonObject, at: &str, draft: &mut Draft<'_, '_>) -> Value {
     let target = "resource_policy.tools";
     let all = match section.get("enable-all-tools") {
@@ -309,7 +307,7 @@ fn tools(bounds: &Bounds<'_>, section: &JsonObject, at: &str, draft: &mut Draft<
             list
         };
         draft.note(Action::Dropped, member(&bounds.at, name)).why = Some(
-            "limits tools to those of bound plugins and servers, which are not known here: name them in \
+            "restricts tools to bound plugins and servers, which the migration does not know: list them in \
              resource_policy.tools"
                 .to_owned(),
         );

@@ -1,10 +1,10 @@
-//! What a migration tells: each field, and each variable that is to be set. Never a secret.
+//! Migration report: each field, and each variable to set, without secrets.
 
 use serde::Serialize;
 
 use super::tables::Table;
 
-/// The whole of it.
+/// Result of a migration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Migration {
     pub pipelines: Vec<PipelineReport>,
@@ -13,64 +13,64 @@ pub struct Migration {
     pub variables: Vec<Variable>,
     #[serde(skip)]
     pub tables: Vec<Table>,
-    /// The services that the connectors call.
+    /// Services that the connectors call.
     #[serde(skip)]
     pub upstream: Vec<String>,
 }
 
-/// What became of one pipeline.
+/// Result of one pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PipelineReport {
     pub file: String,
-    /// Its place in the file.
+    /// Pointer in the file.
     pub pointer: String,
     pub outcome: Outcome,
-    /// Why nothing was made of it.
+    /// Reason for which it was not migrated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The name of its agent.
+    /// Name of its agent.
     pub agent: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runner_id: Option<String>,
     pub fields: Vec<FieldNote>,
 }
 
-/// The outcome of one row that is no pipeline.
+/// Result of one catalog row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ResourceReport {
     pub file: String,
-    /// Its place in the file.
+    /// Pointer in the file.
     pub pointer: String,
-    /// The array of the configuration that it belongs to, such as `models`.
+    /// Array of the configuration, such as `models`.
     pub table: &'static str,
-    /// Its name or id there.
+    /// Name or id in the array.
     pub name: String,
     pub outcome: Outcome,
-    /// The reason why nothing was made of it.
+    /// Reason for which it was not migrated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     pub fields: Vec<FieldNote>,
 }
 
-/// How a pipeline or another row ended.
+/// Outcome of a pipeline or row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Migrated,
-    /// There is nothing to migrate: a pipeline that selects no runner, a server that is switched off.
+    /// Nothing to migrate: a pipeline without a runner, or a disabled server.
     Nothing,
-    /// Something is missing that cannot be invented.
+    /// A required value is missing.
     Blocked,
 }
 
-/// What became of one field.
+/// Result of one field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldNote {
     pub action: Action,
-    /// Where it stood; absent for what is new.
+    /// Old pointer. Absent for a new field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pointer: Option<String>,
-    /// Where it stands in the agent now.
+    /// New position in the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,24 +82,24 @@ pub struct FieldNote {
 pub enum Action {
     Kept,
     Renamed,
-    /// A variable takes its place.
+    /// A variable replaces it.
     Referenced,
     Defaulted,
     Dropped,
-    /// It cannot be invented.
+    /// Required, without a default.
     Missing,
-    /// It is taken as it is, and will not do.
+    /// Kept unchanged, but will not work.
     Warning,
 }
 
-/// A variable that is to be set.
+/// A variable to set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Variable {
     pub name: String,
-    /// Where its value stands now: file and pointer. Absent when it is to be made.
+    /// File and pointer of its current value. Absent for a new value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Who reads it.
+    /// The program that reads it.
     pub read_by: String,
 }
 

@@ -1,10 +1,10 @@
-//! Which values of a configuration are secrets, and the variables that take their place.
+//! Detects secrets in a configuration and replaces them by variables.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// Names that tell of a secret, in lower case with `_` for `-`.
+/// Names that indicate a secret, in lower case with `_` for `-`.
 const TELLING: [&str; 12] = [
     "password",
     "passwd",
@@ -19,7 +19,7 @@ const TELLING: [&str; 12] = [
     "api_key",
     "apikey",
 ];
-/// Texts that begin like a secret, whatever their name; in lower case.
+/// Prefixes that indicate a secret under any name, in lower case.
 const BEGINNINGS: [&str; 10] = [
     "sk-",
     "bearer ",
@@ -32,10 +32,10 @@ const BEGINNINGS: [&str; 10] = [
     "eyj",
     "whsec_",
 ];
-/// Documents of settings that hold the secrets of a program.
+/// Settings documents that contain a program's secrets.
 const DOCUMENTS: [&str; 2] = ["env_json", "mcp_servers_json"];
 
-/// Whether a text under this name is a secret.
+/// Returns true if a text under this name is a secret.
 pub(super) fn is_secret(name: &str, text: &str) -> bool {
     if text.is_empty() || is_reference(text) {
         return false;
@@ -53,13 +53,13 @@ pub(super) fn is_secret(name: &str, text: &str) -> bool {
         || has_credentials(text)
 }
 
-/// Whether a text already refers to a variable or a file.
+/// Returns true if a text is a reference to a variable or file.
 pub(super) fn is_reference(text: &str) -> bool {
     let (kind, place) = text.split_once(':').unwrap_or_default();
     matches!(kind, "env" | "file") && !place.is_empty() && !place.contains(char::is_whitespace)
 }
 
-/// Whether a URL carries a user, a password or a parameter that tells of a secret.
+/// Returns true if a URL has a user, a password or a parameter that indicates a secret.
 pub(super) fn has_credentials(text: &str) -> bool {
     let Some((_, rest)) = text.split_once("://") else {
         return false;
@@ -73,26 +73,26 @@ pub(super) fn has_credentials(text: &str) -> bool {
     authority.contains('@') || names.any(|is_secret| is_secret)
 }
 
-/// A secret that was left out, and the variable that its place now names.
+/// A removed secret and its variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Removed {
     pub(super) variable: String,
     pub(super) pointer: String,
 }
 
-/// Names variables for one agent.
+/// Allocates variables for one agent.
 #[derive(Debug)]
 pub(super) struct Vault<'a> {
-    /// The beginning of all variables that the reader of the secrets may read.
+    /// Prefix of the variables that the reading program may access.
     pub(super) space: &'static str,
     pub(super) prefix: &'a str,
-    /// All variables that are named so far.
+    /// All allocated variables.
     pub(super) named: &'a mut BTreeSet<String>,
     pub(super) removed: Vec<Removed>,
 }
 
 impl Vault<'_> {
-    /// The reference that takes the place of the secret at `pointer`.
+    /// Returns the reference that replaces the secret at `pointer`.
     pub(super) fn refer(&mut self, path: &str, pointer: &str) -> Value {
         let wanted = format!("{}{}_{}", self.space, self.prefix, variable_part(path));
         let variable = unique(&wanted, '_', self.named);
@@ -104,7 +104,7 @@ impl Vault<'_> {
         Value::String(reference)
     }
 
-    /// A value without its secrets, at any depth. `path`: its place below the agent's config.
+    /// Returns a value without its secrets at any depth. `path`: its path below the agent's config.
     pub(super) fn clean(&mut self, name: &str, path: &str, pointer: &str, value: Value) -> Value {
         match value {
             Value::String(text) if is_secret(name, &text) => self.refer(path, pointer),
@@ -133,7 +133,7 @@ impl Vault<'_> {
     }
 }
 
-/// A text as part of a variable's name.
+/// Converts a text to a part of a variable name.
 pub(super) fn variable_part(text: &str) -> String {
     let letters = text.chars().map(|letter| {
         if letter.is_ascii_alphanumeric() {
@@ -147,7 +147,7 @@ pub(super) fn variable_part(text: &str) -> String {
     parts.collect::<Vec<_>>().join("_")
 }
 
-/// `wanted`, or with a number behind it where that is taken.
+/// Returns `wanted`, with a numeric suffix if it is taken.
 pub(super) fn unique(wanted: &str, joint: char, taken: &mut BTreeSet<String>) -> String {
     let mut name = wanted.to_owned();
     let mut number = 1;

@@ -1,12 +1,12 @@
-//! The servers that runners are behind.
+//! Servers of runners.
 
 use super::Target;
 use super::families::Family;
 
-/// The server of a runner.
+/// Server of a runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Server {
-    /// No pipeline names it: its endpoint is a stub.
+    /// Unknown: its endpoint is a stub.
     Unknown,
     /// The program `local-agent`.
     LocalAgent,
@@ -17,7 +17,7 @@ pub(super) enum Server {
 }
 
 impl Server {
-    /// The server of a family's runner, or of a runner of another plugin.
+    /// Returns the server of a family's runner, or of another plugin's runner.
     pub(super) fn of(family: Option<&Family>, to: Target<'_>) -> Self {
         match family {
             Some(family) if family.is_runnel(to) => Self::LocalAgent,
@@ -27,7 +27,7 @@ impl Server {
         }
     }
 
-    /// The beginning of the variables that it reads for its runners' settings, by default.
+    /// Returns the default prefix of the variables that it reads for its runners' settings.
     pub(super) fn variables(self) -> &'static str {
         match self {
             Self::Unknown | Self::LocalAgent => "",

@@ -1,4 +1,4 @@
-//! Where the pipelines stand in a document: one, a list, an export, or an answer of LangBot's API.
+//! Finds the pipelines in a document: one, a list, an export, or an answer of LangBot's API.
 
 use protocol::JsonObject;
 use protocol::admin::Fault;
@@ -9,9 +9,9 @@ use super::convert::{Converted, convert};
 use super::families::Kind;
 use crate::form::escape_pointer;
 
-/// The most pipelines of one migration.
+/// Maximum pipelines of one migration.
 pub(super) const PIPELINES: usize = 1000;
-/// Members that hold objects. A database's column holds them as text.
+/// Members with objects. Database columns store them as text.
 const CONTAINERS: [&str; 7] = [
     "config",
     "ai",
@@ -21,37 +21,37 @@ const CONTAINERS: [&str; 7] = [
     "misc",
     "extensions_preferences",
 ];
-/// How often a text may hold the text of a JSON document.
+/// Maximum nesting of JSON documents in texts.
 const LAYERS: usize = 3;
 
 /// A pipeline or agent of a document.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Found {
-    /// Its place in the document.
+    /// Pointer in the document.
     pub(super) pointer: String,
     pub(super) name: Option<String>,
     pub(super) uuid: Option<String>,
     pub(super) is_default: bool,
     pub(super) preferences: Preferences,
-    /// The place of `config`.
+    /// Pointer of `config`.
     pub(super) at: String,
-    /// What holds `ai` (a pipeline), or `runner` and `runner_config` (an agent).
+    /// Object with `ai` (a pipeline), or with `runner` and `runner_config` (an agent).
     pub(super) config: JsonObject,
-    /// Why this part of the document cannot be read.
+    /// Reason for which this part of the document is unreadable.
     pub(super) unreadable: Option<Fault>,
 }
 
-/// `extensions_preferences`: which tools and skills a pipeline may use.
+/// `extensions_preferences`: the tools and skills that a pipeline may use.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Preferences {
     Absent,
     Read(JsonObject),
-    /// There, and no object: it may hold a restriction.
+    /// Present but not an object. It may contain a restriction.
     Unreadable,
 }
 
-/// Every pipeline of a document, unreadable ones included unless there is no other. A document may hold rows of the
-/// catalog instead.
+/// Returns all pipelines of a document. Unreadable ones are included if a readable one exists. A document may
+/// contain only catalog rows.
 pub(super) fn find(document: &Value) -> Result<Vec<Found>, Fault> {
     let mut found = Vec::new();
     look(document, String::new(), &mut found)?;
@@ -110,7 +110,7 @@ fn look(value: &Value, pointer: String, found: &mut Vec<Found>) -> Result<(), Fa
     Ok(())
 }
 
-/// Why an object is no pipeline. LangBot 3.x kept its settings in files of other forms.
+/// Returns the reason for which an object is not a pipeline. LangBot 3.x stored settings in other formats.
 fn settings_of_3(object: &JsonObject) -> &'static str {
     let any = |names: &[&str]| names.iter().any(|name| object.contains_key(*name));
     if any(&["requester", "prompt-mode", "enable-chat"])
@@ -128,7 +128,7 @@ fn settings_of_3(object: &JsonObject) -> &'static str {
     }
 }
 
-/// A row as a pipeline. `None`: it holds pipelines at most.
+/// Reads a row as a pipeline. `None`: the row is not a pipeline, but may contain some.
 fn pipeline(row: &JsonObject, pointer: &str) -> Option<Found> {
     let is_config = row.contains_key("ai") || row.contains_key("runner_config");
     let (config, at) = match row.get("config") {
@@ -158,7 +158,7 @@ fn pipeline(row: &JsonObject, pointer: &str) -> Option<Found> {
 }
 
 impl Found {
-    /// A part of the document with nothing but its name.
+    /// Creates an unreadable entry with its name.
     fn unreadable(row: &JsonObject, pointer: String, message: &str) -> Self {
         let text = |name: &str| {
             let value = row.get(name)?.as_str()?.trim();
@@ -185,7 +185,7 @@ impl Found {
     }
 }
 
-/// Replaces texts that hold JSON where a pipeline holds objects. Settings of a runner stay texts.
+/// Decodes texts with JSON where a pipeline has objects. Settings of a runner stay texts.
 fn unfold(object: &mut JsonObject, has_sections: bool) {
     for (name, value) in object.iter_mut() {
         let is_container = CONTAINERS.contains(&name.as_str());
@@ -201,7 +201,7 @@ fn unfold(object: &mut JsonObject, has_sections: bool) {
     }
 }
 
-/// The object, list or null whose JSON a text holds, also as the text of a text.
+/// Returns the object, list or null in a JSON text, also if encoded as text several times.
 pub(super) fn decoded(value: &Value) -> Option<Value> {
     let mut text = value.as_str()?.to_owned();
     for _ in 0..LAYERS {
@@ -214,7 +214,7 @@ pub(super) fn decoded(value: &Value) -> Option<Value> {
     None
 }
 
-/// The pointer of a member.
+/// Returns the pointer of a member.
 pub(super) fn member(pointer: &str, name: &str) -> String {
     format!("{pointer}/{}", escape_pointer(name))
 }

@@ -1,4 +1,4 @@
-//! The parts of a pipeline around the settings of its runner.
+//! Sections of a pipeline other than the runner's settings.
 
 use protocol::JsonObject;
 use serde_json::json;
@@ -10,7 +10,7 @@ use super::report::Action;
 use super::source::{Found, member};
 
 impl Draft<'_, '_> {
-    /// Notes what becomes of `remove-think`, of the expiry of conversations, and of the other sections.
+    /// Notes the results for `remove-think`, for the expiry of conversations, and for the other sections.
     pub(super) fn surroundings(
         &mut self,
         found: &Found,
@@ -35,7 +35,7 @@ impl Draft<'_, '_> {
                 self.keep("remove-think", None, value, pointer, None);
             } else {
                 self.note(Action::Dropped, pointer).why =
-                    Some("its runner has no such setting: thoughts are shown".to_owned());
+                    Some("its runner has no such setting: reasoning is shown".to_owned());
             }
         }
         let expires = ai

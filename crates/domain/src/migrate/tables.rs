@@ -1,4 +1,4 @@
-//! The agents and endpoints as tables, and how they stand to a file that is there already.
+//! Agents and endpoints as tables, and their comparison with an existing file.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use super::server::Server;
 use super::toml_text::{comment, key, value};
 use super::{Planned, Target};
 
-/// Settings that name the service of a runner.
+/// Settings with the address of a runner's service.
 const UPSTREAM: [&str; 3] = ["base-url", "api-base", "webhook-url"];
 
 /// One table of `runnel.toml`.
@@ -20,15 +20,15 @@ const UPSTREAM: [&str; 3] = ["base-url", "api-base", "webhook-url"];
 pub struct Table {
     pub kind: TableKind,
     pub name: String,
-    /// What the text says.
+    /// Content of the table.
     pub members: JsonObject,
-    /// As it stands in the file, with a comment above it.
+    /// Text in the file, with a comment above it.
     pub text: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableKind {
-    /// `[egress]`, which is no array.
+    /// `[egress]`, which is not an array.
     Egress,
     ModelProvider,
     Model,
@@ -39,7 +39,7 @@ pub enum TableKind {
 }
 
 impl TableKind {
-    /// The name of the table, or of the array that it is one of.
+    /// Returns the name of the table or of its array.
     pub fn array(self) -> &'static str {
         match self {
             Self::Egress => "egress",
@@ -52,7 +52,7 @@ impl TableKind {
         }
     }
 
-    /// The member that tells one table of the array from another.
+    /// Returns the member that identifies a table in its array.
     fn key(self) -> &'static str {
         match self {
             Self::Model => "model_id",
@@ -63,9 +63,9 @@ impl TableKind {
 }
 
 impl Table {
-    /// `[egress]` with these lines of `allow`.
+    /// Creates `[egress]` with these lines of `allow`.
     pub fn egress(allow: &[String]) -> Self {
-        let mut text = comment("Addresses of the file that are no public HTTPS.");
+        let mut text = comment("Addresses in this file other than public HTTPS.");
         text.push_str("[egress]\n");
         let members = vec![("allow".to_owned(), json!(allow))];
         write_members(&mut text, &members);
@@ -77,7 +77,7 @@ impl Table {
         }
     }
 
-    /// A table of an array, with a comment above it.
+    /// Creates a table of an array, with a comment above it.
     pub(super) fn of(
         kind: TableKind,
         name: &str,
@@ -96,17 +96,17 @@ impl Table {
     }
 }
 
-/// How a table stands to a file.
+/// Result of comparing a table with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     Missing,
-    /// It is there as it would be written.
+    /// The file has an equal table.
     Same,
-    /// One of that name is there and says something else: somebody went on with it.
+    /// The file has a different table of that name, for example after manual edits.
     Differs,
 }
 
-/// How a table stands to the settings of a file.
+/// Compares a table with the settings of a file.
 pub fn standing(settings: &Value, table: &Table) -> Standing {
     if table.kind == TableKind::Egress {
         return egress_standing(&settings["egress"], table);
@@ -124,7 +124,7 @@ pub fn standing(settings: &Value, table: &Table) -> Standing {
     }
 }
 
-/// An `[egress]` of the file counts as the same where it allows each line.
+/// An `[egress]` of the file is equal if it allows each line.
 fn egress_standing(there: &Value, table: &Table) -> Standing {
     let Some(there) = there.as_object() else {
         return Standing::Missing;
@@ -144,7 +144,7 @@ fn egress_standing(there: &Value, table: &Table) -> Standing {
     }
 }
 
-/// Makes tables and reports of all plans, behind those of the catalog.
+/// Creates tables and reports of all plans, after those of the catalog.
 pub(super) fn lay_out(
     mut planned: Vec<Planned<'_>>,
     catalog: Migration,
@@ -154,7 +154,7 @@ pub(super) fn lay_out(
     let migrates = |one: &Planned<'_>| one.plan.outcome == Outcome::Migrated;
     let mut migration = catalog;
     let count = planned.iter().filter(|one| migrates(one)).count();
-    // Who gets the events that no other pipeline's agent wants.
+    // Receives the events that match no other pipeline's agent.
     let open = planned
         .iter()
         .position(|one| migrates(one) && (count == 1 || one.pipeline.is_default));
@@ -162,7 +162,7 @@ pub(super) fn lay_out(
         if migrates(one) && open != Some(at) && one.pipeline.uuid.is_none() {
             one.plan.outcome = Outcome::Blocked;
             let message =
-                "it has no uuid: among several pipelines nothing tells which queries are its own";
+                "it has no uuid: with several pipelines, its queries cannot be identified";
             one.plan.message = Some(message.to_owned());
         }
     }
@@ -215,7 +215,7 @@ fn agent(one: &mut Planned<'_>, is_open: bool, migration: &mut Migration) {
     } else {
         note(
             "scope",
-            "every message that no other pipeline's agent wants",
+            "every message that matches no other pipeline's agent",
         );
     }
     members.push(("runner_id".to_owned(), json!(runner_id)));
@@ -264,7 +264,7 @@ fn agent(one: &mut Planned<'_>, is_open: bool, migration: &mut Migration) {
     outside(one, &runner_id, migration);
 }
 
-/// The addresses and the variables of an agent's runner.
+/// Collects the addresses and variables of an agent's runner.
 fn outside(one: &mut Planned<'_>, runner_id: &str, migration: &mut Migration) {
     let plan = &one.plan;
     if plan.server == Server::Connectors {

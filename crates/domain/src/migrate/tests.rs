@@ -59,7 +59,7 @@ fn of(document: &Value, ids: RunnerIds) -> Migration {
     migrate(&[file], ids.into()).unwrap()
 }
 
-/// The agent of a document that holds one.
+/// Returns the only agent of a document.
 fn agent(document: &Value, ids: RunnerIds) -> Value {
     let migration = of(document, ids);
     let is_agent = |table: &&Table| table.kind == TableKind::Agent;
@@ -96,7 +96,7 @@ fn check_row(legacy: &str, newer: &str, older: &str, config: &Value) {
         serde_json::to_string(&migration).unwrap()
     );
     assert!(!told.contains(SECRET), "{legacy}: {told}");
-    // Every field of the section is accounted for.
+    // Every field of the section has exactly one note.
     for field in section(legacy).as_object().unwrap().keys() {
         let pointer = format!("/config/ai/{legacy}/{field}");
         assert_eq!(
@@ -517,7 +517,7 @@ fn a_table_is_missing_the_same_or_somebody_went_on_with_it() {
     );
 }
 
-/// The agent's policy of a pipeline with a local agent and these preferences.
+/// Returns the agent's policy for a local agent pipeline with these preferences.
 fn policy(section: Value, preferences: Value) -> Value {
     let mut document = pipeline("local-agent", section);
     document["extensions_preferences"] = preferences;
@@ -617,7 +617,7 @@ fn writes_only_settings_that_the_older_plugins_know() {
     let chatflow = older("dify-service-api", "app-type", json!("chatflow"));
     assert_eq!(chatflow["app-type"], "chat");
 
-    // The current form of a newer plugin, for its older one.
+    // The current format of a newer plugin, for its earlier version.
     let id = "plugin:langbot-team/N8nAgent/default";
     let document = json!({"ai": {"runner": {"id": id}, "runner_config": {id: {
         "webhook-url": "http://n8n.test", "response-handling": "ignore",
@@ -727,7 +727,7 @@ fn binds_local_agents_to_runnel() {
     );
 }
 
-/// The migration of these documents to servers that exist.
+/// Migrates these documents to existing servers.
 fn served(document: &Value) -> Migration {
     let file = Document {
         file: "p.json",

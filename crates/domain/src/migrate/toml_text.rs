@@ -1,8 +1,8 @@
-//! Tables of `runnel.toml`, as text that a person goes on with.
+//! Writes tables of `runnel.toml` as readable text.
 
 use serde_json::Value;
 
-/// A value as TOML writes it on one line. Nulls have no place in TOML and must be gone.
+/// Writes a value as TOML on one line. The value must not contain nulls.
 pub fn value(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -23,7 +23,7 @@ pub fn value(value: &Value) -> String {
     }
 }
 
-/// A key, quoted where it must be.
+/// Writes a key, quoted if necessary.
 pub fn key(name: &str) -> String {
     let is_bare = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
     if !name.is_empty() && name.chars().all(is_bare) {
@@ -33,12 +33,12 @@ pub fn key(name: &str) -> String {
     }
 }
 
-// What JSON escapes, TOML understands; it forbids one character more.
+// TOML accepts all JSON escapes, and forbids one more character.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string().replace('\u{7f}', "\\u007F")
 }
 
-/// A comment: one line, whatever the text.
+/// Writes a one-line comment.
 pub fn comment(text: &str) -> String {
     let plain: String = text
         .chars()

@@ -1,4 +1,4 @@
-//! Settings that a migration keeps and that will not do: examples of LangBot's forms, a model that is not chosen.
+//! Warnings for kept settings that will not work: placeholders of LangBot's forms, or a missing model.
 
 use protocol::JsonObject;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use super::pipeline::Draft;
 use super::report::Action;
 use super::source::member;
 
-/// Notes what the runs of the agent will fail of.
+/// Notes settings that make the agent's runs fail.
 pub(super) fn warn(
     family: Option<&'static Family>,
     section: &JsonObject,
@@ -48,7 +48,7 @@ fn names_a_model(model: &Value) -> bool {
         || fallbacks.is_some_and(|fallbacks| fallbacks.iter().any(chosen))
 }
 
-/// Whether a text stands for a value that was never put in, such as `http://your-n8n-webhook-url`.
+/// Returns true for a placeholder, such as `http://your-n8n-webhook-url`.
 fn is_placeholder(text: &str) -> bool {
     let text = text.trim().to_lowercase();
     let is_marked = text.starts_with(['<', '{', '[']);

@@ -1,4 +1,4 @@
-//! What a result announces, looked at before it is judged.
+//! Inspects a result before its validation.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -21,16 +21,16 @@ static MESSAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"mess
 static NAME: LazyLock<Finder<'static>> =
     LazyLock::new(|| Finder::new(ResultType::ArtifactCreated.as_str()));
 
-/// The artifact that a result announces, if it is one that does.
+/// Returns the artifact that a result announces.
 pub fn announced_artifact(raw: &[u8]) -> Option<Uuid> {
-    // Most results are something else, and are not parsed twice.
+    // Fast path: most results announce nothing and are parsed only once.
     NAME.find(raw)?;
     let raw = &repair_json_text(raw);
     let envelope: Envelope<'_> = serde_json::from_slice(raw).ok()?;
     payload::artifact_id(envelope.data?.get())
 }
 
-/// True for a `run.failed` by which a runner says that its run was cancelled.
+/// Returns true for a `run.failed` with which a runner reports its run as cancelled.
 pub fn says_cancelled(raw: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Failed<'a> {
@@ -50,12 +50,12 @@ pub fn says_cancelled(raw: &[u8]) -> bool {
     says().unwrap_or(false)
 }
 
-/// True for bytes that are a result by their members, whatever their data are.
+/// Returns true for bytes with the members of a result, regardless of their data.
 pub fn is_result(raw: &[u8]) -> bool {
     type_of(raw, |_| true)
 }
 
-/// True for a whole `run.completed` or `run.failed`.
+/// Returns true for a complete `run.completed` or `run.failed`.
 pub fn is_terminal_result(raw: &[u8]) -> bool {
     type_of(raw, |kind| {
         ResultType::parse(kind).is_some_and(ResultType::is_terminal)
@@ -68,7 +68,8 @@ fn type_of(raw: &[u8], is_wanted: impl Fn(&str) -> bool) -> bool {
     envelope.is_ok_and(|envelope| is_wanted(&envelope.kind))
 }
 
-/// The type of a result that may hold what no JSON may hold. A text that no parser reads is known by the name in it.
+/// Returns the type of a result with possibly invalid JSON. Unparseable text is classified by the type name in
+/// it.
 pub(super) fn kind_in(raw: &[u8]) -> Option<ResultType> {
     match serde_json::from_slice::<Envelope<'_>>(raw) {
         Ok(envelope) => ResultType::parse(&envelope.kind),

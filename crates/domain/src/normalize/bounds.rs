@@ -1,6 +1,6 @@
-//! Bounds on the parts of a result that its run's row keeps: every list of runs reads them.
+//! Limits for result parts stored in the run's row, which every list of runs reads.
 //!
-//! A part over its bound is cut or dropped. The result itself is accepted, and a rejection names the part.
+//! A part above its limit is truncated or dropped. The result is accepted, and a rejection reports the part.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,16 +12,16 @@ use super::payload::Checked;
 use super::rejection::{Reason, Rejection};
 use super::text;
 
-/// Bytes of a usage, as JSON text.
+/// Maximum bytes of a usage, as JSON text.
 const USAGE_BYTES: usize = 4 * 1024;
-/// Values in a usage, nested ones included.
+/// Maximum values in a usage, including nested ones.
 const USAGE_VALUES: usize = 64;
-/// Bytes of a `finish_reason` or a `code`.
+/// Maximum bytes of a `finish_reason` or a `code`.
 const CODE_BYTES: usize = 128;
-/// Bytes of the message of an error.
+/// Maximum bytes of an error message.
 const MESSAGE_BYTES: usize = 4 * 1024;
 
-/// A part of a result that was over its bound.
+/// A part of a result above its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortened {
     Usage,
@@ -31,7 +31,7 @@ pub enum Shortened {
 }
 
 impl Shortened {
-    /// The member of the result.
+    /// Returns the member of the result.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Usage => "usage",
@@ -41,7 +41,7 @@ impl Shortened {
         }
     }
 
-    /// The bound, for the author of the runner.
+    /// Returns a message with the limit, for the author of the runner.
     pub fn message(self) -> &'static str {
         match self {
             Self::Usage => {
@@ -55,13 +55,14 @@ impl Shortened {
         }
     }
 
-    /// The row that names it. It has no `runner_sequence`: the result with that number was accepted.
+    /// Returns the rejection that reports the part. It has no `runner_sequence`, because the result with that
+    /// number was accepted.
     pub fn rejection(self, raw: &[u8]) -> Rejection {
         Rejection::new(Reason::PartTooLarge, None, raw, self.message())
     }
 }
 
-/// Cuts the texts of a terminal to what the run's row keeps.
+/// Truncates the texts of a terminal result for the run's row.
 pub(super) fn cut_ending(checked: &mut Checked<'_>, shortened: &mut Vec<Shortened>) {
     let parts = match checked {
         Checked::Completed { finish_reason, .. } => {
@@ -82,7 +83,7 @@ pub(super) fn cut_ending(checked: &mut Checked<'_>, shortened: &mut Vec<Shortene
     }
 }
 
-/// The usage on one line, or the members of it that fit. Plain values come before objects and lists.
+/// Returns the usage on one line, or the members that fit. Scalars take precedence over objects and lists.
 pub(super) fn usage<'r>(usage: &'r RawValue, shortened: &mut Vec<Shortened>) -> Cow<'r, RawValue> {
     let json = usage.get();
     if json.len() <= USAGE_BYTES && values_in(json).is_some_and(|values| values <= USAGE_VALUES) {
@@ -94,7 +95,7 @@ pub(super) fn usage<'r>(usage: &'r RawValue, shortened: &mut Vec<Shortened>) -> 
     Cow::Owned(RawValue::from_string(members).unwrap_or_else(|_| text::nothing()))
 }
 
-/// Values in a JSON object, without itself; `None` past the most.
+/// Counts the values in a JSON object without itself. `None`: above the limit.
 fn values_in(json: &str) -> Option<usize> {
     let mut left = USAGE_VALUES + 1;
     let mut reader = serde_json::Deserializer::from_str(json);
@@ -102,7 +103,7 @@ fn values_in(json: &str) -> Option<usize> {
     Some(USAGE_VALUES - left)
 }
 
-/// Counts values down to 0, and fails there.
+/// Counts values down and fails at 0.
 struct Counting<'a>(&'a mut usize);
 
 impl<'de> serde::de::DeserializeSeed<'de> for Counting<'_> {
@@ -161,7 +162,7 @@ impl<'de> Visitor<'de> for Counting<'_> {
     }
 }
 
-/// The members of an object that fit the bounds of a usage, as JSON text.
+/// Members of an object that fit the limits of a usage, as JSON text.
 #[derive(Default)]
 struct Members(Vec<String>);
 
@@ -198,7 +199,7 @@ impl<'de> Visitor<'de> for Fitting {
     }
 }
 
-/// Members with the values that each has, within the bounds together.
+/// Members with their number of values, within the common limits.
 struct Room {
     taken: Vec<(String, usize)>,
     bytes: usize,
@@ -209,7 +210,7 @@ impl Default for Room {
     fn default() -> Self {
         Self {
             taken: Vec::new(),
-            // The braces.
+            // Without the braces.
             bytes: USAGE_BYTES - 2,
             values: USAGE_VALUES,
         }
@@ -232,7 +233,7 @@ impl Room {
     }
 
     fn keep(&mut self, member: String, values: usize) {
-        // With the comma before the next one.
+        // Includes the comma before the next member.
         let bytes = member.len() + 1;
         if bytes > self.bytes || values > self.values {
             return;

@@ -1,4 +1,4 @@
-//! The payload of each known result type.
+//! Payload of each known result type.
 
 use std::borrow::Cow;
 
@@ -19,41 +19,41 @@ use crate::canonical::canonical_json;
 use crate::interaction::{check_request, expires_at};
 use crate::state::check_key;
 
-/// A state entry that a runner asked to be written.
+/// A state entry that a runner asks to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateUpdate {
     pub scope: StateScope,
-    /// The frozen identity behind the scope.
+    /// Frozen identity of the scope.
     pub identity: String,
     pub key: String,
     /// JSON text.
     pub value: String,
 }
 
-/// Questions that one run may ask: each is kept until it is answered.
+/// Maximum questions of one run. Each is stored until it is answered.
 pub(super) const QUESTIONS: usize = 100;
 
-/// A question that a runner asked a person.
+/// A question of a runner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The runner's own id of it.
+    /// Runner-side id of the question.
     pub interaction_id: String,
     /// The [`InteractionRequest`] as JSON text.
     pub request: String,
-    /// Until when it can be answered, in epoch seconds.
+    /// Expiry, in epoch seconds.
     pub expires_at: i64,
-    /// The run waits for the answer.
+    /// True if the run waits for the answer.
     pub is_awaited: bool,
 }
 
-/// A payload that fits its type.
+/// A validated payload.
 pub(super) enum Checked<'r> {
-    /// Telemetry: nothing follows from it.
+    /// Telemetry without an effect.
     Plain,
     Delta(Delta<'r>),
     Message(Box<Message>),
     State(StateUpdate),
-    /// The id of an artifact that shall be one of the run's.
+    /// The id of an artifact to bind to the run.
     Artifact(Option<Uuid>),
     Question(Box<Question>),
     Completed {
@@ -74,7 +74,7 @@ pub(super) struct Delta<'r> {
     pub(super) whole: Option<Cow<'r, str>>,
 }
 
-/// Why a payload does not fit.
+/// Reason of an invalid payload.
 pub(super) struct PayloadFault {
     pub(super) reason: Reason,
     pub(super) message: &'static str,
@@ -87,7 +87,7 @@ fn invalid(message: &'static str) -> PayloadFault {
     }
 }
 
-/// Checks the `data` of a known type. `now`: epoch seconds; `None`: its times have been looked at.
+/// Validates the `data` of a known type. `now`: epoch seconds; `None`: its times were checked before.
 pub(super) fn check<'r>(
     kind: ResultType,
     data: &'r str,
@@ -136,7 +136,7 @@ struct Chunk<'a> {
     tool_calls: Option<Vec<ToolCall>>,
 }
 
-/// A text, borrowed where nothing in it is escaped.
+/// A text, borrowed unless it has escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -150,7 +150,7 @@ fn delta(data: &str) -> Result<Checked<'_>, PayloadFault> {
     }
     let increment = match chunk.content {
         None => Cow::Borrowed(""),
-        // Nearly every delta is a text, and most stand in the event as they are.
+        // Fast path: nearly every delta is a plain text without escapes.
         Some(raw) if raw.get().starts_with('"') => parse::<Text<'_>>(raw.get(), MESSAGE)?.0,
         Some(raw) => Cow::Owned(parse::<MessageContent>(raw.get(), MESSAGE)?.plain_text()),
     };
@@ -170,7 +170,7 @@ fn message_completed(data: &str) -> Result<Checked<'static>, PayloadFault> {
     Ok(Checked::Message(Box::new(payload.message)))
 }
 
-/// The roles that a run may speak in, to the letter: any other could pass for a user or for the operator.
+/// Exact roles of a run's messages. Other spellings could pass for a user or the operator.
 const ROLES: [&str; 2] = ["assistant", "tool"];
 
 fn check_speaker(role: &str) -> Result<(), PayloadFault> {
@@ -197,7 +197,7 @@ fn state_updated(
     most_bytes: usize,
 ) -> Result<Checked<'static>, PayloadFault> {
     let StateData { scope, key, value } = parse(data, "state.updated needs scope, key and value")?;
-    let scope = StateScope::parse(&scope).ok_or(invalid("state.updated names no known scope"))?;
+    let scope = StateScope::parse(&scope).ok_or(invalid("state.updated needs a known scope"))?;
     if value.get().len() > most_bytes {
         return Err(invalid(
             "a state value is larger than limits.state_value_bytes",
@@ -224,7 +224,7 @@ fn state_updated(
     }))
 }
 
-/// The artifact that the data of `artifact.created` name.
+/// Returns the artifact of the data of `artifact.created`.
 pub(super) fn artifact_id(data: &str) -> Option<Uuid> {
     #[derive(Deserialize)]
     struct Announced<'a> {
@@ -236,7 +236,7 @@ pub(super) fn artifact_id(data: &str) -> Option<Uuid> {
     (id.to_string() == announced.artifact_id).then_some(id)
 }
 
-/// Every action is telemetry, but for a question where the run may ask.
+/// Actions are telemetry, except a question of a run that may ask.
 fn action_requested(
     data: &str,
     snapshot: &AuthorizationSnapshot,
@@ -250,7 +250,7 @@ fn action_requested(
         .map_err(|_| invalid("interaction.requested needs a payload that is a question"))?;
     if !check_request(&request, now).is_empty() {
         return Err(invalid(
-            "interaction.requested has a payload that no person can be asked",
+            "interaction.requested has an invalid question as its payload",
         ));
     }
     Ok(Checked::Question(Box::new(Question {

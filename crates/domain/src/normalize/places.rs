@@ -1,27 +1,27 @@
-//! The runner's own numbers: which come next, again, or too late (protocol §4).
+//! Order of the runner's sequence numbers: next, duplicate, or late (protocol §4).
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use super::Reason;
 
-/// Where an event stands among those before it.
+/// Position of an event relative to the earlier events.
 pub(super) enum Place {
     Next {
         gap: bool,
     },
     Duplicate,
-    /// Why, and that for who wrote the runner.
+    /// Reason, and a message for the author of the runner.
     Refused(Reason, &'static str),
 }
 
-/// The numbers that were taken, in their order, each with a digest of its event.
+/// Accepted numbers in order, each with a digest of its event.
 #[derive(Default)]
 pub(super) struct Places {
     taken: Vec<(u64, u64)>,
 }
 
 impl Places {
-    /// Takes the number of an event, if it can stand there. One without a number always comes next.
+    /// Accepts the number of an event if its position is valid. An event without a number is always next.
     pub(super) fn place(&mut self, number: Option<u64>, raw: &[u8]) -> Place {
         let Some(number) = number else {
             return Place::Next { gap: false };

@@ -1,4 +1,4 @@
-//! The bytes of an event: bounds, then text, then the envelope. Characters that no string may hold are repaired first.
+//! Reads the bytes of an event: limits, text, then envelope. Invalid characters in strings are repaired first.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use crate::json_repair::{JsonPart, repair_json_part, repair_json_text, seal_halv
 use crate::json_text::check_json_text;
 use crate::run::{Failure, FailureCode};
 
-/// The members of a result that the gateway reads.
+/// Members of a result that the gateway reads.
 #[derive(Deserialize)]
 pub(super) struct Envelope<'a> {
     #[serde(borrow)]
@@ -31,7 +31,7 @@ pub(super) struct Envelope<'a> {
 
 const NO_RESULT: &str = "an event is not an AgentRunResult";
 
-/// Why bytes are no result.
+/// Reason for which bytes are not a result.
 struct Unread {
     reason: Reason,
     message: String,
@@ -60,7 +60,7 @@ fn read(text: &[u8]) -> Result<Envelope<'_>, Unread> {
 }
 
 impl Judge<'_> {
-    /// `now`: `None` where times have been looked at before.
+    /// `now`: `None` if times were checked before.
     pub(super) fn judge_event<'r>(&mut self, raw: &'r [u8], now: Option<i64>) -> Verdict<'r> {
         self.events += 1;
         self.bytes = self.bytes.saturating_add(raw.len());
@@ -72,12 +72,12 @@ impl Judge<'_> {
             return Verdict::fail(Reason::EventTooLarge, None, raw, failure);
         }
         let unread = match read(raw) {
-            // Half of a character waits for what a delta begins with.
+            // A buffered surrogate half continues at the start of this delta.
             Ok(envelope) if self.halves.is_waiting() && says_more(&envelope) => None,
             Ok(envelope) => return self.judge_envelope(envelope, (raw, now)),
             Err(unread) => Some(unread),
         };
-        // Snapshots are whole texts: no half of one meets a half of the next.
+        // Snapshots are complete texts, so halves are never joined across them.
         let part = if self.messages.delta_mode() == DeltaMode::Increment {
             repair_json_part(raw)
         } else {
@@ -117,7 +117,7 @@ impl Judge<'_> {
         let verdict = match read(&text) {
             Ok(envelope) => self.judge_envelope(envelope, (raw, now)).into_owned(),
             Err(unread) => {
-                // Bytes of another encoding: the repair says less of them.
+                // Bytes of another encoding: the fault of the original bytes is more specific.
                 let is_other = |sent: &Unread| {
                     sent.reason == Reason::InvalidUtf8 && unread.message == NO_RESULT
                 };
@@ -138,11 +138,11 @@ impl Judge<'_> {
         }
     }
 
-    /// Joins halves that end one delta and begin the next.
+    /// Joins surrogate halves across two deltas.
     fn joined(&mut self, part: JsonPart<'_>) -> Vec<u8> {
         let JsonPart { text, has_halves } = part;
         let is_joined = has_halves || self.halves.is_waiting();
-        // Nothing deep is made a value of.
+        // Too deep JSON is never parsed to a value.
         if !is_joined || check_json_text(&text).is_err() {
             return text.into_owned();
         }
@@ -166,14 +166,14 @@ impl Judge<'_> {
         if kind == Some(ResultType::MessageCompleted) {
             self.note_lost_message(&unread.message);
         }
-        // A text that no parser could read is refused by its type, any other counts.
+        // Unparseable text is rejected by its type. Any other fault only counts.
         let kind = kind.filter(|_| unread.reason == Reason::InvalidJson);
         let fault = (unread.reason, unread.message.as_str());
         self.refuse(kind, fault, None, raw)
     }
 }
 
-/// True for a result that goes on with a text.
+/// Returns true for a result that continues a text.
 fn says_more(envelope: &Envelope<'_>) -> bool {
     envelope.kind == ResultType::MessageDelta.as_str()
 }

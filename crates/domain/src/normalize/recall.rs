@@ -1,4 +1,4 @@
-//! What another judge of the same run has judged before.
+//! Replays results that another judge of the same run has validated.
 
 use super::{Effect, Judge, ResultLimits, Verdict};
 
@@ -10,9 +10,8 @@ const UNBOUNDED: ResultLimits = ResultLimits {
 };
 
 impl Judge<'_> {
-    /// Takes in a result that was judged before, to know what has been said. What was accepted then counts, whatever
-    /// the time, the bounds and the files of the run are by now; what was rejected is counted, and is no strike any
-    /// more. Gives the usage that it told.
+    /// Replays one result to restore the state of the run. An accepted result counts regardless of time, limits
+    /// and artifacts of the run. A rejected result is counted without a strike. Returns the usage of the result.
     pub fn recall(&mut self, number: u64, raw: &[u8], was_rejected: bool) -> Option<String> {
         if was_rejected {
             self.events += 1;
@@ -29,7 +28,7 @@ impl Judge<'_> {
         self.count(&verdict);
         match verdict {
             Verdict::Accept(accepted) => {
-                // Had it ended the run, nobody would go on.
+                // The run is still live, so this result has not ended it.
                 self.ended &= !matches!(accepted.effect, Effect::End(_));
                 accepted.usage.map(|usage| usage.get().to_owned())
             }

@@ -1,15 +1,15 @@
-//! Events that were not taken: counted, with a reason, never lost in silence.
+//! Rejected events: counted, with a reason.
 
 use protocol::result::ResultType;
 
 use super::{Judge, Verdict};
 
-/// The third invalid payload fails the run.
+/// Number of invalid payloads that fails the run.
 const STRIKES: u32 = 3;
 
 const EXCERPT_BYTES: usize = 4096;
 
-/// Why an event was not taken.
+/// Reason of a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     LineTooLong,
@@ -25,12 +25,12 @@ pub enum Reason {
     AfterTerminal,
     NoOutput,
     UnknownArtifact,
-    /// The result was accepted without this part, or with the beginning of it.
+    /// The result was accepted without this part, or with a truncated part.
     PartTooLarge,
 }
 
 impl Reason {
-    /// The name in the rejections table.
+    /// Returns the name in the rejections table.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::LineTooLong => "line_too_long",
@@ -51,15 +51,15 @@ impl Reason {
     }
 }
 
-/// An event that was not taken, as the ledger keeps it.
+/// A rejected event, as the ledger stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     pub reason: Reason,
-    /// What was wrong, for who wrote the runner; one sentence.
+    /// Cause, for the author of the runner; one sentence.
     pub message: String,
     pub runner_sequence: Option<u64>,
     pub bytes: usize,
-    /// The beginning of it, at most 4 KiB.
+    /// Start of the event, at most 4 KiB.
     pub excerpt: String,
 }
 
@@ -88,18 +88,18 @@ impl Rejection {
 }
 
 impl Judge<'_> {
-    /// The text of an ending, with what was refused before it, which may be why.
+    /// Returns the text of an ending, with the number of rejected results and the first cause.
     pub fn with_refused(&self, ending: &str) -> String {
         match &self.refused {
             Some(first) => format!(
-                "{ending}; of its results, {} were refused, the first since {first}",
+                "{ending}; of its results, {} were rejected, the first because {first}",
                 self.tally.rejected
             ),
             None => ending.to_owned(),
         }
     }
 
-    /// A terminal that is refused ends the run all the same: its runner has nothing more to say.
+    /// A rejected terminal result also ends the run: the runner sends nothing more.
     pub(super) fn refuse(
         &mut self,
         kind: Option<ResultType>,

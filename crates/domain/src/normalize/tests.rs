@@ -39,7 +39,7 @@ fn delta(text: &str, sequence: u64) -> String {
     )
 }
 
-/// Judges the lines and names each verdict.
+/// Validates the lines and names each verdict.
 fn verdicts(lines: &[String]) -> Vec<String> {
     let snapshot = snapshot();
     let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
@@ -115,7 +115,7 @@ fn sequences_may_gap_or_repeat_but_never_conflict_or_go_back() {
     assert_eq!(verdicts(&lines), expected);
 }
 
-/// Nothing better will come, and nobody is to wait for it until the deadline.
+/// No result follows a terminal one, so the run must not wait for its deadline.
 #[test]
 fn a_terminal_that_goes_back_ends_the_run() {
     let done = |sequence: u64| result("run.completed", &json!({}), &json!(sequence));
@@ -175,7 +175,7 @@ fn a_run_without_a_message_says_why_none_was_taken() {
     };
     assert_eq!(
         failure.message,
-        "the runner completed without any message; of its results, 1 were refused, the first since \
+        "the runner completed without any message; of its results, 1 were rejected, the first because \
          message.completed needs a message with role and content"
     );
 }
@@ -389,7 +389,7 @@ fn a_text_that_outgrows_a_message_ends_the_run_unless_a_whole_message_takes_its_
         };
         let snapshot = snapshot();
         let mut judge = Judge::new(&snapshot, limits, DeltaMode::Increment, true);
-        // Five bytes more than four mebibytes.
+        // Five bytes above four mebibytes.
         let large = "x".repeat(MIB + 1);
         for sequence in 1..=5 {
             let text = if sequence == 5 { "!" } else { &large };
@@ -425,7 +425,7 @@ fn a_text_that_outgrows_a_message_ends_the_run_unless_a_whole_message_takes_its_
     assert_eq!(check(most, &[end(&message)]), "8 bytes");
     assert_eq!(check(most, &[whole, bare.clone()]), "8 bytes");
     assert_eq!(check(most, &[snapshot, bare.clone()]), "9 bytes");
-    // Where one event may say as much, so may many.
+    // The limit of one event also applies to the sum of many.
     assert_eq!(check(5 * MIB, &[bare]), format!("{} bytes", 4 * MIB + 5));
 }
 
@@ -552,7 +552,7 @@ fn what_was_judged_before_is_known_whatever_time_and_bounds_say_now() {
     };
     assert_eq!(recalled(small).tally().rejected, 1);
     let mut judge = recalled(LIMITS);
-    // It has been asked.
+    // The question was asked before.
     assert_eq!(
         name(judge.judge(question(6).as_bytes(), NOW)),
         "invalid_payload"
@@ -680,7 +680,7 @@ fn gives_reserved_finish_reasons_as_stop() {
     }
 }
 
-/// Judges lines of bytes; gives the judge's verdicts and the texts that clients see.
+/// Validates lines of bytes. Returns the verdicts and the texts that clients see.
 fn judged(lines: &[&[u8]], mode: DeltaMode) -> (Vec<String>, Vec<Value>) {
     let snapshot = snapshot();
     let mut judge = Judge::new(&snapshot, LIMITS, mode, true);

@@ -1,4 +1,4 @@
-//! The text of events and messages.
+//! Text of events and messages.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::payload::Delta;
 
-/// The same JSON on one line: a line end can only stand between tokens.
+/// Returns the same JSON on one line. Line ends occur only between tokens.
 pub(super) fn one_line(json: &RawValue) -> Cow<'_, RawValue> {
     if memchr2(b'\n', b'\r', json.get().as_bytes()).is_none() {
         return Cow::Borrowed(json);
@@ -21,26 +21,27 @@ pub(super) fn one_line(json: &RawValue) -> Cow<'_, RawValue> {
     Cow::Owned(RawValue::from_string(line).expect("white space for white space keeps JSON valid"))
 }
 
-/// The data of an event that has none.
+/// Returns the data of an event without data.
 pub(super) fn nothing() -> Box<RawValue> {
     RawValue::from_string("{}".to_owned()).expect("an empty object is JSON")
 }
 
-/// The same object without `message`.
+/// Returns the same object without `message`.
 pub(super) fn without_message(json: &str) -> Box<RawValue> {
     let mut object: JsonObject = serde_json::from_str(json).unwrap_or_default();
     object.remove("message");
     RawValue::from_string(Value::Object(object).to_string()).expect("a value serialises to JSON")
 }
 
-/// The data of a `run.failed` whose code is reserved: it fails as `runner.error`, and names its `own` code in `details`.
+/// Returns the data of a `run.failed` with a reserved code. The code becomes `runner.error`, and `details` keeps
+/// the `own` code.
 pub(super) fn as_runner_error(json: &str, own: &str) -> Box<RawValue> {
     let object = serde_json::from_str(json).unwrap_or_default();
     with_replaced(object, ("code", RUNNER_ERROR), own)
 }
 
-/// The data of a `run.completed` whose `own` finish reason is reserved: the reason is the default, and `details` names
-/// the own one.
+/// Returns the data of a `run.completed` with a reserved finish reason. The reason becomes the default, and
+/// `details` keeps the `own` reason.
 pub(super) fn as_stopped(json: &str, own: &str, without_message: bool) -> Box<RawValue> {
     let mut object: JsonObject = serde_json::from_str(json).unwrap_or_default();
     if without_message {
@@ -49,7 +50,7 @@ pub(super) fn as_stopped(json: &str, own: &str, without_message: bool) -> Box<Ra
     with_replaced(object, ("finish_reason", FINISH_REASON), own)
 }
 
-/// The object with another value of this member, whose `own` value stands in `details` from then on.
+/// Replaces a member of the object and keeps its `own` value in `details`.
 fn with_replaced(mut object: JsonObject, (name, value): (&str, &str), own: &str) -> Box<RawValue> {
     object.insert(name.to_owned(), value.into());
     match object.get_mut("details") {
@@ -63,18 +64,18 @@ fn with_replaced(mut object: JsonObject, (name, value): (&str, &str), own: &str)
     RawValue::from_string(Value::Object(object).to_string()).expect("a value serialises to JSON")
 }
 
-/// A snapshot as every client can show it.
+/// A snapshot in a form that all clients can display.
 pub(super) struct Shown {
-    /// What is new; the whole where it does not go on from the text before.
+    /// New text; the whole text if it does not continue the previous text.
     increment: String,
     whole: String,
 }
 
-/// The same delta with the increment as its `content` and the whole text as `all_content`.
+/// Returns the same delta with the increment as `content` and the complete text as `all_content`.
 pub(super) fn with_snapshot(json: &str, shown: Shown) -> Box<RawValue> {
     let mut data: Value = serde_json::from_str(json).unwrap_or_default();
     if let Some(chunk) = data.get_mut("chunk").and_then(Value::as_object_mut) {
-        // Parts of other kinds have no increment: `all_content` is what holds there.
+        // Other parts have no increment; clients use `all_content`.
         if chunk
             .get("content")
             .is_none_or(|content| !content.is_array())
@@ -86,23 +87,23 @@ pub(super) fn with_snapshot(json: &str, shown: Shown) -> Box<RawValue> {
     RawValue::from_string(data.to_string()).expect("a value serialises to JSON")
 }
 
-/// What the deltas of a run may say together, where they make its message; one event may always say as much as it holds.
+/// Maximum bytes of the message assembled from deltas. One event may always fill its own limit.
 const GATHERED_BYTES: usize = 4 * 1024 * 1024;
 
-/// Whole messages of a run that are kept for its transcript; the last one always is.
+/// Maximum complete messages kept for the transcript. The last is always kept.
 const KEPT_MESSAGES: usize = 100;
 
-/// The whole messages of a run, in order.
+/// The complete messages of a run, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Said {
-    /// Of very many, or very long ones, the first and the last.
+    /// The first messages and the last, if there are too many or they are too long.
     pub messages: Vec<Message>,
-    /// How many there were.
+    /// Total number of messages.
     pub count: u64,
 }
 
 impl Said {
-    /// The answer of the run.
+    /// Returns the answer of the run.
     pub fn last(&self) -> Option<&Message> {
         self.messages.last()
     }
@@ -115,18 +116,18 @@ impl From<Message> for Said {
     }
 }
 
-/// What the runner has said so far.
+/// Messages of the runner so far.
 pub(super) struct Messages {
     delta_mode: DeltaMode,
     said: Said,
-    /// The bytes of each message that is kept.
+    /// Bytes of each kept message.
     bytes: Vec<usize>,
-    /// `None`: it has become more than is gathered.
+    /// `None`: the text exceeded its limit.
     text: Option<String>,
     most: usize,
 }
 
-/// The deltas say more than a message holds.
+/// The deltas exceed the size of a message.
 pub(super) struct Outgrown;
 
 impl Messages {
@@ -140,8 +141,8 @@ impl Messages {
         }
     }
 
-    /// `all_content` is the whole text so far and wins; so is `content` of a snapshot endpoint, whose
-    /// deltas are given as they go on to clients.
+    /// `all_content` is the complete text so far and takes precedence. `content` of a snapshot endpoint is also
+    /// complete. Returns the delta for clients in these cases.
     pub(super) fn add_delta(&mut self, delta: Delta<'_>) -> Option<Shown> {
         let is_snapshot = self.delta_mode == DeltaMode::Snapshot;
         let whole = match delta.whole {
@@ -175,7 +176,7 @@ impl Messages {
         }
     }
 
-    /// `bytes`: what it has as JSON.
+    /// `bytes`: size of the message as JSON.
     pub(super) fn complete(&mut self, message: Message, bytes: usize) {
         let is_full = |kept: &[usize]| {
             let all = kept.iter().sum::<usize>().saturating_add(bytes);
@@ -190,7 +191,7 @@ impl Messages {
         self.said.count += 1;
     }
 
-    /// Messages of `message.completed`.
+    /// Returns the messages of `message.completed`.
     pub(super) fn said(&self) -> &Said {
         &self.said
     }
@@ -199,8 +200,8 @@ impl Messages {
         self.delta_mode
     }
 
-    /// Takes out the message that the deltas make, when they made any. `half`: what stands for the rest of a character
-    /// that never came.
+    /// Returns the message assembled from the deltas, if any. `half`: replacement for an incomplete character at
+    /// the end.
     pub(super) fn take_gathered(
         &mut self,
         half: Option<char>,

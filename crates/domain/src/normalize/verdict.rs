@@ -1,4 +1,4 @@
-//! What a judgement comes to.
+//! Result of the validation of an event.
 
 use std::borrow::Cow;
 
@@ -14,23 +14,23 @@ use super::rejection::{Reason, Rejection};
 use super::text::Said;
 use crate::run::{Failure, FailureCode};
 
-/// An event for the ledger. What needs no change is the runner's own bytes.
+/// An accepted event for the ledger. Unchanged parts are the runner's own bytes.
 #[derive(Debug)]
 pub struct Accepted<'r> {
-    /// The type as the runner wrote it.
+    /// Type as the runner wrote it.
     pub kind: Cow<'r, str>,
     /// One line of JSON, an object.
     pub data: Cow<'r, RawValue>,
     /// One line of JSON, an object.
     pub usage: Option<Cow<'r, RawValue>>,
-    /// Parts that were over their bound: cut, or dropped.
+    /// Parts above their limit, truncated or dropped.
     pub shortened: Vec<Shortened>,
     pub runner_sequence: Option<u64>,
-    /// True when numbers before this one never came.
+    /// True if earlier numbers are missing.
     pub gap: bool,
-    /// True when `run.completed` repeated the last message and lost it here.
+    /// True if `run.completed` repeated the last message, which was removed.
     pub message_omitted: bool,
-    /// True when characters were replaced that no string may hold.
+    /// True if invalid characters in strings were replaced.
     pub is_repaired: bool,
     pub effect: Effect,
 }
@@ -50,7 +50,7 @@ impl Accepted<'_> {
         }
     }
 
-    /// The `metadata` of the ledger event that gets number `sequence`; null for none.
+    /// Returns the `metadata` of the ledger event with number `sequence`, or null.
     pub fn metadata(&self, sequence: u64) -> Value {
         let mut metadata = serde_json::Map::new();
         if let Some(number) = self.runner_sequence.filter(|number| *number != sequence) {
@@ -80,44 +80,44 @@ impl Accepted<'_> {
     }
 }
 
-/// What an accepted event does besides standing in the ledger.
+/// Effect of an accepted event in addition to its ledger entry.
 #[derive(Debug, PartialEq)]
 pub enum Effect {
     None,
     SetState(StateUpdate),
-    /// It announces this artifact of its run.
+    /// Announces this artifact of the run.
     BindArtifact(Uuid),
-    /// A person is asked.
+    /// Asks a user.
     Ask(Box<Question>),
-    /// The run is over.
+    /// Ends the run.
     End(Box<RunnerEnding>),
 }
 
-/// How the runner ended its run.
+/// Ending of a run by its runner.
 #[derive(Debug, PartialEq)]
 pub struct RunnerEnding {
     pub status: RunStatus,
     pub reason: String,
-    /// Of a completed run: whether its task is done, where the runner says so.
+    /// Task result of a completed run, if reported.
     pub outcome: Option<RunOutcome>,
-    /// `{code, message, retryable}`, null when the run completed.
+    /// `{code, message, retryable}`; null for a completed run.
     pub error: Value,
-    /// The messages of the run, for transcript and output.
+    /// Messages of the run, for transcript and output.
     pub said: Said,
 }
 
-/// The judgement of one event.
+/// Verdict on one event.
 #[derive(Debug)]
 pub enum Verdict<'r> {
     Accept(Accepted<'r>),
-    /// Came before with equal bytes: counted, not stored.
+    /// A repetition with equal bytes: counted, not stored.
     Duplicate,
     Reject(Rejection),
-    /// The run cannot go on.
+    /// Rejected, and the run fails.
     Fail(Rejection, Failure),
 }
 
-/// What was not taken as it stood.
+/// Counts of deviating results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub rejected: u64,
@@ -126,14 +126,14 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// The counts as the run's `metadata`.
+    /// Returns the counts for the run's `metadata`.
     pub fn to_json(self) -> Value {
         json!({"rejected": self.rejected, "duplicates": self.duplicates, "gaps": self.gaps})
     }
 }
 
 impl Verdict<'_> {
-    /// The same, which borrows nothing.
+    /// Returns the same verdict without borrowed data.
     pub(super) fn into_owned(self) -> Verdict<'static> {
         match self {
             Self::Accept(accepted) => Verdict::Accept(accepted.into_owned()),
@@ -143,7 +143,7 @@ impl Verdict<'_> {
         }
     }
 
-    /// The result breaks the protocol: the run ends with it.
+    /// Fails the run with a protocol violation.
     pub(super) fn violation(
         reason: Reason,
         number: Option<u64>,
@@ -154,7 +154,7 @@ impl Verdict<'_> {
         Self::fail(reason, number, raw, failure)
     }
 
-    /// The run ends with this result.
+    /// Fails the run with this result.
     pub(super) fn fail(reason: Reason, number: Option<u64>, raw: &[u8], failure: Failure) -> Self {
         let rejection = Rejection::new(reason, number, raw, failure.message.as_str());
         Self::Fail(rejection, failure)

@@ -1,22 +1,22 @@
-//! Passages that are found by some of their words and ranked by how many.
+//! Ranked search: passages that contain some words of a query.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::Scope;
 use super::units::{Unit, is_sign, units};
 
-/// Terms that are searched for at most. A query with more is narrowed to those that say most.
+/// Maximum terms of a search. A longer query is narrowed to its most significant terms.
 const MOST_TERMS: usize = 96;
-/// Terms of a query that are compared for that at most.
+/// Maximum terms considered for the narrowing.
 const MOST_CANDIDATES: usize = 2048;
-/// What a term is worth beside the others. A sign alone says little, two of them are a word; two words in
-/// their order say more than each.
+/// Relative weights of terms. A single sign has little meaning, two signs form a word, and two adjacent words
+/// mean more than each alone.
 const WORD: f64 = 1.0;
 const WORDS: f64 = 0.5;
 const SIGN: f64 = 0.25;
 const SIGNS: f64 = 1.0;
 
-/// A query any of whose terms may occur: a question as somebody asks it.
+/// A query in natural language, of which any term may occur.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankedQuery {
     terms: Vec<Term>,
@@ -29,7 +29,7 @@ struct Term {
     share: f64,
 }
 
-/// How often a passage holds each term of a query.
+/// Counts of the terms of a query in a passage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counted {
     pub counts: Vec<u64>,
@@ -38,7 +38,7 @@ pub struct Counted {
 }
 
 impl RankedQuery {
-    /// Any text is a query. One without a letter, digit or sign finds nothing.
+    /// Parses any text. A query without letters, digits and signs finds nothing.
     pub fn parse(text: &str) -> Self {
         let units = stemmed(text);
         let (mut terms, mut known) = (Vec::new(), HashSet::new());
@@ -66,7 +66,7 @@ impl RankedQuery {
         }
         let all = terms.len();
         if all > MOST_CANDIDATES {
-            // From everywhere in the text, evenly.
+            // Samples evenly over the whole text.
             let mut place = 0;
             terms.retain(|_| {
                 place += 1;
@@ -76,12 +76,13 @@ impl RankedQuery {
         Self { terms }
     }
 
-    /// Whether it has more terms than are searched for.
+    /// Returns true if it has more terms than a search uses.
     pub fn is_long(&self) -> bool {
         self.terms.len() > MOST_TERMS
     }
 
-    /// The query with those [`MOST_TERMS`] of its terms that are worth most, in their order. What is worth nothing goes.
+    /// Returns the query with the [`MOST_TERMS`] terms of highest weight, in order. Terms without weight are
+    /// removed.
     #[must_use]
     pub fn narrowed(self, worth: &[f64]) -> Self {
         let mut places: Vec<(usize, f64)> = worth
@@ -100,12 +101,12 @@ impl RankedQuery {
         }
     }
 
-    /// What each term is worth beside the others.
+    /// Returns the relative weight of each term.
     pub fn shares(&self) -> impl Iterator<Item = f64> {
         self.terms.iter().map(|term| term.share)
     }
 
-    /// The terms as an index has them, in the order of [`RankedQuery::shares`].
+    /// Returns the index terms, in the order of [`RankedQuery::shares`].
     pub fn terms(&self, scope: &str) -> Vec<String> {
         let scope = Scope::new(scope);
         let term = |term: &Term| match &term.second {
@@ -115,7 +116,7 @@ impl RankedQuery {
         self.terms.iter().map(term).collect()
     }
 
-    /// How often a text holds each term.
+    /// Counts each term in a text.
     pub fn count_in(&self, text: &str) -> Counted {
         let places: HashMap<(&str, Option<&str>), usize> = (0..)
             .zip(&self.terms)
@@ -144,7 +145,7 @@ impl RankedQuery {
     }
 }
 
-/// The terms of a passage for an index, sorted, and how many words and signs it has.
+/// Returns the index terms of a passage, sorted, and its number of words and signs.
 pub fn passage_terms(scope: &str, text: &str) -> (Vec<String>, u64) {
     let scope = Scope::new(scope);
     let units = stemmed(text);
@@ -161,7 +162,7 @@ fn stemmed(text: &str) -> Vec<Unit> {
     units
 }
 
-/// The singular of an English plural, after Harman: what is wrong with it is wrong for all texts alike.
+/// Harman's stemmer: reduces an English plural to its singular. Errors are consistent across all texts.
 fn stem(word: &mut String) {
     if word.len() < 4 || !word.bytes().all(|byte| byte.is_ascii_alphabetic()) {
         return;

@@ -96,7 +96,7 @@ fn a_query_is_bounded() {
     check(&"\"".repeat(MOST_CHARACTERS), None);
 }
 
-/// Terms stand in databases: another alphabet or hash would find nothing there any more.
+/// Databases store terms: another alphabet or hash would break all searches.
 #[test]
 fn terms_are_twelve_safe_letters_and_never_change() {
     assert_eq!(index_terms("c", "Big 天"), GOLDEN);
@@ -120,7 +120,7 @@ fn a_text_has_no_end_of_terms() {
 }
 
 proptest! {
-    /// What an index must never do: hide a text that the query finds.
+    /// The index never hides a text that the query matches.
     #[test]
     fn every_text_that_is_found_has_all_terms_of_the_query(
         text in "[ab天气Aタﾀー가é👍 ,。\"-]{0,40}", query in "[ab天气Aター가é👍 ,\"-]{1,8}",

@@ -1,16 +1,16 @@
-//! A text as units: words of scripts with spaces, single signs of scripts without.
+//! Splits a text into units: words of scripts with spaces, single signs of other scripts.
 
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::is_combining_mark;
 
-/// Units of a text at most; what comes behind is not searched.
+/// Maximum units of a text. The rest is not searchable.
 const MOST_UNITS: usize = 8000;
 
 /// One word or sign, folded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
     pub(super) text: String,
-    /// Something stands between this sign and the sign before it.
+    /// True if a gap separates this sign from the previous one.
     pub(super) parted: bool,
 }
 
@@ -20,9 +20,9 @@ enum Kind {
     Letter,
     /// A unit of its own.
     Sign,
-    /// Belongs to what it stands on.
+    /// Combines with the previous character.
     Mark,
-    /// Stands between units.
+    /// Separates units.
     Gap,
 }
 
@@ -62,14 +62,14 @@ pub(super) fn units(text: &str) -> Vec<Unit> {
     units
 }
 
-/// A sign of a script without spaces, or a picture; else a word.
+/// Returns true for a sign of a script without spaces, or a picture.
 pub(super) fn is_sign(unit: &Unit) -> bool {
     let first = unit.text.chars().next();
     first.is_some_and(|letter| kind_of(letter) == Kind::Sign)
 }
 
-/// What looks alike becomes alike: width, case, ligatures, and the accents of Latin and Greek.
-/// Marks of other scripts change the word and stay.
+/// Folds look-alikes: width, case, ligatures, and accents of Latin and Greek. Marks of other scripts change the
+/// word and stay.
 fn fold(text: &str) -> String {
     if text.is_ascii() {
         text.to_ascii_lowercase()
@@ -120,7 +120,7 @@ fn kind_of(letter: char) -> Kind {
     }
 }
 
-/// Scripts that write words without spaces between them, and Hangul, whose words carry particles.
+/// Scripts without spaces between words, and Hangul, whose words carry particles.
 fn is_unspaced(letter: char) -> bool {
     matches!(u32::from(letter),
         0x0e00..=0x0eff // Thai, Lao
@@ -133,7 +133,7 @@ fn is_unspaced(letter: char) -> bool {
         | 0x1aff0..=0x1b16f | 0x20000..=0x3ffff)
 }
 
-/// Pictures that people write between words.
+/// Emoji and symbols.
 fn is_picture(letter: char) -> bool {
     matches!(u32::from(letter), 0x2600..=0x27bf | 0x1f000..=0x1faff)
 }
@@ -143,7 +143,7 @@ fn is_latin_or_greek(letter: char) -> bool {
         || matches!(u32::from(letter), 0xc0..=0x24f | 0x370..=0x3ff | 0x1e00..=0x1fff)
 }
 
-/// Joiners, variants and directions: they change how a text looks and not what it says.
+/// Joiners, variation selectors and direction marks: they affect only the rendering.
 fn is_invisible(letter: char) -> bool {
     matches!(u32::from(letter),
         0xad | 0x34f | 0x61c | 0x180b..=0x180f | 0x200b..=0x200f | 0x202a..=0x202e

@@ -1,13 +1,13 @@
-//! What is wrong in a document, as refusals name it.
+//! Validation faults of a document, as error responses list them.
 
 use serde::{Deserialize, Serialize};
 
-/// Faults that one refusal names.
+/// Maximum number of faults in one error response.
 pub const MOST_FAULTS: usize = 8;
-/// Characters of a pointer or message in a refusal.
+/// Maximum characters of a pointer or message in an error response.
 pub const FAULT_CHARS: usize = 500;
 
-/// Something wrong in a document, and where: a JSON pointer and what to do.
+/// A validation fault: a JSON pointer to the value, and a message with the correction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Fault {
@@ -16,7 +16,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault at that place.
+    /// Creates a fault at `pointer`.
     pub fn new(pointer: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             pointer: pointer.into(),
@@ -24,8 +24,8 @@ impl Fault {
         }
     }
 
-    /// The first faults of a document, as a refusal names them: at most [`MOST_FAULTS`], each text cut to
-    /// [`FAULT_CHARS`]. So a refusal stays shorter than a large document.
+    /// Returns the first faults of a document for an error response: at most [`MOST_FAULTS`], each text cut to
+    /// [`FAULT_CHARS`]. This keeps the response shorter than a large document.
     pub fn first(faults: &[Self]) -> Vec<Self> {
         let named = faults.iter().take(MOST_FAULTS);
         named
@@ -33,7 +33,7 @@ impl Fault {
             .collect()
     }
 
-    /// The same fault in a document that holds this one at `prefix`.
+    /// Returns the same fault for a document that contains this one at `prefix`.
     #[must_use]
     pub fn under(mut self, prefix: &str) -> Self {
         self.pointer.insert_str(0, prefix);

@@ -1,4 +1,4 @@
-//! What an agent wants of events, and lets its runs touch.
+//! Event filters of an agent, and the resources that its runs may use.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::resources::{
     ArtifactOperation, EventOperation, HistoryOperation, StateScope, StorageArea,
 };
 
-/// Exact lists; all that are given must hold.
+/// Filters by exact values. An event must match every filter that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -21,13 +21,13 @@ pub struct AgentFilters {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(deserialize_with = "lists::bounded_if_any")]
     pub actor_id: Option<Vec<String>>,
-    /// The pipelines whose queries the agent wants. Other events have no pipeline and do not pass.
+    /// Pipelines whose queries match. Events without a pipeline do not match.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(deserialize_with = "lists::bounded_if_any")]
     pub pipeline_id: Option<Vec<String>>,
 }
 
-/// What the agent lets its runs touch: layer `agent_policy` of the authorization. Empty by default.
+/// Resources that the agent's runs may use: layer `agent_policy` of the authorization. Empty by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -46,13 +46,13 @@ pub struct ResourcePolicy {
     pub artifacts: Vec<ArtifactOperation>,
     /// Names of `[[files]]`.
     pub files: IdList,
-    /// Names or ids of agents that the runs may start child runs of. `"*"`: every other enabled agent of the workspace.
-    /// Left out when empty, for gateways that do not know it.
+    /// Names or ids of agents of which the runs may start child runs. `"*"`: every other enabled agent of the
+    /// workspace. Omitted when empty, for gateways without child runs.
     #[serde(skip_serializing_if = "IdList::is_empty")]
     pub agents: IdList,
 }
 
-/// Ids of the catalog, or `"*"` for all that it has.
+/// Ids of catalog entries, or `"*"` for all entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(untagged, expecting = "must be \"*\" or a list of names")]
@@ -69,12 +69,12 @@ impl Default for IdList {
 }
 
 impl IdList {
-    /// True when the list names nothing.
+    /// Returns true if the list has no ids.
     pub fn is_empty(&self) -> bool {
         matches!(self, Self::Ids(ids) if ids.is_empty())
     }
 
-    /// True when the list names the id, or all.
+    /// Returns true if the list contains `id` or is `"*"`.
     pub fn names(&self, id: &str) -> bool {
         match self {
             Self::All(_) => true,
@@ -91,7 +91,7 @@ pub enum Star {
     Star,
 }
 
-/// Which state a run may keep. Needs no manifest permission.
+/// State scopes that a run may use. State needs no manifest permission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]

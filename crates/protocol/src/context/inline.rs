@@ -1,8 +1,8 @@
-//! Parts of a context that are inlined.
+//! Inlined parts of a context.
 
 use serde::{Deserialize, Serialize};
 
-/// Parts of the context that are inlined.
+/// Inlined parts of the context.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
@@ -16,7 +16,7 @@ pub struct InlineContextPolicy {
     pub reason: Option<String>,
 }
 
-/// The two tail modes stay in the schema and are never emitted.
+/// Inlining mode. The gateway never emits the two tail modes; they remain in the schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

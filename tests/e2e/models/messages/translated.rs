@@ -81,7 +81,7 @@ async fn refuses_content_that_the_provider_cannot_take() {
     assert_eq!(refused.status, 400, "{}", refused.body);
     let message = refused.error("message").as_str().unwrap();
     assert!(
-        message.starts_with("/messages/0/content/0/source must hold the data"),
+        message.starts_with("/messages/0/content/0/source must contain the data"),
         "{message}"
     );
     assert!(message.contains("provider of remote"), "{message}");

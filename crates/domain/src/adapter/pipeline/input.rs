@@ -1,4 +1,4 @@
-//! What a Query says: its message as content elements and attachments.
+//! Input of a Query: content elements and attachments of its message.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use super::present;
 
-/// A quoted text is told this far.
+/// Maximum characters of a quoted text.
 const QUOTE_CHARACTERS: usize = 2000;
-/// The most types of omitted elements that are named.
+/// Maximum number of omitted element types that are listed.
 const OMITTED: usize = 32;
 
-/// The input: the content of the preprocessed message, else what the chain shows. Files of both are attachments,
-/// each once.
+/// Returns the input: the content of the preprocessed message, or that of the chain. Files of both are
+/// attachments without duplicates.
 pub(super) fn input(query: &PipelineQuery) -> AgentInput {
     let message = query.user_message.as_ref();
     let mut contents = match message.and_then(|message| message.content.as_ref()) {
@@ -39,7 +39,7 @@ pub(super) fn input(query: &PipelineQuery) -> AgentInput {
     }
 }
 
-/// An element of a chain as a content element, where it has one.
+/// Converts a chain element to a content element, if it has one.
 fn content(element: &MessageElement) -> Option<ContentElement> {
     let (url, bytes) = (
         present(element.url.as_deref()),
@@ -85,7 +85,7 @@ fn content(element: &MessageElement) -> Option<ContentElement> {
     }
 }
 
-/// The files of the contents, then those of the chain that are not among them.
+/// Returns the files of the contents, then the additional files of the chain.
 fn attachments(contents: &[ContentElement], chain: &[MessageElement]) -> Vec<InputAttachment> {
     let mut found: Vec<InputAttachment> = contents.iter().filter_map(of_content).collect();
     let seen: BTreeSet<String> = found.iter().filter_map(address).collect();
@@ -95,7 +95,7 @@ fn attachments(contents: &[ContentElement], chain: &[MessageElement]) -> Vec<Inp
     found
 }
 
-/// What makes two attachments the same file: its bytes, else its URL.
+/// Returns the identity of a file: its bytes, or its URL.
 fn address(attachment: &InputAttachment) -> Option<String> {
     // A data URL and its bare base64 are the same bytes.
     let bare = |content: &String| match content.split_once(";base64,") {
@@ -157,13 +157,13 @@ fn of_element(element: &MessageElement) -> Option<InputAttachment> {
     leads_somewhere.then_some(attachment)
 }
 
-/// The media type of a `data:` URL.
+/// Returns the media type of a `data:` URL.
 fn mime_type(content: &str) -> Option<String> {
     let (head, _) = content.strip_prefix("data:")?.split_once(',')?;
     present(head.split(';').next())
 }
 
-/// What the message quotes, as a fact beside the input: it is not what the sender says.
+/// Returns the quoted message separately from the input: the sender did not write it.
 pub(super) fn quote(chain: &[MessageElement]) -> Option<Value> {
     let quote = chain.iter().find(|element| element.kind == "Quote")?;
     let plain = quote.origin.iter().filter(|part| part.kind == "Plain");
@@ -175,7 +175,7 @@ pub(super) fn quote(chain: &[MessageElement]) -> Option<Value> {
     }))
 }
 
-/// The types of the elements that have no place in the input.
+/// Returns the types of elements that the input cannot contain.
 pub(super) fn omitted(chain: &[MessageElement]) -> BTreeSet<String> {
     let known = [
         "Source", "Plain", "At", "AtAll", "Image", "File", "Voice", "Quote",

@@ -140,7 +140,7 @@ fn a_chain_becomes_contents_and_attachments_and_names_what_it_leaves_out() {
         json!({"message_id": "5", "sender_id": "6", "text": "before"})
     );
     assert_eq!(extra["omitted_elements"], json!(["Face"]));
-    // No message id: the event is its own subject, and nothing says "-1".
+    // Without a message id, the event is its own subject, and "-1" does not occur.
     assert_eq!(event["subject"]["subject_id"], "e-1");
 }
 

@@ -1,11 +1,11 @@
-//! Agents that a run may start child runs of.
+//! Agents of which a run may start child runs.
 
 use protocol::resources::AgentResource;
 
 use super::{Layer, Trimming};
 
 impl Trimming<'_> {
-    /// Which agents may be called: of those that the agent's policy names.
+    /// Decides the callable agents among those that the agent's policy lists.
     pub(in crate::authorization) fn agents(
         &mut self,
         peers: &[AgentResource],

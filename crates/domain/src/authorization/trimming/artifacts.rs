@@ -1,4 +1,4 @@
-//! Artifacts, and the operator's files that are read like them.
+//! Artifacts and the operator's files, which are read in the same way.
 
 use protocol::JsonObject;
 use protocol::resources::{ArtifactOperation, FileResource};
@@ -6,11 +6,11 @@ use protocol::resources::{ArtifactOperation, FileResource};
 use super::Trimming;
 use crate::authorization::{Decision, Layer};
 
-/// Why files of events are open without a grant.
+/// Rule that opens event files without a grant.
 const OF_EVENT: &str = "it came with an event that this agent had in this conversation";
 
 impl Trimming<'_> {
-    /// The operator's files that may be read, as the runner sees them.
+    /// Returns the readable files of the operator, as the runner sees them.
     pub(in crate::authorization) fn files(&mut self, files: &[FileResource]) -> Vec<JsonObject> {
         let mut granted = Vec::new();
         for file in files {
@@ -33,7 +33,7 @@ impl Trimming<'_> {
         granted
     }
 
-    /// Files that come with events belong to the events, like their input: no layer has to name them.
+    /// Event files belong to the event, like its input, and need no grant of a layer.
     pub(in crate::authorization) fn event_artifacts(&mut self) {
         self.decisions.push(Decision {
             kind: "event_artifact".into(),
@@ -45,7 +45,7 @@ impl Trimming<'_> {
         });
     }
 
-    /// Which are granted: metadata, read. Creating needs no flag of its own.
+    /// Decides `metadata` and `read`. `create` has no flag of its own.
     pub(in crate::authorization) fn artifacts(&mut self) -> (bool, bool) {
         let mut granted = (false, false);
         for &operation in ArtifactOperation::ALL {

@@ -1,11 +1,11 @@
-//! Questions to persons.
+//! Questions to users.
 
 use protocol::resources::InteractionOperation;
 
 use super::{Layer, Trimming};
 
 impl Trimming<'_> {
-    /// Questions to a person are kept and answered where all allow it; elsewhere they are telemetry.
+    /// Decides whether questions are stored and answerable. Otherwise they are telemetry.
     pub(in crate::authorization) fn interactions(&mut self, is_shown: bool) -> bool {
         let operation = InteractionOperation::Request;
         let checks = [

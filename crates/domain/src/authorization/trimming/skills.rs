@@ -5,12 +5,12 @@ use protocol::resources::{SkillResource, ToolResource};
 
 use super::{Layer, Trimming};
 
-/// Whether the manifest lets the runner have to do with skills at all.
+/// Rule of the manifest capability that enables skills.
 const AUTHORING: &str = "capabilities.skill_authoring is false";
 
 impl Trimming<'_> {
-    /// Which skills may be activated: of the operator's, and of those that runs of the same agent have
-    /// registered. A name that the operator has taken is the operator's.
+    /// Decides the skills that the run may activate: the operator's, and those that runs of the agent
+    /// registered. The operator's skill takes precedence over a registered skill of the same name.
     pub(in crate::authorization) fn skills(
         &mut self,
         skills: &[SkillResource],
@@ -39,7 +39,7 @@ impl Trimming<'_> {
         granted
     }
 
-    /// The gateway's own tools about skills: for who was granted a skill.
+    /// Decides the gateway's own skill tools, for runs with a granted skill.
     pub(in crate::authorization) fn skill_tools(
         &mut self,
         tools: &[ToolResource],
@@ -63,7 +63,8 @@ impl Trimming<'_> {
         granted
     }
 
-    /// The tool that writes what later runs follow. Nobody has it by accident: `"*"` does not name it.
+    /// Decides the tool that registers skills for later runs. It needs its name in the policy; `"*"` excludes
+    /// it.
     pub(in crate::authorization) fn register_skill(
         &mut self,
         tool: Option<&ToolResource>,

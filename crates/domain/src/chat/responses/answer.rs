@@ -1,4 +1,4 @@
-//! Chunks of a completion as the events of a response: a state machine without I/O.
+//! Converts completion chunks to response events: a state machine without I/O.
 
 mod calls;
 mod texts;
@@ -18,12 +18,12 @@ use crate::chat::carried::Thoughts;
 use crate::chat::{add_usage, finish_reason, plain_text, reasoning, text_of, usage_of};
 use calls::OpenCall;
 
-/// Bytes of one answer, kept for its last event.
+/// Maximum bytes of one answer, buffered for its last event.
 pub const ANSWER_BYTES: usize = 4 * 1024 * 1024;
-/// Bytes that an item or a part counts beside its text.
+/// Bytes charged for an item or part in addition to its text.
 const ITEM_BYTES: usize = 256;
 
-/// An answer has more bytes than are kept.
+/// The answer exceeds the buffer limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the answer is larger than {ANSWER_BYTES} bytes")]
 pub struct AnswerTooLarge;
@@ -37,7 +37,7 @@ pub struct EventWriter {
     keeps_thoughts: bool,
     sequence: u64,
     items: Vec<Item>,
-    /// The message or the thoughts that go on.
+    /// The open message or reasoning item.
     open: Option<usize>,
     calls: BTreeMap<u64, OpenCall>,
     thoughts: Thoughts,
@@ -48,7 +48,7 @@ pub struct EventWriter {
 }
 
 impl EventWriter {
-    /// For the answer to this request.
+    /// Creates a writer for the answer to this request.
     pub fn new(head: Head, request: &JsonObject, asked: &Asked) -> Self {
         Self {
             head,
@@ -67,7 +67,7 @@ impl EventWriter {
         }
     }
 
-    /// The first two events.
+    /// Returns the first two events.
     pub fn begin(&mut self) -> Vec<Value> {
         let names = ["response.created", "response.in_progress"];
         let begun = names.map(|name| {
@@ -77,7 +77,7 @@ impl EventWriter {
         begun.into()
     }
 
-    /// The events of one chunk, or of a whole completion.
+    /// Returns the events of one chunk or of a complete completion.
     pub fn read(&mut self, chunk: &JsonObject) -> Result<Vec<Value>, AnswerTooLarge> {
         if let Some(told) = usage_of(chunk) {
             add_usage(&mut self.usage, told);
@@ -113,12 +113,12 @@ impl EventWriter {
         Ok(events)
     }
 
-    /// Whether the provider has said why it ended.
+    /// Returns true after the provider sent a finish reason.
     pub fn has_finished(&self) -> bool {
         self.reason.is_some()
     }
 
-    /// The last events of an answer that is whole.
+    /// Returns the last events of a complete answer.
     pub fn finish(mut self) -> Vec<Value> {
         let mut events = Vec::new();
         let incomplete = match self.reason.as_deref() {
@@ -142,15 +142,15 @@ impl EventWriter {
         events
     }
 
-    /// The last event of an answer that failed, by OpenAI's code. An item that was cut off is not in it: a client must
-    /// not run a call that is not whole.
+    /// Returns the last event of a failed answer, with OpenAI's error code. It excludes an unfinished item:
+    /// clients must not run an incomplete call.
     pub fn fail(mut self, code: &str, message: &str) -> Value {
         let mut response = self.response("failed");
         response["error"] = json!({"code": code, "message": message});
         self.event("response.failed", json!({"response": response}))
     }
 
-    /// The response to a whole completion.
+    /// Returns the response to a complete completion.
     pub fn whole(mut self, completion: &JsonObject) -> Result<Value, AnswerTooLarge> {
         self.read(completion)?;
         let last = self.finish().pop();
@@ -166,7 +166,7 @@ impl EventWriter {
         members
     }
 
-    /// Adds an item and tells of it.
+    /// Adds an item and its event.
     fn add(&mut self, body: Body, events: &mut Vec<Value>) -> usize {
         let output = self.items.len();
         let id = format!("{}_{}{output}", Item::prefix(&body), self.head.key);
@@ -190,7 +190,7 @@ impl EventWriter {
         events.push(self.event("response.output_item.done", done));
     }
 
-    /// Adds an item with what the model wants back with the results of its calls.
+    /// Adds an item with the members that must return to the model with the tool results.
     fn carry(&mut self, events: &mut Vec<Value>) {
         if !self.keeps_thoughts || self.calls.is_empty() {
             return;
@@ -205,7 +205,7 @@ impl EventWriter {
         }
     }
 
-    /// The response as it stands, with the items that are done.
+    /// Returns the current response with its finished items.
     fn response(&self, status: &str) -> Value {
         let done = self
             .items

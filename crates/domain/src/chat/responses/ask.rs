@@ -1,4 +1,4 @@
-//! A request for a response as a request for a completion.
+//! Converts a Responses request to a completion request.
 
 use protocol::JsonObject;
 use protocol::admin::Fault;
@@ -9,18 +9,18 @@ use super::input::Chat;
 use super::places::Places;
 use super::tools::{Names, read_choice, read_tools};
 
-/// The form in which a provider is asked.
+/// API of the target provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Chat completions.
     Chat,
-    /// Responses, as they came.
+    /// Responses, passed through.
     Responses,
 }
 
-/// The most tokens that a request may be answered with.
+/// Maximum output tokens of a request.
 const MOST_TOKENS: u64 = i32::MAX as u64;
-/// Members of a request that the gateway reads itself.
+/// Members that the gateway interprets.
 const READ: [&str; 13] = [
     "model",
     "input",
@@ -44,9 +44,9 @@ const SAME: [&str; 5] = [
     "safety_identifier",
     "prompt_cache_key",
 ];
-/// Objects about the client or the transport, which change no answer.
+/// Objects about client or transport, without effect on the answer.
 const ABOUT: [&str; 3] = ["metadata", "client_metadata", "stream_options"];
-/// Members that would need stored responses or prompts.
+/// Members that need stored responses or prompts.
 const STORED: [(&str, &str); 3] = [
     (
         "previous_response_id",
@@ -63,36 +63,36 @@ const STORED: [(&str, &str); 3] = [
 ];
 /// Members of `reasoning`.
 const REASONING: [&str; 4] = ["effort", "summary", "generate_summary", "context"];
-/// What a request may have included.
+/// Supported values of `include`.
 const THOUGHTS: &str = "reasoning.encrypted_content";
 const OWN_INCLUDE: [&str; 2] = [
     "message.output_text.logprobs",
     "message.input_image.image_url",
 ];
 
-/// A request that was read.
+/// A parsed request.
 #[derive(Debug)]
 pub struct Asked {
-    /// The body of a completion: messages, tools and settings, without a model.
+    /// Body of the completion: messages, tools and settings, without a model.
     pub chat: JsonObject,
-    /// Texts that go to a provider of the same form beside those of `chat`.
+    /// Texts for a Responses provider that are not in `chat`.
     pub beside: Vec<String>,
     pub(super) own_tools: Option<Value>,
     pub(super) names: Names,
     pub(super) places: Places,
-    /// Thoughts were asked for, to be sent back.
+    /// True if the client asked for reasoning to send back.
     pub(super) keeps_thoughts: bool,
 }
 
 impl Asked {
-    /// A fault of the completion's body as a fault of the request.
+    /// Maps a fault of the completion's body to the request.
     #[must_use]
     pub fn fault(&self, mut fault: Fault) -> Fault {
         fault.pointer = self.pointer(&fault.pointer);
         fault
     }
 
-    /// The place of the request for a pointer into the completion's body.
+    /// Maps a pointer into the completion's body to the request.
     pub fn pointer(&self, pointer: &str) -> String {
         match pointer {
             "/max_tokens" | "/max_completion_tokens" => "/max_output_tokens".to_owned(),
@@ -101,13 +101,13 @@ impl Asked {
     }
 }
 
-/// Whether a request asks for events.
+/// Returns true if the request asks for streaming.
 pub fn asks_for_stream(body: &JsonObject) -> Result<bool, Fault> {
     switch(body, "stream").map(|said| said == Some(true))
 }
 
-/// Reads a request to the granted `model`. `opened`: members that the operator lets runs send to its provider. A
-/// fault's pointer begins at the request.
+/// Parses a request to the granted `model`. `opened`: additional members that the operator allows for its
+/// provider. Pointers of faults refer to the request.
 pub fn read_request(
     body: &JsonObject,
     model: &str,
@@ -190,7 +190,7 @@ fn check_object(name: &str, value: &Value) -> Result<(), Fault> {
     Err(Fault::new(format!("/{name}"), "must be an object"))
 }
 
-/// Members that change an answer only by some of their values.
+/// Checks members of which only some values affect an answer.
 fn check_other(name: &str, value: &Value, target: Target) -> Result<(), Fault> {
     let is_own = target == Target::Responses;
     let message = match name {
@@ -198,9 +198,11 @@ fn check_other(name: &str, value: &Value, target: Target) -> Result<(), Fault> {
         "truncation" if value == "disabled" || (is_own && value == "auto") => return Ok(()),
         "truncation" => "must be disabled: this model's provider cuts no input; send less",
         "top_logprobs" if is_own || value == 0 => return Ok(()),
-        "top_logprobs" => "must be absent: probabilities are told by providers of responses alone",
+        "top_logprobs" => {
+            "must be absent: only providers with the Responses API return probabilities"
+        }
         _ => {
-            "is not for runs to say; the operator may open it by `extra_members` of the model's [[model_providers]]"
+            "is not allowed; the operator can allow it by `extra_members` of the model's [[model_providers]]"
         }
     };
     Err(Fault::new(format!("/{}", escaped(name)), message))
@@ -247,7 +249,7 @@ fn members<'a>(
         .find(|(member, value)| !value.is_null() && !known.contains(&member.as_str()));
     match unknown {
         Some((member, _)) => {
-            let message = format!("is unknown here; send {}", known.join(", "));
+            let message = format!("is unknown; send {}", known.join(", "));
             Err(Fault::new(format!("/{name}/{}", escaped(member)), message))
         }
         None => Ok(Some(members)),
@@ -301,7 +303,7 @@ fn read_text(body: &JsonObject, chat: &mut JsonObject) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether thoughts are to be given for the next turn.
+/// Returns true if the answer must contain reasoning for the next turn.
 fn read_include(body: &JsonObject, target: Target) -> Result<bool, Fault> {
     let include = match body.get("include") {
         None | Some(Value::Null) => return Ok(false),
@@ -315,7 +317,7 @@ fn read_include(body: &JsonObject, target: Target) -> Result<bool, Fault> {
             keeps_thoughts = true;
         } else if !is_own {
             let message =
-                format!("must be {THOUGHTS}: this model's provider has nothing else to include");
+                format!("must be {THOUGHTS}: this model's provider supports no other value");
             return Err(Fault::new(format!("/include/{n}"), message));
         }
     }

@@ -1,5 +1,5 @@
-//! Members of a chat completion that its model wants back in the next turn (thoughts, signatures of calls), kept by the
-//! client as `encrypted_content` of a reasoning item. They go back to the model that gave them, and to no other.
+//! Members of a chat completion that must return to its model in the next turn: reasoning and signatures of
+//! calls. The client keeps them as `encrypted_content` of a reasoning item. They return only to the same model.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use serde_json::{Value, json};
 use crate::chat::carried::{may_carry, of_call};
 use crate::json_text::check_json_text;
 
-/// How the content begins that the gateway itself has written.
+/// Prefix of content written by the gateway.
 const MARK: &str = "runnel:1:";
 
-/// What one reasoning item carries.
+/// Content of one reasoning item.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Envelope {
     /// Members of the assistant's message.
     pub(super) thoughts: JsonObject,
-    /// Members of its calls, by the ids of the calls.
+    /// Members of its calls, by call id.
     pub(super) calls: BTreeMap<String, JsonObject>,
 }
 
 impl Envelope {
-    /// The content of a reasoning item. `None`: there is nothing to carry.
+    /// Returns the content of a reasoning item. `None`: there is none.
     pub(super) fn seal(&self, model: &str) -> Option<String> {
         if self.thoughts.is_empty() && self.calls.is_empty() {
             return None;
@@ -31,7 +31,7 @@ impl Envelope {
         Some(format!("{MARK}{held}"))
     }
 
-    /// Reads what this model gave. `None`: another model gave it, or it is not the gateway's.
+    /// Parses the content. `None`: it belongs to another model, or the gateway did not write it.
     pub(super) fn open(content: &str, model: &str) -> Option<Self> {
         let text = content.strip_prefix(MARK)?;
         check_json_text(text.as_bytes()).ok()?;
@@ -53,7 +53,7 @@ impl Envelope {
     }
 }
 
-/// Whether the gateway wrote this content. A provider could not read it.
+/// Returns true if the gateway wrote this content. Providers cannot read it.
 pub(super) fn is_sealed(content: &str) -> bool {
     content.starts_with(MARK)
 }

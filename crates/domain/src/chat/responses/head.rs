@@ -1,11 +1,11 @@
-//! What a response says of itself and of its request.
+//! Metadata of a response, and the members repeated from its request.
 
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-/// A member of a request that is longer than this as JSON, in bytes, is not repeated in the answer.
+/// Maximum bytes, as JSON, of a request member that the answer repeats.
 const ECHO_BYTES: usize = 8 * 1024;
-/// Members of a request that stand in the answer, and what stands there where the request has none.
+/// Request members that the answer repeats, with their defaults.
 const ECHOED: [(&str, &str); 14] = [
     ("instructions", "null"),
     ("max_output_tokens", "null"),
@@ -23,19 +23,19 @@ const ECHOED: [(&str, &str); 14] = [
     ("user", "null"),
 ];
 
-/// What a response says of itself.
+/// Metadata of a response.
 #[derive(Debug)]
 pub struct Head {
-    /// Of the response, unique: letters and digits.
+    /// Unique key of the response: letters and digits.
     pub key: String,
-    /// Seconds since 1970.
+    /// Epoch seconds.
     pub created_at: i64,
     /// The granted model.
     pub model: String,
 }
 
 impl Head {
-    /// A response with these items.
+    /// Returns a response with these items.
     pub(super) fn response(
         &self,
         echo: &JsonObject,
@@ -65,7 +65,7 @@ impl Head {
     }
 }
 
-/// The members of a request that its answer repeats.
+/// Returns the request members that the answer repeats.
 pub(super) fn echo(request: &JsonObject) -> JsonObject {
     let members = ECHOED.iter().map(|(name, default)| {
         let said = request.get(*name).filter(|said| !said.is_null());

@@ -1,4 +1,4 @@
-//! Items of a request as messages of a chat.
+//! Converts the items of a request to chat messages.
 
 use std::collections::BTreeMap;
 
@@ -13,29 +13,29 @@ use super::places::Places;
 use super::tools::{custom_arguments, function_name};
 use crate::chat::carried::put_back;
 
-/// Items of one request.
+/// Maximum items of one request.
 const MOST_ITEMS: usize = 10_000;
-/// Pictures, documents and sounds of one request.
+/// Maximum images, documents and audio parts of one request.
 const MOST_DATA: usize = 1000;
 
-/// The messages of a chat as they are put together.
+/// Builder of the chat messages.
 pub(super) struct Chat<'a> {
-    /// The granted model that is asked.
+    /// The granted model.
     model: &'a str,
     target: Target,
     messages: Vec<Value>,
-    /// The assistant's turn that items may go on with.
+    /// The assistant's turn that items may continue.
     turn: Option<Turn>,
-    /// Pictures and files of tool results, which follow the results as a message of the user: few providers take them
-    /// in a result.
+    /// Images and files of tool results. They follow the results in a user message, because few providers accept
+    /// them in a result.
     attached: Vec<(Value, Option<String>)>,
-    /// How many pictures, documents and sounds there are.
+    /// Number of images, documents and audio parts.
     data: usize,
-    /// Texts that go to the provider and stand in no message.
+    /// Texts for the provider that are in no message.
     pub(super) beside: Vec<String>,
 }
 
-/// Text and calls of the assistant in a row: one message.
+/// Consecutive text and calls of the assistant: one message.
 #[derive(Default)]
 struct Turn {
     pointer: String,
@@ -58,14 +58,15 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// Adds text of the system. At the beginning of a chat it is one message, which is all that some templates take.
+    /// Adds system text. System text at the start of a chat is merged into one message, because some templates
+    /// accept only one.
     pub(super) fn say_system(&mut self, text: &str, pointer: &str, places: &mut Places) {
         self.close(places);
         if let [first] = self.messages.as_mut_slice()
             && first["role"] == "system"
             && let Value::String(before) = &mut first["content"]
         {
-            // In place: copies of a long beginning would add up.
+            // In place, because repeated copies of a long prefix add up.
             before.push_str("\n\n");
             before.push_str(text);
             return;
@@ -73,7 +74,7 @@ impl<'a> Chat<'a> {
         self.push(json!({"role": "system", "content": text}), pointer, places);
     }
 
-    /// Reads `input`. A fault's pointer begins at the request.
+    /// Reads `input`. Pointers of faults refer to the request.
     pub(super) fn read(&mut self, input: &Value, places: &mut Places) -> Result<(), Fault> {
         match input {
             Value::String(text) => {
@@ -101,7 +102,7 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    /// The messages.
+    /// Returns the messages.
     pub(super) fn finish(self) -> Vec<Value> {
         self.messages
     }
@@ -140,7 +141,7 @@ impl<'a> Chat<'a> {
             other => {
                 let other: String = other.chars().take(40).collect();
                 let message = format!(
-                    "is {other:?}, which this model's provider cannot be told; send message, function_call, \
+                    "is {other:?}, which this model's provider does not support; send message, function_call, \
                      function_call_output, custom_tool_call, custom_tool_call_output or reasoning"
                 );
                 Err(Fault::new(format!("{pointer}/type"), message))
@@ -194,7 +195,7 @@ impl<'a> Chat<'a> {
         self.push(json!({"role": "user", "content": content}), pointer, places);
     }
 
-    /// Notes where the pictures, documents and sounds of the next message stand.
+    /// Records the source pointers of the media parts of the next message.
     fn place_parts(&mut self, parts: Vec<(Value, Option<String>)>, places: &mut Places) -> Value {
         let message = self.messages.len();
         let place = |(n, (part, place)): (usize, (Value, Option<String>))| {
@@ -268,7 +269,7 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// Counts what goes to a provider of the same form as it is.
+    /// Counts the texts of an item that a Responses provider receives unchanged.
     fn keep_opaque(&mut self, item: &Value) {
         let members = item.as_object().into_iter().flatten();
         let texts = members
@@ -277,7 +278,7 @@ impl<'a> Chat<'a> {
             .extend(texts.map(|(_, value)| value.to_string()));
     }
 
-    /// The assistant's turn that is open, or a new one.
+    /// Returns the open assistant turn, or a new one.
     fn turn(&mut self, pointer: &str, places: &mut Places) -> &mut Turn {
         if self.turn.is_none() {
             self.attach(places);
@@ -303,7 +304,7 @@ impl<'a> Chat<'a> {
         self.push(turn.message(), &pointer, places);
     }
 
-    /// Says what is attached to tool results.
+    /// Adds the message with the attachments of tool results.
     fn attach(&mut self, places: &mut Places) {
         if self.attached.is_empty() {
             return;
@@ -342,7 +343,7 @@ impl Turn {
                 }
             }
             message.insert("tool_calls".to_owned(), Value::Array(self.calls));
-            // As after the protocol's own messages: thoughts go back with calls alone.
+            // As with protocol messages, reasoning returns only with calls.
             message.extend(self.thoughts);
         }
         Value::Object(message)

@@ -1,4 +1,4 @@
-//! Items of an answer: messages, thoughts and calls of tools.
+//! Items of an answer: messages, reasoning and tool calls.
 
 use serde_json::{Value, json};
 
@@ -9,17 +9,17 @@ use super::tools::{Tool, custom_input};
 pub(super) struct Item {
     pub(super) id: String,
     pub(super) body: Body,
-    /// Once it is done.
+    /// Set when the item is finished.
     pub(super) status: Option<&'static str>,
 }
 
-/// What an item holds.
+/// Content of an item.
 #[derive(Debug)]
 pub(super) enum Body {
     Message(Vec<Text>),
-    /// Thoughts in words.
+    /// Reasoning text.
     Thoughts(Text),
-    /// Members that the model wants back.
+    /// Members that must return to the model.
     Carried(String),
     Call {
         call_id: String,
@@ -35,7 +35,7 @@ pub(super) struct Text {
     pub(super) text: String,
 }
 
-/// What a text is.
+/// Kind of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TextKind {
     Answer,
@@ -44,7 +44,7 @@ pub(super) enum TextKind {
 }
 
 impl TextKind {
-    /// What the events of such a text are called, without `.delta` and `.done`.
+    /// Returns the event name of the text, without `.delta` and `.done`.
     pub(super) fn event(self) -> &'static str {
         match self {
             Self::Answer => "response.output_text",
@@ -53,7 +53,7 @@ impl TextKind {
         }
     }
 
-    /// The member that holds the text.
+    /// Returns the member that holds the text.
     pub(super) fn member(self) -> &'static str {
         match self {
             Self::Refusal => "refusal",
@@ -75,7 +75,7 @@ impl Text {
 }
 
 impl Item {
-    /// The beginning of an item's id, by its kind.
+    /// Returns the id prefix of an item's kind.
     pub(super) fn prefix(body: &Body) -> &'static str {
         match body {
             Body::Message(_) => "msg",
@@ -85,7 +85,7 @@ impl Item {
         }
     }
 
-    /// The item as it stands.
+    /// Returns the item in its current state.
     pub(super) fn value(&self, status: &str) -> Value {
         let id = &self.id;
         match &self.body {

@@ -1,4 +1,4 @@
-//! Parts of an item's content as parts of a chat message.
+//! Converts the content parts of an item to parts of a chat message.
 
 use protocol::admin::Fault;
 use serde_json::{Value, json};
@@ -7,20 +7,20 @@ use serde_json::{Value, json};
 #[derive(Debug)]
 pub(super) enum Part {
     Text(String),
-    /// A picture, a document or a sound.
+    /// An image, document or audio part.
     Data(Value),
 }
 
-/// What an item may hold.
+/// Allowed content of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// Text alone: an assistant's message, instructions.
+    /// Text only: assistant messages and instructions.
     Text,
-    /// Text, pictures, documents and sounds.
+    /// Text, images, documents and audio.
     Any,
 }
 
-/// The parts of an item's content, each with its pointer.
+/// Returns the parts of an item's content, each with its pointer.
 pub(super) fn read_parts(
     content: &Value,
     pointer: &str,
@@ -84,7 +84,7 @@ fn read_part(part: &Value, pointer: &str, may: Content) -> Result<Part, Fault> {
     }
 }
 
-/// The text of parts, without the others.
+/// Returns the text of the parts.
 pub(super) fn text_of(parts: &[(Part, String)]) -> String {
     let texts = parts.iter().filter_map(|(part, _)| match part {
         Part::Text(text) => Some(text.as_str()),

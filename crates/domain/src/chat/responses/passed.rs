@@ -1,4 +1,4 @@
-//! Requests and answers of a provider that takes Responses itself: passed member by member.
+//! Pass-through of requests and answers for providers with a Responses API, member by member.
 
 use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
@@ -10,7 +10,7 @@ use super::head::Head;
 use crate::artifact::SCHEME;
 use crate::chat::usage;
 
-/// Members of a request that pass as they are. Others are replaced, dropped or refused.
+/// Request members that pass unchanged. Others are replaced, dropped or rejected.
 const PASSED: [&str; 17] = [
     "input",
     "instructions",
@@ -31,8 +31,8 @@ const PASSED: [&str; 17] = [
     "max_output_tokens",
 ];
 
-/// The body for a provider of the same form. `chat`: the body of the completion, with its images in their places, its
-/// bound cut to the model's, and `model` as the provider calls it. `opened`: members that the operator lets runs send.
+/// Returns the body for a Responses provider. `chat`: the completion body with resolved images, capped token
+/// limit and the provider's name of the model. `opened`: additional members that the operator allows.
 pub fn passed_body(
     mut body: JsonObject,
     asked: &Asked,
@@ -60,7 +60,7 @@ pub fn passed_body(
         }
     }
     if let Some(Value::Array(items)) = body.get_mut("input") {
-        // The gateway's own notes say nothing to this provider.
+        // This provider cannot read content that the gateway wrote.
         items.retain(|item| !item["encrypted_content"].as_str().is_some_and(is_sealed));
     }
     if let Some(model) = chat.get("model") {
@@ -74,7 +74,7 @@ pub fn passed_body(
     body
 }
 
-/// Puts our name of the model into a response, and says that it is not stored.
+/// Sets the granted model name and `store: false` in a response.
 pub fn rewrite_response(response: &mut Value, model: &str) {
     if let Some(members) = response.as_object_mut() {
         members.insert("model".to_owned(), json!(model));
@@ -82,7 +82,7 @@ pub fn rewrite_response(response: &mut Value, model: &str) {
     }
 }
 
-/// The bytes of what a response says: what counts where its provider counts no tokens.
+/// Returns the text bytes of a response, the fallback for missing token counts.
 pub fn said_bytes(response: &Value) -> usize {
     let items = response["output"].as_array().into_iter().flatten();
     items
@@ -104,31 +104,31 @@ pub fn said_bytes(response: &Value) -> usize {
         .sum()
 }
 
-/// How an answer ended.
+/// End of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// `response.completed` or `response.incomplete`.
     Whole,
-    /// `response.failed` or `error`, with the provider's words.
+    /// `response.failed` or `error`, with the provider's message.
     Failed(String),
 }
 
-/// Reads the events of one answer on their way through.
+/// Reads the events of one answer during the pass-through.
 #[derive(Debug)]
 pub struct Passing {
     head: Head,
-    /// The `sequence_number` of an event of the gateway's own.
+    /// `sequence_number` of an event that the gateway would add.
     next: u64,
-    /// Tokens that were counted.
+    /// Token usage.
     pub usage: Option<LlmTokenUsage>,
-    /// Bytes of text in this event.
+    /// Text bytes of the current event.
     pub said: usize,
-    /// The newest response that was told, without its items.
+    /// The newest response object, without its items.
     response: Option<Value>,
 }
 
 impl Passing {
-    /// For a response of this head, as far as the provider tells none.
+    /// `head`: metadata to use until the provider sends its own.
     pub fn new(head: Head) -> Self {
         Self {
             head,
@@ -139,7 +139,7 @@ impl Passing {
         }
     }
 
-    /// The last event of an answer that failed, by OpenAI's code.
+    /// Returns the last event of a failed answer, with OpenAI's error code.
     pub fn fail(self, code: &str, message: &str) -> Value {
         let mut response = self.response.unwrap_or_else(|| {
             let echo = JsonObject::new();
@@ -151,7 +151,7 @@ impl Passing {
         json!({"type": "response.failed", "sequence_number": self.next, "response": response})
     }
 
-    /// Reads one event and puts our name of the model into it. `Some`: it is the last one.
+    /// Reads one event and sets the granted model name in it. `Some`: it is the last event.
     pub fn read(&mut self, event: &mut JsonObject) -> Option<End> {
         if let Some(number) = event.get("sequence_number").and_then(Value::as_u64) {
             self.next = number.saturating_add(1);
@@ -161,7 +161,7 @@ impl Passing {
             .and_then(Value::as_str)
             .unwrap_or_default()
             .to_owned();
-        // Only events of a text that goes on have one.
+        // Only delta events of a text have one.
         let delta = event.get("delta").and_then(Value::as_str);
         self.said = delta.map_or(0, str::len);
         if let Some(response) = event.get_mut("response") {
@@ -172,7 +172,7 @@ impl Passing {
         }
         let message = |holder: &Value| {
             let message = holder["message"].as_str();
-            message.unwrap_or("the provider says no more").to_owned()
+            message.unwrap_or("the provider gave no reason").to_owned()
         };
         match kind.as_str() {
             "response.completed" | "response.incomplete" => Some(End::Whole),

@@ -1,17 +1,16 @@
-//! Where the parts of a chat body stand in the request that it was made of.
+//! Source map from a chat body to the request from which it was built.
 
-/// Pointers into a chat body and the places of the request that they stand for. Cheap to build: one entry for each
-/// message, and one for each part of it.
+/// Pointers into a chat body with their request pointers: one entry per message, and one per part of it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places(Vec<(String, String)>);
 
 impl Places {
-    /// `chat` was made of what stands at `request`.
+    /// Maps the chat pointer `chat` to the request pointer `request`.
     pub(super) fn add(&mut self, chat: String, request: String) {
         self.0.push((chat, request));
     }
 
-    /// The place of the request for a pointer into the chat body. A pointer that leads nowhere known stays as it is.
+    /// Returns the request pointer for a chat pointer. An unmapped pointer stays unchanged.
     pub(super) fn of(&self, pointer: &str) -> String {
         let leads = |(chat, request): &(String, String)| {
             let rest = pointer.strip_prefix(chat.as_str())?;
@@ -24,7 +23,7 @@ impl Places {
         }
     }
 
-    /// Each image of the chat body by its pointer, and the pointer of its URL in the request.
+    /// Returns the pointer of each image in the chat body, with the pointer of its URL in the request.
     pub(super) fn images(&self) -> impl Iterator<Item = (String, String)> {
         self.0.iter().map(|(chat, request)| {
             (
@@ -35,7 +34,7 @@ impl Places {
     }
 }
 
-/// A pointer below a part of a chat message, as the part of a request has it.
+/// Maps a pointer below a chat part to the request's names.
 fn in_part(rest: &str) -> &str {
     match rest {
         "/image_url/url" => "/image_url",

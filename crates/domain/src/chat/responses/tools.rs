@@ -1,4 +1,4 @@
-//! Tools of a request as functions of a completion, and back by their names.
+//! Converts tools of a request to functions of a completion and back.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use super::places::Places;
 
-/// Tools of one request, those in namespaces among them.
+/// Maximum tools of one request, including those in namespaces.
 const MOST_TOOLS: usize = 512;
-/// Characters of a function's name that all providers take.
+/// Maximum characters of a function name that all providers accept.
 const NAME_CHARS: usize = 64;
-/// The member of a custom tool's function that holds its input.
+/// Argument of a custom tool's function that holds its input.
 const INPUT: &str = "input";
-/// Members of a tool that go to a provider of the same form.
+/// Members of a tool that a Responses provider receives.
 const OF_TOOL: [&str; 6] = [
     "type",
     "name",
@@ -24,7 +24,7 @@ const OF_TOOL: [&str; 6] = [
     "format",
 ];
 
-/// A tool as its client knows it.
+/// A tool as its client defines it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tool {
     pub(super) is_custom: bool,
@@ -32,12 +32,12 @@ pub(super) struct Tool {
     pub(super) name: String,
 }
 
-/// The tools of a request by the names of their functions.
+/// Tools of a request by function name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names(BTreeMap<String, Tool>);
 
 impl Names {
-    /// The tool behind a function's name. A name that was not offered is a function's.
+    /// Returns the tool of a function name. Unknown names become plain functions.
     pub(super) fn tool(&self, function: &str) -> Tool {
         let named = || Tool {
             is_custom: false,
@@ -55,14 +55,14 @@ impl Names {
 /// The tools of a request.
 #[derive(Debug, Default)]
 pub(super) struct Tools {
-    /// As a completion takes them.
+    /// As chat completion functions.
     pub(super) functions: Vec<Value>,
-    /// As a provider of the same form takes them.
+    /// As a Responses provider receives them.
     pub(super) own: Vec<Value>,
     pub(super) names: Names,
 }
 
-/// The name of a tool's function. One that is too long keeps its beginning and gets a checksum of the whole.
+/// Returns the function name of a tool. A name that is too long is cut and gets a checksum of the whole name.
 pub(super) fn function_name(namespace: Option<&str>, name: &str) -> String {
     let whole = match namespace {
         None => return name.to_owned(),
@@ -77,14 +77,14 @@ pub(super) fn function_name(namespace: Option<&str>, name: &str) -> String {
     format!("{kept}_{sum:08x}")
 }
 
-/// FNV-1a, 32 bits: the same in every process.
+/// FNV-1a, 32 bits: stable across processes.
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |sum, byte| {
         (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
     })
 }
 
-/// Reads the tools of a request. A fault's pointer begins at the request.
+/// Reads the tools of a request. Pointers of faults refer to the request.
 pub(super) fn read_tools(body: &JsonObject, places: &mut Places) -> Result<Tools, Fault> {
     let mut tools = Tools::default();
     let told = match body.get("tools") {
@@ -198,14 +198,14 @@ fn plain(name: &str, tool: &Value) -> Value {
             function[member] = tool[member].clone();
         }
     }
-    // Absent means false in a completion; some servers do not know the member.
+    // Absent means false. Some servers reject the member.
     if tool["strict"] == true {
         function["strict"] = json!(true);
     }
     json!({"type": "function", "function": function})
 }
 
-/// A custom tool as a function with one text.
+/// Converts a custom tool to a function with one text argument.
 fn custom(name: &str, tool: &Value) -> Value {
     let said = tool["description"].as_str().unwrap_or_default();
     let format = &tool["format"];
@@ -224,13 +224,13 @@ fn custom(name: &str, tool: &Value) -> Value {
         "required": [INPUT], "additionalProperties": false}}})
 }
 
-/// The arguments of a custom tool's function.
+/// Returns the arguments of a custom tool's function.
 pub(super) fn custom_arguments(input: &str) -> String {
     json!({INPUT: input}).to_string()
 }
 
-/// The input of a custom tool out of the arguments that a model wrote. A model that did not hold to the schema has
-/// written the input itself, or put it under another name.
+/// Extracts the input of a custom tool from the model's arguments. A model may ignore the schema, and write the
+/// input directly or under another name.
 pub(super) fn custom_input(arguments: &str) -> String {
     match serde_json::from_str(arguments) {
         Ok(Value::Object(members)) => {
@@ -243,7 +243,8 @@ pub(super) fn custom_input(arguments: &str) -> String {
     }
 }
 
-/// The tool choice as a completion has it, and the tools that it leaves. A fault's pointer begins at the request.
+/// Converts the tool choice for a completion and removes the tools that it excludes. Pointers of faults refer to
+/// the request.
 pub(super) fn read_choice(
     choice: &Value,
     functions: &mut Vec<Value>,

@@ -1,16 +1,16 @@
-//! The types of content blocks that a run may send, and where.
+//! Content block types that a run may send, by position.
 
-/// A type of content blocks.
+/// A content block type.
 pub(super) struct Block {
     pub(super) kind: &'static str,
-    /// Members beside `type` and `cache_control`.
+    /// Members other than `type` and `cache_control`.
     pub(super) members: &'static [&'static str],
     /// Members that must be texts.
     pub(super) texts: &'static [&'static str],
     pub(super) within: &'static [Within],
 }
 
-/// What a block stands in.
+/// Container of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Within {
     System,

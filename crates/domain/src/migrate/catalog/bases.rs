@@ -1,4 +1,4 @@
-//! Knowledge bases: their settings. Documents stay behind, since vectors of another store cannot be read.
+//! Settings of knowledge bases. Documents are not migrated, because the vectors of another store are unreadable.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::migrate::report::Migration;
 use crate::migrate::short_name;
 use crate::migrate::tables::TableKind;
 
-/// The engine of LangBot that keeps documents itself, under its names of all versions.
+/// LangBot's own knowledge engine, under its names of all versions.
 const OWN_ENGINES: [&str; 3] = [
     "langbot-team/LangRAG",
     "langbot-team/langrag",
@@ -21,7 +21,7 @@ const OWN_ENGINES: [&str; 3] = [
 const CHUNK: [&str; 2] = ["chunk_size", "chunk-size"];
 const OVERLAP: [&str; 3] = ["chunk_overlap", "overlap", "chunk-overlap"];
 
-/// Plans the row of a base. `models`: the ids of the migrated models; `files`: the rows of documents.
+/// Plans the row of a knowledge base. `models`: ids of the migrated models; `files`: rows of documents.
 pub(super) fn plan(
     row: &Row<'_>,
     models: &BTreeSet<String>,
@@ -36,7 +36,7 @@ pub(super) fn plan(
     };
     if let Some(engine) = other_engine(row) {
         let why = blocked(format!(
-            "its documents stand with {engine}: put them into a base of the gateway, or name a service by kb_type"
+            "its documents are in {engine}: add them to a base of the gateway, or set a service by kb_type"
         ));
         return left_out(row, TableKind::KnowledgeBase, id, why, out);
     }
@@ -49,11 +49,11 @@ pub(super) fn plan(
     chunks(&mut entry, row);
     entry.drop(
         "top_k",
-        "an agent says how many passages it takes: config.retrieval-top-k",
+        "set the number of passages on the agent: config.retrieval-top-k",
     );
     entry.drop(
         "retrieval_settings",
-        "an agent says how many passages it takes: config.retrieval-top-k",
+        "set the number of passages on the agent: config.retrieval-top-k",
     );
     let documents = files
         .iter()
@@ -63,7 +63,7 @@ pub(super) fn plan(
         entry.warn(
             "uuid",
             format!(
-                "its documents, {documents} in number, stay behind: add their files again by runnel kb add {id} FILE"
+                "its {documents} documents are not migrated: add their files again by runnel kb add {id} FILE"
             ),
         );
     }
@@ -73,7 +73,7 @@ pub(super) fn plan(
     );
 }
 
-/// The engine of a base whose documents stand elsewhere.
+/// Returns the engine of a knowledge base with external documents.
 fn other_engine(row: &Row<'_>) -> Option<String> {
     let engine = ["knowledge_engine_plugin_id", "rag_engine_plugin_id"];
     let engine = engine.iter().find_map(|column| row.text(column));
@@ -113,7 +113,7 @@ fn embedding(entry: &mut Entry<'_, '_>, row: &Row<'_>, models: &BTreeSet<String>
     }
 }
 
-/// Sizes of passages, where the gateway takes them.
+/// Migrates chunk sizes within the gateway's limits.
 fn chunks(entry: &mut Entry<'_, '_>, row: &Row<'_>) {
     let settings = row.value("creation_settings");
     let read = |names: &[&'static str]| {

@@ -1,4 +1,4 @@
-//! One table of the configuration as it comes together from a row.
+//! Builder of a configuration table from a row.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub(super) struct Entry<'r, 'v> {
 }
 
 impl<'r, 'v> Entry<'r, 'v> {
-    /// `prefix`: the beginning of its variables.
+    /// `prefix`: prefix of its variables.
     pub(super) fn new(
         row: &'r Row<'r>,
         kind: TableKind,
@@ -44,7 +44,7 @@ impl<'r, 'v> Entry<'r, 'v> {
         }
     }
 
-    /// A member that has a column.
+    /// Sets a member from a column.
     pub(super) fn set(&mut self, column: &str, member: &str, value: Value) -> &mut FieldNote {
         let action = if column == member {
             Action::Kept
@@ -56,14 +56,14 @@ impl<'r, 'v> Entry<'r, 'v> {
         self.last()
     }
 
-    /// A member that no column has.
+    /// Adds a member without a column.
     pub(super) fn add(&mut self, member: &str, value: Value, why: &str) {
         self.members.push((member.to_owned(), value));
         let note = FieldNote::new(Action::Defaulted, None);
         self.notes.push(note.to(member).because(why));
     }
 
-    /// The reference to a variable in the place of the secret at `pointer`.
+    /// Returns the reference to a variable that replaces the secret at `pointer`.
     pub(super) fn refer(&mut self, path: &str, pointer: &str, target: &str) -> Value {
         let reference = self.vault.refer(path, pointer);
         let variable = self.vault.removed.last().map(|one| one.variable.clone());
@@ -76,12 +76,12 @@ impl<'r, 'v> Entry<'r, 'v> {
         reference
     }
 
-    /// A member whose notes exist already.
+    /// Adds a member whose notes exist already.
     pub(super) fn push(&mut self, member: &str, value: Value) {
         self.members.push((member.to_owned(), value));
     }
 
-    /// Notes where a value within a column stands now. `path`: its place below the row, with `/`.
+    /// Notes the new name of a value within a column. `path`: its path below the row, with `/`.
     pub(super) fn renamed(&mut self, path: &str, target: &str) {
         let pointer = format!("{}/{path}", self.row.pointer);
         self.note(Action::Renamed, pointer).target = Some(target.to_owned());
@@ -95,7 +95,7 @@ impl<'r, 'v> Entry<'r, 'v> {
         self.note(Action::Dropped, at).why = Some(why.to_owned());
     }
 
-    /// Notes that a column has no counterpart, where it says something.
+    /// Notes that a non-empty column has no counterpart.
     pub(super) fn drop(&mut self, column: &str, why: &str) {
         if self.row.says(column) {
             self.note(Action::Dropped, self.row.at(column)).why = Some(why.to_owned());
@@ -106,7 +106,7 @@ impl<'r, 'v> Entry<'r, 'v> {
         self.note(Action::Warning, self.row.at(column)).why = Some(why);
     }
 
-    /// Puts the table into the migration.
+    /// Adds the table to the migration.
     pub(super) fn migrated(self, said: &str, out: &mut Migration) {
         let read_by = format!("the gateway, for {} {}", self.kind.array(), self.name);
         let row = self.row;
@@ -140,7 +140,7 @@ impl<'r, 'v> Entry<'r, 'v> {
     }
 }
 
-/// Reports a row that becomes no table.
+/// Reports a row without a table.
 pub(super) fn left_out(
     row: &Row<'_>,
     kind: TableKind,
@@ -159,12 +159,12 @@ pub(super) fn left_out(
     });
 }
 
-/// A row without a counterpart.
+/// The outcome of a row without a counterpart.
 pub(super) fn blocked(why: impl Into<String>) -> (Outcome, String) {
     (Outcome::Blocked, why.into())
 }
 
-/// A row that asks for nothing.
+/// The outcome of a row with nothing to migrate.
 pub(super) fn nothing(why: impl Into<String>) -> (Outcome, String) {
     (Outcome::Nothing, why.into())
 }

@@ -1,4 +1,4 @@
-//! Models of the three kinds.
+//! Chat, embedding and rerank models.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::migrate::tables::TableKind;
 
 const CONTEXT: std::ops::RangeInclusive<u64> = 1..=1_000_000_000;
 
-/// Plans the row of a model. `known`: the ids of the models so far.
+/// Plans the row of a model. `known`: ids of the models so far.
 pub(super) fn plan(
     row: &Row<'_>,
     rankers: &BTreeSet<String>,
@@ -36,7 +36,7 @@ pub(super) fn plan(
         return leave(id, blocked("it has no name at its provider"), out);
     }
     if known.contains(id) {
-        return leave(id, nothing("a model of this id stands above"), out);
+        return leave(id, nothing("a model with this id exists already"), out);
     }
     let Some(provider) = providers.of_model(row, out, variables) else {
         return leave(id, blocked("its provider is not migrated"), out);
@@ -50,15 +50,10 @@ pub(super) fn plan(
             RowKind::Rerank => ("rerank", json!(["rerank"])),
             _ => ("embedding", json!(["invoke", "count_tokens"])),
         };
-        entry.add(
-            "model_type",
-            json!(model_type),
-            "the table that it stood in",
-        );
-        entry.add("operations", operations, "its kind takes no other");
+        entry.add("model_type", json!(model_type), "its source table");
+        entry.add("operations", operations, "the only operations of its kind");
         if row.kind == RowKind::SomeModel {
-            let why =
-                format!("the answer does not tell its kind: taken for {model_type}, by its use");
+            let why = format!("the answer has no kind: assumed {model_type}, by its use");
             entry.warn("uuid", why);
         }
     }
@@ -74,18 +69,19 @@ pub(super) fn plan(
     );
     entry.drop(
         "extra_args",
-        "parameters of requests stand in no configuration: a run sends them as extra_args",
+        "the configuration has no request parameters: runs send them as extra_args",
     );
     if row.value("reasoning_config")["level"] != json!("provider_default") {
         entry.drop(
             "reasoning_config",
-            "an agent says how its model reasons: config.model.reasoning",
+            "set reasoning on the agent: config.model.reasoning",
         );
     }
     entry.migrated(&format!("Model {}", plain(name)), out);
 }
 
-/// A row of an answer is a chat model by its columns, a ranker where a pipeline ranks with it.
+/// Classifies a row of an API answer. Its columns mark a chat model; a pipeline that ranks with it marks a
+/// rerank model.
 fn kind_of(row: &Row<'_>, id: &str, rankers: &BTreeSet<String>) -> RowKind {
     if row.kind != RowKind::SomeModel {
         return row.kind;
@@ -105,7 +101,7 @@ fn kind_of(row: &Row<'_>, id: &str, rankers: &BTreeSet<String>) -> RowKind {
     }
 }
 
-/// True for an id that the configuration takes.
+/// Returns true for an id that the configuration accepts.
 pub(super) fn is_id(id: &str) -> bool {
     id.len() <= 255 && !id.contains(char::is_control)
 }

@@ -1,4 +1,4 @@
-//! Model providers: which API a requester of LangBot speaks.
+//! Model providers, and the API of each LangBot requester.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::migrate::secrets::{has_credentials, unique, variable_part};
 use crate::migrate::short_name;
 use crate::migrate::tables::TableKind;
 
-/// Requesters that ask no server of a known API.
+/// Requesters without a server of a known API.
 const WITHOUT_SERVER: [(&str, &str); 3] = [
     (
         "openai-codex",
@@ -27,17 +27,17 @@ const WITHOUT_SERVER: [(&str, &str); 3] = [
         "computes vectors inside LangBot; declare an embedding model of a server",
     ),
 ];
-/// The most keys of a provider.
+/// Maximum keys of a provider.
 const KEYS: usize = 64;
 
-/// The API of a requester.
+/// API of a requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Api {
     Anthropic,
     OpenAi,
     /// OpenAI's API below `/v1`.
     Ollama,
-    /// Taken for OpenAI's, since most requesters speak it.
+    /// Treated as OpenAI's API, which most requesters use.
     Unknown,
 }
 
@@ -61,7 +61,7 @@ impl Api {
         }
     }
 
-    /// The base URL as the gateway takes it, and the reason where it differs.
+    /// Returns the base URL for the gateway, and the reason for a change.
     fn base_url(self, url: &str) -> (String, Option<&'static str>) {
         let plain = url.trim_end_matches('/');
         match self {
@@ -78,10 +78,10 @@ impl Api {
     }
 }
 
-/// The providers that models may name.
+/// Providers that models may refer to.
 #[derive(Debug, Default)]
 pub(super) struct Providers {
-    /// The name of each, by its id; `None`: it is left out.
+    /// Name of each provider by id. `None`: it is not migrated.
     known: BTreeMap<String, Option<String>>,
     names: BTreeSet<String>,
     prefixes: BTreeSet<String>,
@@ -99,7 +99,8 @@ impl Providers {
         self.add(id, row, out, variables);
     }
 
-    /// The name of a model's provider. Older rows hold the provider's columns, answers of the API the provider itself.
+    /// Returns the name of a model's provider. Older rows contain the provider's columns; API answers contain
+    /// the provider itself.
     pub(super) fn of_model(
         &mut self,
         row: &Row<'_>,
@@ -127,7 +128,7 @@ impl Providers {
                 "api_keys": row.value("api_keys"),
             });
             let members: JsonObject = members.as_object().cloned().unwrap_or_default();
-            // One provider for all rows that ask the same server with the same keys.
+            // Rows with the same server and keys share one provider.
             let id = Value::Object(members.clone()).to_string();
             (id, row.pointer.clone(), members)
         };
@@ -183,11 +184,11 @@ fn describe(entry: &mut Entry<'_, '_>, row: &Row<'_>, requester: &str, url: &str
     entry.set("name", "name", json!(name));
     let note = entry.set("requester", "kind", json!(api.kind()));
     if api == Api::Unknown {
-        note.why = Some("taken for a server of OpenAI's API".to_owned());
+        note.why = Some("assumed to be a server of OpenAI's API".to_owned());
         entry.warn(
             "requester",
             format!(
-                "the requester {requester} is not known: ask the server with check-config --probe"
+                "the requester {requester} is unknown: test the server with check-config --probe"
             ),
         );
     }
@@ -214,7 +215,7 @@ fn describe(entry: &mut Entry<'_, '_>, row: &Row<'_>, requester: &str, url: &str
     }
 }
 
-/// The base URL of a provider, or the reason why it has none that can be written.
+/// Returns the base URL of a provider, or the reason for which it has none.
 fn address<'r>(row: &'r Row<'_>, requester: &str) -> Result<&'r str, String> {
     if let Some((_, why)) = WITHOUT_SERVER.iter().find(|(name, _)| *name == requester) {
         return Err(format!("its requester {requester} {why}"));
@@ -226,13 +227,13 @@ fn address<'r>(row: &'r Row<'_>, requester: &str) -> Result<&'r str, String> {
     }
     if has_credentials(url) {
         return Err(
-            "its base_url holds a secret, which stands in no configuration: name the server without it".to_owned(),
+            "its base_url holds a secret, which no configuration may contain: remove it from the URL".to_owned(),
         );
     }
     Ok(url)
 }
 
-/// The id of a row, for comments.
+/// Returns the id of a row, for comments.
 pub(super) fn uuid<'r>(row: &'r Row<'_>) -> &'r str {
     let plain = |id: &&str| !id.contains(char::is_control);
     row.text("uuid").filter(plain).unwrap_or("without an id")

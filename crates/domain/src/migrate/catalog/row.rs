@@ -1,4 +1,4 @@
-//! One row, with its columns of JSON read.
+//! One row with decoded JSON columns.
 
 use protocol::JsonObject;
 use serde_json::Value;
@@ -7,14 +7,14 @@ use crate::migrate::convert::{Converted, convert};
 use crate::migrate::families::Kind;
 use crate::migrate::source::{decoded, member};
 
-/// The kind of a row.
+/// Kind of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::migrate) enum RowKind {
     Provider,
     Llm,
     Embedding,
     Rerank,
-    /// A model of an answer that does not tell its kind.
+    /// A model of an API answer without a kind.
     SomeModel,
     Server,
     Base,
@@ -22,7 +22,7 @@ pub(in crate::migrate) enum RowKind {
 }
 
 impl RowKind {
-    /// The lists that hold rows: tables of the database first, then members of the API's answers.
+    /// Names of row lists: database tables first, then members of API answers.
     pub(super) const LISTS: &'static [(&'static str, Self)] = &[
         ("model_providers", Self::Provider),
         ("llm_models", Self::Llm),
@@ -41,7 +41,7 @@ impl RowKind {
         &[Self::Llm, Self::Embedding, Self::Rerank, Self::SomeModel];
 }
 
-/// Columns of JSON, which `SQLite` gives as texts.
+/// JSON columns, which `SQLite` returns as texts.
 const JSON: [&str; 8] = [
     "abilities",
     "api_keys",
@@ -53,7 +53,7 @@ const JSON: [&str; 8] = [
     "retrieval_settings",
 ];
 
-/// A row and its place.
+/// A row and its pointer.
 #[derive(Clone, Debug)]
 pub(in crate::migrate) struct Row<'a> {
     pub(super) file: &'a str,
@@ -80,18 +80,18 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The value of a column; null where it is absent.
+    /// Returns the value of a column, or null.
     pub(super) fn value(&self, column: &str) -> &Value {
         self.members.get(column).unwrap_or(&Value::Null)
     }
 
-    /// A text that is not blank, trimmed.
+    /// Returns a non-blank text, trimmed.
     pub(super) fn text(&self, column: &str) -> Option<&str> {
         let text = self.value(column).as_str()?.trim();
         (!text.is_empty()).then_some(text)
     }
 
-    /// A flag; `SQLite` has 0 and 1.
+    /// Returns a flag. `SQLite` stores 0 and 1.
     pub(super) fn flag(&self, column: &str) -> Option<bool> {
         match convert(Kind::Bool, self.value(column)) {
             Converted::Same(read) | Converted::Changed(read, _) => read.as_bool(),
@@ -99,17 +99,17 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The members of a column that holds an object.
+    /// Returns the members of a column with an object.
     pub(super) fn object(&self, column: &str) -> Option<&JsonObject> {
         self.value(column).as_object()
     }
 
-    /// The place of a column.
+    /// Returns the pointer of a column.
     pub(super) fn at(&self, column: &str) -> String {
         member(&self.pointer, column)
     }
 
-    /// True when a column says something: no null, no empty text, list or object.
+    /// Returns true for a column with a value other than null, and other than an empty text, list or object.
     pub(super) fn says(&self, column: &str) -> bool {
         match self.value(column) {
             Value::Null => false,

@@ -1,4 +1,4 @@
-//! MCP servers: by streamable HTTP, or a child process.
+//! MCP servers with streamable HTTP or as a child process.
 
 use std::collections::BTreeSet;
 
@@ -13,11 +13,11 @@ use crate::migrate::secrets::{has_credentials, is_secret, unique, variable_part}
 use crate::migrate::source::member;
 use crate::migrate::tables::TableKind;
 
-/// The longest name of a server.
+/// Maximum bytes of a server's name.
 const NAME: usize = 64;
-/// The most words of a command.
+/// Maximum words of a command.
 const WORDS: usize = 64;
-/// The most headers of a server, and variables of a child process.
+/// Maximum headers of a server, and maximum variables of a child process.
 const HEADERS: usize = 32;
 const VARIABLES: usize = 64;
 
@@ -78,8 +78,7 @@ fn remote(
     let url = url.ok_or_else(|| blocked("extra_args names no http or https url"))?;
     if has_credentials(url) {
         return Err(blocked(
-            "its url holds a secret, and a url refers to no variable: send the secret in a header, where the server \
-             takes one, and declare it in [[mcp_servers]]",
+            "its url holds a secret, and a url cannot refer to a variable: send the secret in a header, if the server accepts one, and declare it in [[mcp_servers]]",
         ));
     }
     entry.push("url", json!(url));
@@ -132,8 +131,7 @@ fn child(
     entry.renamed("extra_args/command", "command");
     entry.warn(
         "mode",
-        "becomes a child process of the gateway and reads all that the gateway reads: run what you do not trust \
-         elsewhere, and name it by url"
+        "becomes a child process of the gateway with the same read access: run untrusted servers elsewhere, and set their url"
             .to_owned(),
     );
     let env = references(entry, row, settings, "env", VARIABLES)?;
@@ -143,7 +141,7 @@ fn child(
     Ok(())
 }
 
-/// The headers or the environment: each value is taken for a secret.
+/// Replaces each header or environment value by a reference: all are treated as secrets.
 fn references(
     entry: &mut Entry<'_, '_>,
     row: &Row<'_>,
@@ -176,7 +174,7 @@ fn references(
     Ok(references)
 }
 
-/// The place of an argument that holds a secret: by its own look, or by the flag that it has or follows.
+/// Returns the index of an argument with a secret, detected by its form or by its flag.
 fn secret_argument(arguments: &[String]) -> Option<usize> {
     let flag = |text: &str| text.trim_start_matches('-').to_owned();
     let mut before = String::new();
@@ -197,7 +195,7 @@ fn secret_argument(arguments: &[String]) -> Option<usize> {
     None
 }
 
-/// A name that the configuration takes; the id where nothing of the name is left.
+/// Returns a name that the configuration accepts, or the id if no characters remain.
 fn server_name(row: &Row<'_>) -> String {
     let plain = |text: &str| {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
@@ -206,7 +204,7 @@ fn server_name(row: &Row<'_>) -> String {
             .map(|letter| if is_plain(letter) { letter } else { '-' })
             .collect();
         let parts: Vec<_> = kept.split('-').filter(|part| !part.is_empty()).collect();
-        // Room for a number behind it.
+        // Leaves space for a numeric suffix.
         parts.join("-").chars().take(NAME - 4).collect::<String>()
     };
     let names = [row.text("name"), row.text("uuid"), Some("server")];

@@ -5,7 +5,7 @@ use crate::migrate::{Action, Document, Migration, Outcome, Target, migrate};
 
 const SECRET: &str = "sk-very-hidden";
 
-/// Rows as a database of LangBot 4.11 has them.
+/// Rows of a LangBot 4.11 database.
 fn database() -> Value {
     json!({
         "pipelines": [],
@@ -127,7 +127,7 @@ fn keeps_ids_of_models_and_bases() {
     );
     assert_eq!(report(&migration, "k-3").outcome, Outcome::Blocked);
     let warned = format!("{:?}", report(&migration, "k-1").fields);
-    assert!(warned.contains("2 in number, stay behind"), "{warned}");
+    assert!(warned.contains("2 documents are not migrated"), "{warned}");
 }
 
 #[test]

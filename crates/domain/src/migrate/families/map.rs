@@ -1,4 +1,4 @@
-//! The migration map: which plugin a built-in runner became, field by field.
+//! Migration map from built-in runners to plugins, field by field.
 
 use super::Kind::{
     self, Bool, Choice, Integer, Names, Nowhere, Number, Object, Policy, Secret, Text, Url,
@@ -33,9 +33,9 @@ const BY_SESSION: Add = Add {
     value: r#""legacy-session""#,
     why: "keeps the users that the service knows",
 };
-/// Files of messages are read.
+/// Operations for reading message files.
 const FILES: &[&str] = &["metadata", "read"];
-/// Files of answers are kept as well.
+/// Operations for reading message files and storing answer files.
 const ANSWERED_FILES: &[&str] = &["metadata", "read", "create"];
 const MCP: Kind = Nowhere("the gateway attaches no MCP resources");
 
@@ -120,10 +120,7 @@ pub(super) const FAMILIES: [Family; 9] = [
             field(
                 &["timeout"],
                 Number,
-                Always(
-                    "30",
-                    "the built-in runner waited 30 seconds whatever stood here",
-                ),
+                Always("30", "the built-in runner always waited 30 seconds"),
             ),
             Field {
                 from: &["thinking-convert"],

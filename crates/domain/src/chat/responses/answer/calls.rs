@@ -1,4 +1,4 @@
-//! Calls of tools in an answer.
+//! Tool calls of an answer.
 
 use serde_json::{Value, json};
 
@@ -7,18 +7,18 @@ use super::super::tools::custom_input;
 use super::EventWriter;
 use crate::chat::carried::{merge_carried, of_call};
 
-/// A call whose chunks come.
+/// A call whose chunks are arriving.
 #[derive(Debug, Default)]
 pub(super) struct OpenCall {
     id: String,
     name: String,
-    /// What came before its name did.
+    /// Arguments that arrived before the name.
     early: String,
     output: Option<usize>,
 }
 
 impl EventWriter {
-    /// A call goes on, or begins.
+    /// Starts or continues a call.
     pub(super) fn call(&mut self, index: u64, told: &Value, events: &mut Vec<Value>) {
         let function = &told["function"];
         let arguments = function["arguments"].as_str().unwrap_or_default();
@@ -81,7 +81,7 @@ impl EventWriter {
             return;
         };
         arguments.push_str(more);
-        // The input of a custom tool stands inside of the arguments: it is told once they are whole.
+        // The input of a custom tool is inside the arguments. It is sent once they are complete.
         if more.is_empty() || tool.is_custom {
             return;
         }

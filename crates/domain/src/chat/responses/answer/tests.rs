@@ -36,7 +36,7 @@ fn call(index: u64, id: &str, name: &str, arguments: &str) -> Value {
     json!({"tool_calls": [{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}]})
 }
 
-/// All events of an answer of these deltas.
+/// Returns all events of an answer with these deltas.
 fn events(more: &Value, deltas: &[Value], reason: &str) -> Vec<Value> {
     let mut writer = writer(more);
     let mut events = writer.begin();
@@ -49,7 +49,7 @@ fn events(more: &Value, deltas: &[Value], reason: &str) -> Vec<Value> {
     events
 }
 
-/// What holds for the events of every answer.
+/// Checks the invariants of all answers.
 fn check_sound(events: &[Value]) {
     let numbers: Vec<_> = events
         .iter()

@@ -1,4 +1,4 @@
-//! Texts of an answer: what it says, refuses and thinks.
+//! Texts of an answer: content, refusal and reasoning.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::super::item::{Body, Text, TextKind};
 use super::{EventWriter, ITEM_BYTES};
 
 impl EventWriter {
-    /// A text goes on, or begins.
+    /// Starts or continues a text.
     pub(super) fn say(&mut self, kind: TextKind, text: &str, events: &mut Vec<Value>) {
         if text.is_empty() {
             return;
@@ -29,7 +29,7 @@ impl EventWriter {
         events.push(self.event(&format!("{}.delta", kind.event()), delta));
     }
 
-    /// The item and the part of the text that this goes on with.
+    /// Returns the item and part of the open text of this kind.
     fn place_of(&self, kind: TextKind) -> Option<(usize, usize)> {
         let output = self.open?;
         match &self.items[output].body {

@@ -64,8 +64,7 @@ pub(in crate::api::host) fn check_members(
     let is_opened = |name: &str| opened.iter().any(|opened| opened == name);
     for (name, value) in body {
         if !value.is_null() && !SHAPING.contains(&name.as_str()) && !is_opened(name) {
-            let message = "is not for runs to say; the operator may open it by \
-                `extra_members` of the model's [[model_providers]]";
+            let message = "is not allowed; the operator can allow it by `extra_members` of the model's [[model_providers]]";
             return Err(Fault::new(format!("/{}", escaped(name)), message));
         }
     }
