@@ -1,4 +1,4 @@
-//! The answer to one plain run, result by result.
+//! Checks of one plain run, result by result.
 
 use std::time::Duration;
 
@@ -162,7 +162,7 @@ pub(super) const ALL: [&Check; 24] = [
     &STREAMING,
 ];
 
-/// Checks a plain run; gives what was seen of it.
+/// Checks a plain run. Returns its recording.
 pub(super) async fn check(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) -> Trace {
     let trace = kit.play(runner, &kit.message(&kit.options.text)).await;
     if check_head(&trace, book) {
@@ -175,7 +175,7 @@ pub(super) async fn check(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<
     trace
 }
 
-/// True when there is a body to look at.
+/// Whether there is a body to check.
 fn check_head(trace: &Trace, book: &mut Book<'_>) -> bool {
     let (format, after) = match &trace.answer {
         Answer::Started(format, after) => (Some(format), *after),

@@ -1,8 +1,8 @@
-//! Every metric that is exported, with its help.
+//! All exported metrics and their help texts.
 
 use ::metrics::{describe_counter, describe_gauge, describe_histogram};
 
-/// What a metric is to Prometheus.
+/// Prometheus type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Counter,
@@ -11,7 +11,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As the exposition format calls it.
+    /// Name in the exposition format.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -21,12 +21,12 @@ impl Kind {
     }
 }
 
-/// A metric, as docs and dashboards may name it.
+/// A metric, as documentation and dashboards may use it.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     pub name: &'static str,
     pub kind: Kind,
-    /// The names of its labels; buckets of a histogram have `le` beside them.
+    /// Label names. Histogram buckets also have `le`.
     pub labels: &'static [&'static str],
     /// One line, without `|`.
     pub help: &'static str,
@@ -44,7 +44,7 @@ impl Metric {
 
 macro_rules! metrics {
     ($($kind:ident $name:expr, [$($label:literal),*], $help:literal;)+) => {
-        /// All of them, those of the process included.
+        /// All metrics, including those of the process.
         pub const METRICS: &[Metric] = &[$(Metric {
             name: $name,
             kind: Kind::$kind,
