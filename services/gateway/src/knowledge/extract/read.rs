@@ -106,7 +106,7 @@ pub fn read(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
     }
 }
 
-/// Decodes text, normalizes line ends, and removes NUL, which databases treat differently.
+/// Decodes text, normalizes line ends, and replaces NUL, which databases treat differently.
 pub(super) fn decoded(encoding: &'static Encoding, bytes: &[u8]) -> Result<String, String> {
     // A byte order mark takes precedence over a header.
     let (encoding, bytes) = match Encoding::for_bom(bytes) {
