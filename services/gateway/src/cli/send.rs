@@ -23,7 +23,7 @@ pub(super) struct SendArguments {
     text: Option<String>,
     #[command(flatten)]
     gateway: GatewayArguments,
-    /// The conversation of the message. Default: the last one that `--new` started, else `dev`.
+    /// The conversation of the message. Default: the last conversation of `--new`, else `dev`.
     #[arg(long, value_name = "ID")]
     conversation: Option<String>,
     /// Start a new conversation, which later messages continue.

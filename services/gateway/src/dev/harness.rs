@@ -31,7 +31,7 @@ const AGENT: &str = r#"
 [[agents]]
 name = "{name}"
 event_types = ["message.received"]
-# Messages of the conversation `{name}`; those of others go to the agent above.
+# Messages of the conversation `{name}`; all others go to the agent above.
 scope = { kind = "conversation", conversation_id = "{name}" }
 runner_id = "plugin:runnel/{name}/default"
 concurrency = "enqueue"

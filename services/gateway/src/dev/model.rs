@@ -20,7 +20,7 @@ use egress::{AllowRule, parse_plain_url};
 
 const SCRIPT: &str = include_str!("script.toml");
 const SCRIPT_FILE: &str = "script.toml";
-/// Script of the planner, a template with its model's name.
+/// Script of the planner, and the name of its model.
 const PLAN: &str = include_str!("planner.toml");
 const PLAN_FILE: &str = "planner.toml";
 const PLANNER: &str = "plan";

@@ -37,8 +37,8 @@ impl FoundFile {
     }
 }
 
-/// Files of these paths; those of a directory are sorted by name. Named files need a supported format.
-/// Directories may contain other files, which are skipped.
+/// Files of these paths; those of a directory are sorted by name. A named file of an unknown format is read as plain
+/// text; in directories such files are skipped.
 pub(super) fn find_files(paths: &[PathBuf]) -> anyhow::Result<Vec<FoundFile>> {
     let mut found = Vec::new();
     for path in paths {
