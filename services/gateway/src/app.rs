@@ -108,7 +108,7 @@ impl App {
         entering::enter(&runs, declared).await?;
         runs.sweep_at_boot()
             .await
-            .context("what an earlier start left behind cannot be settled")?;
+            .context("cannot end the runs of an earlier start")?;
         runs.store().sweep_knowledge_at_boot().await?;
         let knowledge = Knowledge::new(knowledge::Parts {
             store: runs.store().clone(),
@@ -212,7 +212,7 @@ impl App {
         signals.next().await;
         tracing::info!(
             grace_ms = self.runs.limits().shutdown_grace.as_millis(),
-            "stopping: live runs get the grace"
+            "stopping; live runs may finish within the grace period"
         );
         let stop = async {
             self.runs.finish().await;
@@ -231,9 +231,9 @@ impl App {
             stopped = stop => if stopped.is_ok() {
                 tracing::info!("stopped");
             } else {
-                tracing::error!("not all runs could be ended in time; the next start settles them");
+                tracing::error!("some runs did not end within the grace period; the next start ends them");
             },
-            () = signals.next() => tracing::warn!("stopped at once; the next start settles the rest"),
+            () = signals.next() => tracing::warn!("stopped at once; the next start ends the remaining runs"),
         }
         Ok(())
     }
@@ -282,7 +282,7 @@ fn keep<K: Future<Output = ()> + Send + 'static>(
             .await
             .is_err()
         {
-            tracing::error!("what goes on beside the requests panicked, and goes on");
+            tracing::error!("background task panicked, restarting in 1 s");
             panicked(Task::Upkeep);
             tokio::time::sleep(PAUSE).await;
         }

@@ -65,7 +65,7 @@ pub struct Options {
 pub enum ConformError {
     #[error("the endpoint cannot be reached")]
     Unreachable(#[source] EgressError),
-    #[error("the address may not be asked")]
+    #[error("requests to this address are not allowed")]
     Refused(#[source] EgressError),
     #[error("cannot listen on {0} for callbacks; choose another --callback-listen")]
     Listen(SocketAddr, #[source] std::io::Error),

@@ -78,19 +78,19 @@ pub enum KnowledgeError {
     UnknownBase,
     #[error("there is no such document")]
     UnknownDocument,
-    #[error("the documents of this knowledge base stand elsewhere; change them there")]
+    #[error("the documents of this knowledge base are on a remote server; change them there")]
     Remote,
     #[error("this document is being indexed; wait until its status is ready or failed")]
     DocumentBusy,
-    #[error("as many documents are being indexed as may; send it again later")]
+    #[error("too many documents are being indexed; retry later")]
     TooMany,
-    #[error("the knowledge base has as many documents as it may have; delete some")]
+    #[error("the knowledge base has the maximum number of documents; delete some")]
     BaseFull,
     #[error("the document {0}")]
     Unreadable(String),
     #[error("the gateway is stopping; send it to another one, or later")]
     Stopping,
-    #[error("what was asked is not sound")]
+    #[error("the query is invalid")]
     Faults(Vec<Fault>),
     #[error(transparent)]
     Upstream(#[from] UpstreamError),

@@ -91,7 +91,7 @@ async fn refused_by_runners(
             tracing::warn!(
                 agent.name = spec.name,
                 faults = unfit.len(),
-                "agent {} does not fit its runner any more: {} {}",
+                "agent {} no longer fits its runner: {} {}",
                 spec.name,
                 unfit[0].pointer,
                 unfit[0].message
@@ -105,7 +105,7 @@ async fn refused_by_runners(
         tracing::error!(
             agent.name = spec.name,
             faults = unfit.len(),
-            "agent {} does not fit its runner {} and is disabled, the rest is served: {}; correct its config, or update the \
+            "agent {} does not fit its runner {} and is disabled, other agents are served: {}; correct its config, or update the \
              runner, and restart",
             spec.name,
             spec.runner_id,
@@ -146,11 +146,11 @@ async fn enter_endpoints(
             (false, true) => tracing::warn!(
                 endpoint.name = name,
                 "endpoint {name} of an earlier configuration, or of another replica's, is disabled with its runners: \
-                 this one has it not"
+                 this configuration lacks it"
             ),
             (true, false) => tracing::warn!(
                 endpoint.name = name,
-                "endpoint {name} was made over the API; from now on it is the configuration's"
+                "endpoint {name} was created over the API; the configuration replaces it"
             ),
             (true, true) | (false, false) => {}
         }
@@ -197,13 +197,13 @@ async fn enter_agents(
     for name in store.agents_beside(workspace, &names).await? {
         tracing::warn!(
             agent.name = name,
-            "agent {name} of an earlier configuration, or of another replica's, is disabled: this one has it not"
+            "agent {name} of an earlier configuration, or of another replica's, is disabled: this configuration lacks it"
         );
     }
     for name in store.agents_of_api(workspace, &names).await? {
         tracing::warn!(
             agent.name = name,
-            "agent {name} was made over the API; from now on it is the configuration's, and what it was is gone"
+            "agent {name} was created over the API; the configuration replaces it"
         );
     }
     store

@@ -68,7 +68,10 @@ async fn open_place(
         (Ok(store), Err(error), ArtifactPlace::Bucket(settings)) => {
             let error = &error as &dyn std::error::Error;
             let bucket = &settings.bucket;
-            tracing::error!(error, "artifacts cannot be written to bucket {bucket} now");
+            tracing::error!(
+                error,
+                "cannot write artifacts to bucket {bucket}; uploads fail until it recovers"
+            );
             Ok(store)
         }
         (Ok(_), Err(error), ArtifactPlace::Directory(_)) | (Err(error), _, _) if is_needed => {
@@ -76,7 +79,7 @@ async fn open_place(
         }
         (_, Err(error), _) | (Err(error), _, _) => {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "there is no place for artifacts; set artifacts.url");
+            tracing::warn!(error, "no artifact store is available; set artifacts.url");
             Ok(ArtifactStore::nowhere())
         }
     }

@@ -45,7 +45,7 @@ impl Line {
         match event {
             Event::Connected => {
                 if self.state.swap(THERE, Ordering::AcqRel) != THERE {
-                    tracing::info!("rings are carried by NATS");
+                    tracing::info!("notification bus connected to NATS");
                 }
                 self.missed.notify_one();
             }
@@ -53,8 +53,7 @@ impl Line {
             Event::Disconnected | Event::ClientError(_) | Event::ServerError(_) => {
                 // Logged once per outage.
                 if self.state.swap(AWAY, Ordering::AcqRel) != AWAY {
-                    let remark =
-                        "rings are not carried; replicas look by themselves until NATS is there";
+                    let remark = "notification bus lost NATS; replicas poll until it reconnects";
                     tracing::warn!(reason = %event, "{remark}");
                 }
             }
@@ -132,7 +131,7 @@ impl Bus for NatsBus {
                     );
                 }
                 // Unreachable: the settings are validated at start, and the client connects in the background.
-                Err(error) => tracing::error!(error, "NATS cannot be used"),
+                Err(error) => tracing::error!(error, "cannot connect to NATS; replicas poll"),
             }
         })
     }

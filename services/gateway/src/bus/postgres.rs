@@ -29,7 +29,7 @@ impl PostgresBus {
                 let error = error as &dyn std::error::Error;
                 tracing::warn!(
                     error,
-                    "other replicas cannot be rung; they look by themselves until that is over"
+                    "cannot notify other replicas over PostgreSQL; they poll until it succeeds"
                 );
             }
             is_away = sent.is_err();

@@ -147,9 +147,9 @@ fn read_event(file: &std::path::Path) -> anyhow::Result<Map<String, Value>> {
     };
     read.with_context(|| format!("cannot read {what}"))?;
     if text.len() as u64 > MOST_BYTES {
-        bail!("{what} is larger than 5 MiB, the most that a gateway takes");
+        bail!("{what} is larger than 5 MiB, the maximum for a gateway");
     }
-    serde_json::from_slice(&text).with_context(|| format!("{what} holds no JSON object"))
+    serde_json::from_slice(&text).with_context(|| format!("{what} is not a JSON object"))
 }
 
 #[cfg(test)]

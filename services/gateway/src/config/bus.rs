@@ -70,9 +70,7 @@ fn kind(value: Value) -> Result<BusKind, &'static str> {
         "postgres" => Ok(BusKind::Postgres),
         "nats" => Ok(BusKind::Nats),
         "none" => Ok(BusKind::None),
-        _ => Err(
-            "must be \"postgres\", \"nats\" or \"none\"; without it, what goes with the database",
-        ),
+        _ => Err("must be \"postgres\", \"nats\" or \"none\"; the default depends on the database"),
     }
 }
 

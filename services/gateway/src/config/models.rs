@@ -132,7 +132,10 @@ fn check_place(
         if is_openais && kind != "openai" {
             placed = Err(table.fault(key, "is for kind openai alone"));
         } else if kind == "scripted" {
-            placed = Err(table.fault(key, "is not for kind scripted: it asks nobody"));
+            placed = Err(table.fault(
+                key,
+                "has no effect for kind scripted, which makes no requests; leave it out",
+            ));
         }
     }
     placed
@@ -152,7 +155,10 @@ fn check_shape(
             return Err(table.fault("base_url", "must have no query"));
         }
         (Ok(Some(_)), _) if is_scripted => {
-            return Err(table.fault("base_url", "is not for kind scripted: it asks nobody"));
+            return Err(table.fault(
+                "base_url",
+                "has no effect for kind scripted, which makes no requests; leave it out",
+            ));
         }
         (_, Ok(Some(_))) if !is_scripted => {
             return Err(table.fault("script", "is for kind scripted alone"));

@@ -34,11 +34,11 @@ pub enum SecretRefError {
 pub enum SecretError {
     #[error("the variable of {0} is not set")]
     NotSet(SecretRef),
-    #[error("what {0} holds is empty")]
+    #[error("the value of {0} is empty")]
     Empty(SecretRef),
-    #[error("what {0} holds is not text")]
+    #[error("the value of {0} is not UTF-8 text")]
     NotText(SecretRef),
-    #[error("what {0} holds is longer than 64 KiB")]
+    #[error("the value of {0} is longer than 64 KiB")]
     TooLong(SecretRef),
     #[error("{reference} cannot be read")]
     Unreadable {

@@ -16,7 +16,7 @@ use crate::api::rehearsal::HostCall;
 const REFUSES_UNSIGNED: Check = Check {
     id: "cancel.refuses_unsigned",
     expected: "a cancel notice without a signature is refused with 4xx",
-    advice: "verify this route as well: else anybody who learns a run's id can stop it",
+    advice: "verify this route as well: otherwise a run's id suffices to stop it",
 };
 const ACCEPTED: Check = Check {
     id: "cancel.accepted",
@@ -145,7 +145,7 @@ fn check_answer(
 fn refused(seen: &str, book: &mut Book<'_>) {
     book.fail(&ACCEPTED, seen);
     for check in [&ENDS, &SAYS_CANCELLED] {
-        book.skip(check, "the notice was not heard");
+        book.skip(check, "the runner did not receive the cancel call");
     }
 }
 

@@ -20,7 +20,7 @@ const UNSIGNED: Check = Check {
 const UNSIGNED_LIST: Check = Check {
     id: "signature.refuses_unsigned_list",
     expected: "a list call without webhook-signature is refused with 4xx",
-    advice: "verify list calls as well, unless the list is meant for everybody",
+    advice: "verify list calls as well, unless the list is public",
 };
 const WRONG_SECRET: Check = Check {
     id: "signature.refuses_wrong_secret",

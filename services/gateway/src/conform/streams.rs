@@ -24,7 +24,7 @@ const FIRST_BYTE: Check = Check {
 };
 const STATUS: Check = Check {
     id: "stream.status",
-    expected: "a run is answered 200, or 202 by who appends its results",
+    expected: "a run is answered with 200, or with 202 if results are appended",
     advice: "answer 200 and tell what went wrong as run.failed; 429 or 503 with Retry-After when you are full",
 };
 const CONTENT_TYPE: Check = Check {
@@ -109,7 +109,7 @@ const CLOSES: Check = Check {
 };
 const SILENCE: Check = Check {
     id: "stream.silence",
-    expected: "the stream is never silent for 60 s; who appends is heard of within its lease",
+    expected: "the stream is never silent for 60 s; a runner that appends renews its lease in time",
     advice: "send a comment line (`: hi`) every 15 s while you work; behind a 202, POST {base_url}/run/results or \
              /run/heartbeat",
 };

@@ -300,7 +300,7 @@ impl Reading<'_> {
             }
             TooLarge::Beside => {
                 let most = limits.results.run_bytes;
-                format!("what is no result is larger than twice {most} bytes")
+                format!("text outside results is larger than twice {most} bytes")
             }
         };
         self.fault(FaultKind::Limit, seen);

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 const ENDPOINT: &str = r#"
-# Coding agents, each a runner: what they may do is asked first, and they reach the model above through the gateway.
+# Coding agents as runners. They ask for permissions and reach the model above through the gateway.
 [[runner_endpoints]]
 name = "harness"
 base_url = "http://{address}"

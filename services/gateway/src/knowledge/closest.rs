@@ -136,7 +136,7 @@ impl Knowledge {
                     reason,
                     model,
                     kb.id = key.kb_id,
-                    "no vector for a query: knowledge base {} is searched by words alone",
+                    "embedding of a query failed; knowledge base {} is searched by full text only",
                     key.kb_id
                 );
                 None

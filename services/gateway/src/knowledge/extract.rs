@@ -85,9 +85,7 @@ fn answer_in(told: &[u8], mark: &str) -> Result<Extracted, String> {
         .rposition(|window| window == mark.as_bytes());
     let answer = place.and_then(|place| told.get(place + mark.len()..));
     let Some(answer) = answer else {
-        return Err(
-            "cannot be read; it is damaged, or holds far more than its size says".to_owned(),
-        );
+        return Err("cannot be read; it is damaged, or expands far beyond its size".to_owned());
     };
     let answer: Answer = serde_json::from_slice(answer)
         .map_err(|_| "holds more text than the gateway takes; cut it into several".to_owned())?;

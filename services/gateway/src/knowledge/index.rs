@@ -127,7 +127,7 @@ impl Knowledge {
             done = doing => done.unwrap_or_else(|_| {
                 tracing::error!("indexing a document panicked");
                 metrics::panicked(metrics::Task::Handler);
-                Err(KnowledgeError::Unreadable("could not be indexed; the gateway's log says why".to_owned()))
+                Err(KnowledgeError::Unreadable("could not be indexed; see the gateway's log".to_owned()))
             }),
             () = self.0.parts.stopping.cancelled() => Err(KnowledgeError::Stopping),
         };
@@ -139,7 +139,10 @@ impl Knowledge {
             };
             if let Err(error) = self.0.parts.store.write(fail).await {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "an indexing was not given up; the sweep will do it");
+                tracing::error!(
+                    error,
+                    "cannot cancel indexing of a document; the sweep retries"
+                );
             }
         }
         done.map(Indexed::Changed)

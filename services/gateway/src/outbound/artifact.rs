@@ -48,11 +48,11 @@ pub struct BucketSettings {
 pub enum PlaceError {
     #[error("the bytes are not there")]
     Gone,
-    #[error("there is no place for artifacts; set artifacts.url")]
+    #[error("no artifact store is configured; set artifacts.url")]
     Nowhere,
     #[error("the directory {0} cannot be made")]
     Directory(PathBuf, #[source] std::io::Error),
-    #[error("the place of artifacts failed")]
+    #[error("the artifact store failed")]
     Failed(#[source] object_store::Error),
 }
 
@@ -91,7 +91,10 @@ impl ArtifactStore {
                 if let Err(error) = hide_all(directory) {
                     let (error, directory) =
                         (&error as &dyn std::error::Error, directory.display());
-                    tracing::warn!(error, "what lies in {directory} may be read by others");
+                    tracing::warn!(
+                        error,
+                        "artifacts in {directory} may be readable by other users; set mode 0700"
+                    );
                 }
                 let objects = LocalFileSystem::new_with_prefix(directory)?.with_fsync(true);
                 Ok(Self {
@@ -304,7 +307,10 @@ impl Drop for Writing {
             self.store.tasks.spawn(async move {
                 if let Err(error) = upload.abort().await {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "the parts of an upload could not be cleared away");
+                    tracing::warn!(
+                        error,
+                        "cannot abort an upload; its parts remain in the bucket"
+                    );
                 }
             });
         }

@@ -198,9 +198,9 @@ impl Exporter {
         match told {
             Err(error) if !self.is_away => tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "the collector of traces takes no spans; they are lost until it does"
+                "the trace collector accepts no spans; they are dropped until it recovers"
             ),
-            Ok(_) if self.is_away => tracing::info!("the collector of traces takes spans again"),
+            Ok(_) if self.is_away => tracing::info!("the trace collector accepts spans again"),
             _ => {}
         }
         self.is_away = refused == count;

@@ -223,7 +223,7 @@ pub enum StartError {
     #[error("the runner sent no answer in time")]
     Silent,
     /// Not sent: the endpoint's circuit is open for at least `wait`.
-    #[error("the runner's endpoint failed too often; it is left alone for a while")]
+    #[error("the runner's endpoint failed too often; its circuit is open for a while")]
     CircuitOpen { wait: Duration },
     /// Not sent: an internal error.
     #[error("the run could not be posted: {0}")]

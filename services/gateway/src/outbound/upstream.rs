@@ -44,7 +44,7 @@ pub enum UpstreamError {
     #[error("{0}")]
     Unsupported(String),
     /// Not sent: the provider is not available. For providers without a URL.
-    #[error("the provider is away: {0}")]
+    #[error("the provider is not available: {0}")]
     Away(String),
     /// Not sent: no concurrency slot was free.
     #[error("{message}")]
@@ -53,7 +53,7 @@ pub enum UpstreamError {
         message: &'static str,
     },
     /// The provider stopped during the call.
-    #[error("the provider went away before it answered: {0}")]
+    #[error("the provider stopped before it answered: {0}")]
     Lost(String),
     /// The provider rejected the request. For protocols without HTTP status.
     #[error("the provider refused the request: {0}")]

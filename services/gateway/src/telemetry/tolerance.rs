@@ -34,5 +34,5 @@ impl Peer {
 pub fn tolerated(peer: Peer, kind: &'static str, source: impl Display) {
     let peer = peer.as_str();
     metrics::input_tolerated(peer, kind);
-    tracing::debug!(peer, kind, %source, "accepted input that departs from its protocol: {kind} from {peer} {source}");
+    tracing::debug!(peer, kind, %source, "accepted input that deviates from its protocol: {kind} from {peer} {source}");
 }

@@ -16,8 +16,7 @@ pub(super) fn bus(config: &Config, faults: &mut Vec<ConfigFault>) -> Option<BusS
     let kind = config.bus.kind.unwrap_or(automatic);
     let before = faults.len();
     if is_sqlite && kind != BusKind::None {
-        let message =
-            "is for replicas on PostgreSQL: one on SQLite has nobody to ring; leave it out";
+        let message = "needs PostgreSQL: SQLite has a single replica; leave it out";
         faults.push(ConfigFault::new("bus.kind", message));
     }
     let settings = if kind == BusKind::Nats {

@@ -43,8 +43,8 @@ fn headline(answer: &Value) -> String {
                 outcome.unwrap_or_default()
             )
         }
-        (None, Some("refused")) => format!("{event} goes to nobody"),
-        (None, _) => format!("{event} goes to nobody: no agent wants it"),
+        (None, Some("refused")) => format!("{event} has no agent"),
+        (None, _) => format!("{event} has no agent: no agent matches it"),
     }
 }
 
@@ -258,7 +258,7 @@ mod tests {
         check(
             json!({"event_type": "x", "outcome": "no_agent", "winner": null, "candidates": []}),
             &[
-                "x goes to nobody: no agent wants it",
+                "x has no agent: no agent matches it",
                 "agents   there are none",
             ],
         );
@@ -269,7 +269,7 @@ mod tests {
                     {"name": "a", "standing": "ties", "scope": {"kind": "bot"}, "priority": 0}],
             }),
             &[
-                "x goes to nobody",
+                "x has no agent",
                 "refused  HTTP 409: several agents",
                 "ties     a: scope bot, priority 0",
             ],

@@ -38,10 +38,7 @@ impl Written {
             let _ = write!(told, "\n  added {name}");
         }
         for name in &self.kept {
-            let _ = write!(
-                told,
-                "\n  kept {name}: it stands there already and says something else"
-            );
+            let _ = write!(told, "\n  kept {name}: it exists with different content");
         }
         told
     }

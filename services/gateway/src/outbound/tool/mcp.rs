@@ -133,7 +133,7 @@ impl Server {
         for name in taken.iter().filter(|name| !status.taken.contains(name)) {
             tracing::warn!(
                 mcp.server = self.spec.name,
-                "tool {name} is left out: another source has this name; set `prefix`"
+                "tool {name} is omitted: another source has this name; set `prefix`"
             );
         }
         (status.served, status.taken) = (served, taken);
@@ -173,7 +173,7 @@ impl Server {
         let name = &self.spec.name;
         let is_new = |reason: &&String| !status.unusable.contains(reason);
         for reason in list.unusable.iter().filter(is_new) {
-            tracing::warn!(mcp.server = name, "a tool is left out: {reason}");
+            tracing::warn!(mcp.server = name, "a tool is omitted: {reason}");
         }
         let is_new = |note: &&String| !status.notes.contains(note);
         for note in list.notes.iter().filter(is_new) {
@@ -259,7 +259,7 @@ pub(super) async fn keep(server: &Arc<Server>, tools: &Tools) {
         if server.status().last_error.as_ref() != Some(&error) {
             tracing::warn!(
                 mcp.server = server.spec.name,
-                "an MCP server is away and tried again and again: {error}"
+                "an MCP server is not available; reconnecting: {error}"
             );
         }
         server.enter(McpServerState::Away, Some(error));

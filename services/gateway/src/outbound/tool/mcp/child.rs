@@ -86,7 +86,7 @@ impl Child {
             if let Some(stderr) = self.stderr.take() {
                 log_lines(stderr, |line| {
                     let line = redactor.redact(line);
-                    tracing::info!(mcp.server = server, "an MCP server says: {line}");
+                    tracing::info!(mcp.server = server, "MCP server stderr: {line}");
                 })
                 .await;
             }

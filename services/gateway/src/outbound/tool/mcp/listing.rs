@@ -263,7 +263,7 @@ fn resource(
     redactor: &Redactor,
 ) -> Result<(ToolResource, Schema), String> {
     if redactor.finds_known(&tool.name) {
-        return Err("a name that holds a credential of ours is offered to nobody".to_owned());
+        return Err("a tool name that contains a credential of the gateway is omitted".to_owned());
     }
     let full = format!("{}{}", spec.prefix, tool.name);
     let is_known = |letter: u8| letter.is_ascii_alphanumeric() || b"-_./:".contains(&letter);

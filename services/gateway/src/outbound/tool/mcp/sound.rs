@@ -144,7 +144,7 @@ impl SoundLines {
             tolerated(Peer::ToolServer, "noise_on_stdout", &self.server);
             tracing::warn!(
                 mcp.server = &*self.server,
-                "MCP server {} writes lines to standard output that are no JSON-RPC messages; they are ignored and \
+                "MCP server {} writes lines to standard output that are not JSON-RPC messages; they are ignored and \
                  counted: let it log to standard error",
                 self.server
             );

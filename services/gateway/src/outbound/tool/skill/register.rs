@@ -105,7 +105,7 @@ impl Registrar<'_> {
             Ok(SkillRegistered::AgentGone) => refused("the agent was deleted"),
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, run.id = %self.run, "a skill could not be kept");
+                tracing::error!(error, run.id = %self.run, "cannot store a skill");
                 let message = "the gateway could not write the skill; call again later";
                 Err(UpstreamError::Lost(message.to_owned()))
             }
