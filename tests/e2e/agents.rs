@@ -219,7 +219,7 @@ async fn a_runner_that_has_changed_keeps_nobody_from_starting_or_from_disabling_
     // It asks its endpoints before it serves.
     stage.gateway.start_again().await;
     let log = stage.gateway.log();
-    assert!(log.contains("does not fit its runner any more"), "{log}");
+    assert!(log.contains("no longer fits its runner"), "{log}");
 
     let mut spec = small("bound");
     let refused = put(&admin, &agent, None, &spec).await;

@@ -374,7 +374,7 @@ async fn explain_says_who_wins_who_loses_and_what_each_layer_removed() {
     );
     let printed = explain(&admin, &directory, &["--type", "nobody.wants"]).await;
     let first = printed.stdout.lines().next().unwrap();
-    assert_eq!(first, "nobody.wants goes to nobody: no agent wants it");
+    assert_eq!(first, "nobody.wants has no agent: no agent matches it");
     nothing_was_stored(&stage).await;
 
     for (client, arguments, told) in [

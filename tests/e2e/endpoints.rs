@@ -469,7 +469,7 @@ async fn refuses_an_unfit_agent_and_serves_the_rest(#[values(Sqlite, Postgres)] 
         let log = stage.gateway.log();
         let told = "/config/colour is no field of the runner's config_schema";
         let told = format!(
-            "agent unfit does not fit its runner {RUNNER_ID} and is disabled, the rest is served: {told}"
+            "agent unfit does not fit its runner {RUNNER_ID} and is disabled, other agents are served: {told}"
         );
         assert_eq!(log.matches(&told).count(), starts, "{log}");
         stage.gateway.kill().await;
@@ -583,7 +583,7 @@ async fn what_the_configuration_takes_over_from_the_api_is_named() {
         "[[agents]]\nname = \"third\"\nevent_types = [\"a.c\"]\nrunner_id = \"{RUNNER_ID}\"\n"
     );
     stage.gateway.reconfigure(|config| config.rest = entry);
-    let told = "agent third was made over the API; from now on it is the configuration's";
+    let told = "agent third was created over the API; the configuration replaces it";
     // Once: then it is.
     for _ in 0..2 {
         stage.gateway.start_again().await;

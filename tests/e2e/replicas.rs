@@ -50,7 +50,10 @@ impl Bus {
     /// Returns once what is rung from here on is heard.
     async fn ready(self, log: impl Fn() -> String) {
         if matches!(self, Self::Nats) {
-            until("NATS", async || log().contains("rings are carried by NATS")).await;
+            until("NATS", async || {
+                log().contains("notification bus connected to NATS")
+            })
+            .await;
         }
     }
 }

@@ -329,7 +329,7 @@ async fn a_collector_that_refuses_or_hangs_harms_no_run_and_takes_what_comes_lat
         !stage
             .gateway
             .log()
-            .contains("not all runs could be ended in time")
+            .contains("some runs did not end within the grace period")
     );
 }
 

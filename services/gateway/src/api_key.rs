@@ -1,5 +1,4 @@
-//! API keys: `rnl_<8 base32>_<43 base64url>` (contracts §2). Their text is known to whoever was
-//! shown it; we keep its hash.
+//! API keys: `rnl_<8 base32>_<43 base64url>` (contracts §2). The gateway stores their hashes only.
 
 use aws_lc_rs::rand;
 use base64::Engine;
@@ -16,10 +15,10 @@ use crate::clock::Clock;
 const START: &str = "rnl_";
 const PREFIX_LENGTH: usize = 8;
 const SECRET_BYTES: usize = 32;
-/// Public parts are random: two that meet are rarer than anything else that fails here.
+/// Attempts for a free prefix. Prefixes are random, so two collisions in a row are most unlikely.
 const TRIES: u32 = 3;
 
-/// Makes a key and stores its hash. Gives the key's text, which nobody can show again.
+/// Creates a key and stores its hash. The returned text cannot be shown again.
 pub(crate) async fn issue(
     store: &Store,
     clock: &Clock,
@@ -37,7 +36,7 @@ pub(crate) async fn issue(
     }
 }
 
-/// Makes a workspace with its first key, of role admin. `None`: the id is taken.
+/// Creates a workspace and its first key, of role admin. `None`: the id is taken.
 pub(crate) async fn issue_workspace(
     store: &Store,
     clock: &Clock,
@@ -77,7 +76,7 @@ pub(crate) async fn issue_workspace(
     }
 }
 
-/// A workspace as the API shows it.
+/// The workspace in API form.
 pub(crate) fn shown_workspace(record: WorkspaceRecord) -> Workspace {
     Workspace {
         id: record.id.0,
@@ -105,7 +104,7 @@ fn fresh(
     (record, key)
 }
 
-/// What may be shown of a key at any time.
+/// The public fields of a key.
 pub(crate) fn shown(record: ApiKeyRecord) -> ApiKey {
     ApiKey {
         id: record.id,
@@ -117,7 +116,7 @@ pub(crate) fn shown(record: ApiKeyRecord) -> ApiKey {
     }
 }
 
-/// The public part of a key, when the text has the form of one.
+/// The prefix of a well-formed key.
 pub(crate) fn prefix_of(key: &str) -> Option<&str> {
     let (prefix, secret) = key.strip_prefix(START)?.split_once('_')?;
     let plain = prefix
@@ -127,7 +126,7 @@ pub(crate) fn prefix_of(key: &str) -> Option<&str> {
     (prefix.len() == PREFIX_LENGTH && plain && decoded.len() == SECRET_BYTES).then_some(prefix)
 }
 
-/// A fresh key and its public part.
+/// A new key and its prefix.
 fn generate() -> (String, SecretString) {
     const BASE32: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let prefix: String = random_bytes::<PREFIX_LENGTH>()
@@ -140,7 +139,7 @@ fn generate() -> (String, SecretString) {
     (prefix, SecretString::from(key))
 }
 
-/// The secret part of a link: whoever has it can use it. We keep its hash.
+/// The secret part of a link, a bearer token. The gateway stores its hash only.
 pub(crate) fn link_token() -> String {
     URL_SAFE_NO_PAD.encode(random_bytes::<SECRET_BYTES>())
 }

@@ -1,4 +1,4 @@
-//! The composition root: settings in, a gateway out.
+//! The composition root: builds a gateway from its settings.
 
 mod database;
 mod entering;
@@ -51,19 +51,19 @@ pub(crate) struct App {
     tasks: TaskTracker,
     server: ServerOptions,
     names: OwnNames,
-    /// Kept for as long as the process writes.
+    /// Held for as long as the process writes to the database.
     _database_lock: Option<File>,
 }
 
-/// From the end of the grace to the end of the process: what has not ended by then, the next start settles.
+/// Time from the end of the grace period to process exit. The next start ends the runs that are still live.
 const LAST: Duration = Duration::from_millis(1800);
-/// Of it, for answers that are on their way.
+/// Part of `LAST` that is left for responses in flight.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 impl App {
-    /// Builds everything, enters what the configuration declares, and settles what an earlier
-    /// process left behind. `listener` is where it will be served, `metrics` what is served beside it;
-    /// `public_url` has no slash at its end.
+    /// Builds all components, applies the declared configuration, and recovers the runs of an earlier process.
+    /// `listener` is the main listener, `metrics` the optional metrics listener. `public_url` has no trailing
+    /// slash.
     pub(crate) async fn build(
         config: &Config,
         mut declared: Declared,
@@ -108,7 +108,7 @@ impl App {
         entering::enter(&runs, declared).await?;
         runs.sweep_at_boot()
             .await
-            .context("what an earlier start left behind cannot be settled")?;
+            .context("cannot end the runs of an earlier start")?;
         runs.store().sweep_knowledge_at_boot().await?;
         let knowledge = Knowledge::new(knowledge::Parts {
             store: runs.store().clone(),
@@ -163,7 +163,7 @@ impl App {
         &self.knowledge
     }
 
-    /// Serves until a signal comes, then drains. A second signal ends it at once.
+    /// Serves until the first signal, then drains. A second signal stops at once.
     pub(crate) async fn serve(
         self,
         listener: TcpListener,
@@ -212,7 +212,7 @@ impl App {
         signals.next().await;
         tracing::info!(
             grace_ms = self.runs.limits().shutdown_grace.as_millis(),
-            "stopping: live runs get the grace"
+            "stopping; live runs may finish within the grace period"
         );
         let stop = async {
             self.runs.finish().await;
@@ -231,15 +231,15 @@ impl App {
             stopped = stop => if stopped.is_ok() {
                 tracing::info!("stopped");
             } else {
-                tracing::error!("not all runs could be ended in time; the next start settles them");
+                tracing::error!("some runs did not end within the grace period; the next start ends them");
             },
-            () = signals.next() => tracing::warn!("stopped at once; the next start settles the rest"),
+            () = signals.next() => tracing::warn!("stopped at once; the next start ends the remaining runs"),
         }
         Ok(())
     }
 }
 
-/// What everything that leaves goes through: never to where we listen ourselves.
+/// The HTTP client for all outgoing requests. It refuses the gateway's own listeners.
 fn guarded(
     config: &Config,
     listener: &TcpListener,
@@ -253,7 +253,7 @@ fn guarded(
     })
 }
 
-/// Where spans go, and who takes them there.
+/// The span recorder and its OTLP exporter, if a collector is configured.
 fn tracing_to(
     collector: Option<&Collector>,
     egress: &Egress,
@@ -267,8 +267,8 @@ fn tracing_to(
     (spans, Some(exporter))
 }
 
-/// Does what goes on beside the requests until the process stops; after a panic, again: leases that
-/// nobody renews and orphans that nobody ends would be noticed late.
+/// Runs background work until shutdown and restarts it after a panic. Without it, expired leases and orphans are
+/// noticed late.
 fn keep<K: Future<Output = ()> + Send + 'static>(
     tasks: &TaskTracker,
     runs: &Runs,
@@ -282,14 +282,14 @@ fn keep<K: Future<Output = ()> + Send + 'static>(
             .await
             .is_err()
         {
-            tracing::error!("what goes on beside the requests panicked, and goes on");
+            tracing::error!("background task panicked, restarting in 1 s");
             panicked(Task::Upkeep);
             tokio::time::sleep(PAUSE).await;
         }
     });
 }
 
-/// How much the listener takes, and for how long.
+/// Connection limits and timeouts of the listener.
 fn server_options(config: &Config) -> ServerOptions {
     let max_connections = affordable_connections(config.server.connections);
     let of_peer = config.server.connections_per_peer;
@@ -304,14 +304,14 @@ fn server_options(config: &Config) -> ServerOptions {
     }
 }
 
-/// The names that requests may come under, where they are guarded.
+/// Host names that requests may use where the host allow-list applies.
 fn own_names(server: &ServerConfig) -> OwnNames {
     let public = server.public_url.as_ref().and_then(|url| url.host_str());
     let names = server.allowed_hosts.iter().map(String::as_str);
     OwnNames::new(names.chain(public).map(str::to_owned))
 }
 
-/// What listens for this machine alone is guarded always, the rest where the operator has listed names.
+/// The host allow-list applies to loopback listeners, and to others if the operator lists names.
 fn is_guarded(server: &ServerConfig) -> bool {
     server.listen.ip().is_loopback() || !server.allowed_hosts.is_empty()
 }

@@ -1,7 +1,7 @@
-//! What carries rings between replicas: latency hangs on it, never data (runs §2).
+//! The notification bus between replicas. It reduces latency and carries no data (runs §2).
 //!
-//! A ring may be lost, doubled, late, or forged by whoever reaches the bus: what holds is what the
-//! tables say, and whoever waits also looks there by itself.
+//! A notification may be lost, duplicated, late or forged. The tables are the truth, and waiting tasks also poll
+//! them.
 
 #[cfg(feature = "nats")]
 mod nats;
@@ -22,13 +22,13 @@ use silent::SilentBus;
 
 pub(crate) use ring::{Heard, Ring};
 
-/// Called for everything that is heard. Does not wait.
+/// Called for every received notification. It does not block.
 pub(crate) type Hear<'a> = &'a (dyn Fn(Heard) + Send + Sync);
 
-/// A way to ring other replicas.
+/// A transport of notifications between replicas.
 pub(crate) trait Bus: Send + Sync {
-    /// Sends what comes out of `rings` and calls `hear` for what other replicas send, until dropped.
-    /// Waits out every outage by itself, and says [`Heard::Missed`] when it is over.
+    /// Sends notifications from `rings` and calls `hear` for those of other replicas, until dropped. It
+    /// reconnects after an outage and then reports [`Heard::Missed`].
     fn attend<'a>(
         &'a self,
         rings: &'a mut mpsc::Receiver<Ring>,
@@ -36,17 +36,17 @@ pub(crate) trait Bus: Send + Sync {
     ) -> BoxFuture<'a, ()>;
 }
 
-/// Which bus the configuration wants, with all that it needs.
+/// The configured bus and its settings.
 #[derive(Debug)]
 pub(crate) enum BusSettings {
-    /// There are no other replicas, or they look by themselves.
+    /// No bus: there is a single replica, or replicas poll.
     Silent,
-    /// LISTEN and NOTIFY of the database.
+    /// LISTEN and NOTIFY of PostgreSQL.
     Postgres,
     Nats(NatsSettings),
 }
 
-/// A NATS server and how to log in.
+/// A NATS server and its login.
 #[derive(Debug)]
 #[cfg_attr(
     not(feature = "nats"),
@@ -56,13 +56,13 @@ pub(crate) struct NatsSettings {
     /// `nats://` or `tls://`, without credentials.
     pub(crate) url: String,
     pub(crate) login: NatsLogin,
-    /// Authorities in PEM, in place of those of the system.
+    /// PEM file of certificate authorities that replaces the system's.
     pub(crate) ca_file: Option<PathBuf>,
-    /// `None`: one that only gateways with the same master key know.
+    /// `None`: a subject that is derived from the master key.
     pub(crate) subject: Option<String>,
 }
 
-/// Who we are to a NATS server.
+/// Credentials for a NATS server.
 #[derive(Debug)]
 #[cfg_attr(
     not(feature = "nats"),
@@ -72,22 +72,22 @@ pub(crate) enum NatsLogin {
     Nobody,
     User(String, SecretString),
     Token(SecretString),
-    /// The text of a credentials file: a JWT and the seed of its key.
+    /// Contents of a credentials file: a JWT and the seed of its key.
     Credentials(SecretString),
 }
 
-/// The settings cannot be used.
+/// The bus settings are unusable.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct BusFault(pub(crate) &'static str);
 
-/// Says what of the settings cannot be used, without a connection.
+/// Validates the settings without a connection.
 #[cfg(feature = "nats")]
 pub(crate) fn check(settings: &NatsSettings) -> Result<(), BusFault> {
     nats::options(settings).map(drop)
 }
 
-/// This binary was built without.
+/// This binary is built without the `nats` feature.
 #[cfg(not(feature = "nats"))]
 pub(crate) fn check(_: &NatsSettings) -> Result<(), BusFault> {
     Err(BusFault(
@@ -95,7 +95,7 @@ pub(crate) fn check(_: &NatsSettings) -> Result<(), BusFault> {
     ))
 }
 
-/// The bus that `settings` name. Nothing is connected before it is attended.
+/// Creates the configured bus. It connects when `attend` is called.
 pub(crate) fn open(
     settings: BusSettings,
     store: &Store,

@@ -1,4 +1,4 @@
-//! The commands of `runnel`. Each has `--json` for programs.
+//! Commands of `runnel`. All support `--json`.
 
 mod check_config;
 mod conform;
@@ -39,13 +39,13 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start a playground: an agent with a model, a tool and some knowledge, in one process.
+    /// Start a playground: an agent with a model, a tool and a knowledge base, in one process.
     Dev(dev_command::DevArguments),
     /// Serve the gateway as configured.
     Serve(ConfigArgument),
-    /// Read the configuration and report everything that is wrong with it.
+    /// Check the configuration and report all faults.
     CheckConfig(check_config::CheckConfigArguments),
-    /// Ask whether a gateway takes new runs: 0 when it does.
+    /// Check whether a gateway accepts new runs. Exit code 0: yes.
     Health(health::HealthArguments),
     /// Print an `OpenAPI` document.
     Openapi(openapi::OpenapiArguments),
@@ -55,35 +55,37 @@ enum Command {
     /// Manage workspaces in the configured database.
     #[command(subcommand)]
     Workspace(workspace::WorkspaceCommand),
-    /// Make agents, runner endpoints, models and tools of `LangBot`'s pipelines or database; prints them unless told to write.
+    /// Convert `LangBot` pipelines or a database into agents, runner endpoints, models and tools. Prints them
+    /// unless told to write.
     MigrateConfig(migrate_config::MigrateArguments),
     /// Manage the keys that sign run tokens and cursors, in the configured database.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
-    /// Post a message and watch its run.
+    /// Send a message and follow its run.
     Send(send::SendArguments),
-    /// Say who would get an event and why, and what its run might touch. Posts nothing.
+    /// Explain which agent would get an event and why, and which resources its run could use. Posts nothing.
     Explain(explain::ExplainArguments),
-    /// Put documents into knowledge bases, and search them.
+    /// Add documents to knowledge bases, and search them.
     #[command(subcommand)]
     Kb(kb::KbCommand),
     /// Check, render or run an action graph that a model declared. Needs no gateway and no model.
     #[command(subcommand)]
     Graph(graph::GraphCommand),
-    /// Read a document from standard input: what the gateway asks of itself, in a process of its own.
+    /// Extract the text of a document from standard input. The gateway runs this command in a child process.
     #[command(name = crate::knowledge::extract::COMMAND, hide = true)]
     ExtractText(extract_text::ExtractArguments),
-    /// Print the moments at which tests break this program, one a line.
+    /// List the failpoints of this binary, one per line.
     #[command(hide = true)]
     Failpoints,
-    /// Check a runner endpoint against the runner contract.
+    /// Test a runner endpoint against the runner contract.
     Conform(Box<conform::ConformArguments>),
 }
 
-/// Where the settings stand.
+/// Location of the configuration.
 #[derive(clap::Args)]
 struct ConfigArgument {
-    /// The configuration file. Without it: `runnel.toml` here when there is one, else the defaults.
+    /// The configuration file. Default: `runnel.toml` in the working directory if it exists, else built-in
+    /// defaults.
     #[arg(long, short)]
     config: Option<PathBuf>,
 }
@@ -94,8 +96,8 @@ impl ConfigArgument {
         self.config.clone().or_else(default)
     }
 
-    /// The settings of a command that works in the database itself. Without a file it says which one that is: in
-    /// a wrong directory it would be one that nobody knows, made just now.
+    /// Settings of a command that uses the database directly. Without a file it prints the location of the
+    /// database, since a wrong working directory would silently create a new one.
     fn load_for_database(&self) -> Result<Config, ConfigErrors> {
         let path = self.path();
         let settings = Config::load(path.as_deref())?;
@@ -109,7 +111,7 @@ impl ConfigArgument {
     }
 }
 
-/// Runs the command of the command line. 0: done; 1: failed; 2: wrong usage.
+/// Runs the command. Exit codes: 0 success; 1 failure; 2 wrong usage.
 pub async fn run() -> ExitCode {
     let Cli { command, json } = Cli::parse();
     let outcome = match command {

@@ -1,4 +1,4 @@
-//! The only reader of time. Everything else takes `now` as an argument.
+//! The only reader of wall time. All other code takes `now` as an argument.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ impl Clock {
         Self(())
     }
 
-    /// Milliseconds since 1970; a clock set before that reads as 0.
+    /// Milliseconds since 1970. Earlier times read as 0.
     #[expect(
         clippy::disallowed_methods,
         reason = "this is the one place that reads the clock"

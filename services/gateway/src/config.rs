@@ -1,4 +1,4 @@
-//! Settings: read whole, judged whole, before anything is opened.
+//! Settings: all of them are read and validated before anything opens.
 
 mod agent;
 mod artifacts;
@@ -54,7 +54,7 @@ use table::{Reported, Table};
 
 const DEFAULT_TOML: &str = include_str!("config/default.toml");
 
-/// All settings, each of them valid. Printing it shows no secret.
+/// All settings, validated. `Debug` shows no secret.
 #[derive(Clone)]
 pub struct Config {
     pub server: ServerConfig,
@@ -79,13 +79,12 @@ pub struct Config {
     pub skills: Vec<SkillEntry>,
     pub skill_directories: Vec<SkillDirectoryEntry>,
     pub runner_endpoints: Vec<EndpointEntry>,
-    /// In the shape that the API takes, each with a name of its own.
+    /// In the shape of the API, with unique names.
     pub agents: Vec<AgentSpec>,
 }
 
 impl Config {
-    /// Reads the defaults, above them the file, above both the environment, and reports every
-    /// fault at once.
+    /// Reads defaults, file and environment; later sources take precedence. Reports all faults at once.
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigErrors> {
         Self::load_with(path, None)
     }
@@ -99,7 +98,7 @@ impl Config {
         Self::judge(tree).expect("the embedded defaults are valid settings")
     }
 
-    /// Reads the defaults and above them this file, without the environment.
+    /// Reads the defaults and this file, without the environment.
     pub fn load_file(path: &Path) -> Result<Self, ConfigErrors> {
         Self::load_with(Some(path), Some(Variables::default()))
     }
@@ -175,7 +174,7 @@ impl Config {
     }
 }
 
-/// Two listeners cannot have one address, unless the system picks the ports.
+/// Two listeners need different addresses, unless the port is 0.
 fn check_listeners(
     server: &Result<ServerConfig, Reported>,
     metrics: &Result<MetricsConfig, Reported>,
@@ -189,7 +188,7 @@ fn check_listeners(
     table.demand("metrics.listen", differ, message)
 }
 
-/// What makes the vectors of a base is a model of the catalog.
+/// The embedding model of a knowledge base must be in the catalog.
 fn check_embedding_models(
     models: &Result<Vec<ModelEntry>, Reported>,
     bases: &Result<Vec<KnowledgeBaseEntry>, Reported>,
@@ -213,7 +212,7 @@ fn check_embedding_models(
     known
 }
 
-// The configuration of an agent is its runner's business and may hold anything: names only.
+// An agent's configuration is opaque and may hold secrets: print names only.
 impl fmt::Debug for Config {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let agents: Vec<_> = self.agents.iter().map(|agent| &agent.name).collect();
@@ -246,17 +245,17 @@ impl fmt::Debug for Config {
     }
 }
 
-/// The tables of a TOML text, judged by nobody. `name` is how a fault calls it.
+/// Parses TOML without validation. Faults call the file `name`.
 pub fn parse_toml(name: &Path, text: &str) -> Result<Value, ConfigFault> {
     source::parse(name, text)
 }
 
-/// The defaults as a commented file, for people to start from.
+/// The defaults as a commented file, a template for operators.
 pub fn default_toml() -> &'static str {
     DEFAULT_TOML
 }
 
-/// The URL of the database in a directory. A path may hold what a URL understands differently.
+/// The SQLite URL for a data directory. Characters that are special in a URL are escaped.
 pub fn sqlite_url(data_dir: &Path) -> String {
     let path = data_dir
         .join("runnel.db")
@@ -272,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that is gone when the test is over.
+    /// A file that is deleted at the end of the test.
     struct TestFile(PathBuf);
 
     impl TestFile {
@@ -303,7 +302,7 @@ mod tests {
         faults.iter().map(|fault| fault.pointer.as_str()).collect()
     }
 
-    /// The commented examples of the defaults, as somebody would uncomment them.
+    /// The default file with its commented examples uncommented.
     fn with_examples() -> String {
         let uncommented = default_toml()
             .lines()

@@ -1,7 +1,7 @@
-//! The conformance kit for authors of runners: each demand of the runner contract, put to a live endpoint.
+//! The conformance suite for runner authors: tests each rule of the runner contract against a live endpoint.
 //!
-//! The kit asks as the gateway asks (`outbound::runner`) and judges as the gateway judges
-//! (`domain::manifest`, `domain::normalize`), so that its verdicts are the gateway's.
+//! It sends requests through the gateway's client (`outbound::runner`) and validates with the gateway's rules
+//! (`domain::manifest`, `domain::normalize`), so its results match the gateway.
 
 pub mod junit;
 pub mod report;
@@ -37,35 +37,35 @@ use egress::EgressError;
 use kit::Kit;
 use report::{Book, Check, Redaction, Report};
 
-/// What is tested, and how.
+/// Settings of a conformance test.
 pub struct Options {
     pub endpoint: Endpoint,
-    /// The texts that must never be shown: signing secret, values of static headers.
+    /// Secrets to redact: the signing secret and the values of static headers.
     pub secrets: Vec<SecretString>,
     pub delta_mode: DeltaMode,
-    /// The one runner to test; without it, each that is listed.
+    /// The runner to test; `None`: all listed runners.
     pub runner: Option<RunnerId>,
     /// The manifests of an endpoint that cannot list its own.
     pub manifests: Option<Vec<Value>>,
-    /// The message that runs are about.
+    /// Message of test runs.
     pub text: String,
-    /// The message of the run that is cancelled: long enough to be alive then.
+    /// Message of the run that is cancelled; it must keep the runner busy.
     pub cancel_text: String,
     /// The agent's configuration.
     pub config: JsonObject,
-    /// How long a run may take.
+    /// Maximum duration of a run.
     pub timeout: Duration,
     pub callback_listen: SocketAddr,
-    /// The origin at which the runner finds the little host API; else the address that is listened on.
+    /// Origin of the mock host API for the runner. Default: the listening address.
     pub callback_url: Option<Url>,
 }
 
-/// Why nothing could be tested.
+/// Failure before any check.
 #[derive(Debug, thiserror::Error)]
 pub enum ConformError {
     #[error("the endpoint cannot be reached")]
     Unreachable(#[source] EgressError),
-    #[error("the address may not be asked")]
+    #[error("requests to this address are not allowed")]
     Refused(#[source] EgressError),
     #[error("cannot listen on {0} for callbacks; choose another --callback-listen")]
     Listen(SocketAddr, #[source] std::io::Error),
@@ -75,7 +75,7 @@ pub enum ConformError {
     Config { runner: RunnerId, fault: Fault },
 }
 
-/// Every check, in the order of the report.
+/// All checks, in report order.
 fn all_checks() -> [&'static [&'static Check]; 8] {
     [
         &discovery::ALL,

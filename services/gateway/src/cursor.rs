@@ -12,7 +12,7 @@ const VERSION: u8 = 1;
 const TAG_BYTES: usize = 16;
 const MOST_BYTES: usize = 1024;
 
-/// What a cursor walks through.
+/// The kind of list that a cursor walks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -24,11 +24,11 @@ pub enum Kind {
     Health = 12,
 }
 
-/// A cursor that is bent, or was made for another list.
+/// A cursor that is tampered with or belongs to another list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidCursor;
 
-/// Makes and opens cursors. Its keys are shared by all replicas, and change while it works.
+/// Encodes and verifies cursors. All replicas share its keys; key rotation replaces them at run time.
 pub struct Cursors(RwLock<CursorKeys>);
 
 struct CursorKeys {
@@ -49,19 +49,19 @@ impl CursorKeys {
 }
 
 impl Cursors {
-    /// The first key signs, cursors of all open. `None` without any.
+    /// The first key signs, all keys verify. `None` if `secrets` is empty.
     pub fn new(secrets: &[Vec<u8>]) -> Option<Self> {
         CursorKeys::open(secrets).map(|keys| Self(RwLock::new(keys)))
     }
 
-    /// From now on these keys and no others. `None` without any: then those before stay.
+    /// Replaces all keys. `None` if `secrets` is empty; then the old keys stay.
     pub fn replace(&self, secrets: &[Vec<u8>]) -> Option<()> {
         let keys = CursorKeys::open(secrets)?;
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys;
         Some(())
     }
 
-    /// A cursor at `position`. `list`: workspace, route and filters.
+    /// A cursor at `position`. `list` identifies workspace, route and filters.
     pub fn encode(&self, kind: Kind, list: &str, position: &[u8]) -> String {
         let mut bytes = vec![VERSION, kind as u8];
         bytes.extend_from_slice(position);
@@ -71,7 +71,7 @@ impl Cursors {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// The position of a cursor of the same list.
+    /// Position of a cursor of the same list.
     pub fn decode(&self, kind: Kind, list: &str, cursor: &str) -> Result<Vec<u8>, InvalidCursor> {
         if cursor.len() > MOST_BYTES {
             return Err(InvalidCursor);
@@ -117,7 +117,7 @@ fn history_list(workspace: &WorkspaceId, conversation: &FrozenConversation) -> S
     .to_string()
 }
 
-/// The cursor of a place in a conversation's transcript.
+/// A cursor for a position in a conversation's transcript.
 pub fn history_cursor(
     cursors: &Cursors,
     workspace: &WorkspaceId,
@@ -131,7 +131,7 @@ pub fn history_cursor(
     )
 }
 
-/// The place that a history cursor names.
+/// Transcript position of a history cursor.
 pub fn history_place(
     cursors: &Cursors,
     workspace: &WorkspaceId,
@@ -165,7 +165,7 @@ mod tests {
         let cursors = with_keys(&[1]);
         let before = cursors.encode(Kind::Runs, "a", b"before");
         let open = |cursor: &str| cursors.decode(Kind::Runs, "a", cursor);
-        // The new key is known and does not sign yet.
+        // The new key verifies, but does not sign yet.
         cursors.replace(&secrets(&[1, 2])).unwrap();
         assert_eq!(cursors.encode(Kind::Runs, "a", b"before"), before);
         cursors.replace(&secrets(&[2, 1])).unwrap();

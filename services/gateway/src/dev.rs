@@ -1,9 +1,9 @@
-//! The one-command playground: database, agent, model, tool, knowledge and key in one process.
+//! The playground: database, agent, model, tool, knowledge base and API key in one process.
 //!
-//! It is configuration: `dev.toml`, filled in and read as any `runnel.toml` is. What it names beside the gateway is
-//! served here, too, on loopback ports.
+//! It is defined by a configuration: `dev.toml`, a template that is read like any `runnel.toml`. The runners and
+//! servers that it names run in this process on loopback ports.
 
-mod beside; // the runners and the server of a tool
+mod beside; // runners and the tool server
 mod clock_server;
 mod connectors;
 mod files;
@@ -32,7 +32,7 @@ pub(crate) use connectors::ConnectorArgs;
 pub(crate) use files::{DEV_FILE, DevFile, write_private};
 pub(crate) use model::{Origin, Wanted};
 
-/// A playground, ready to serve.
+/// A playground that is ready to serve.
 pub(crate) struct Playground {
     pub(crate) url: String,
     pub(crate) key: String,
@@ -42,13 +42,13 @@ pub(crate) struct Playground {
     pub(crate) model_origin: Origin,
     pub(crate) tools: Vec<String>,
     pub(crate) knowledge_base: String,
-    /// Names of the coding agents, which are also those of their conversations.
+    /// Names of the coding agents and of their conversations.
     pub(crate) harnesses: Vec<String>,
-    /// Names of the agents on other platforms, which are also those of their conversations.
+    /// Names of the connector agents and of their conversations.
     pub(crate) connectors: Vec<String>,
-    /// Passages of the knowledge base.
+    /// Number of passages in the knowledge base.
     pub(crate) passages: u64,
-    /// The configuration.
+    /// Path of the configuration file.
     pub(crate) settings: PathBuf,
     app: App,
     listener: TcpListener,
@@ -56,7 +56,7 @@ pub(crate) struct Playground {
     beside: Beside,
 }
 
-/// Builds a playground in `data_dir`. A second start finds everything again.
+/// Builds a playground in `data_dir`. A later start reuses its data.
 pub(crate) async fn build(
     data_dir: &Path,
     listen: SocketAddr,
@@ -83,7 +83,7 @@ pub(crate) async fn build(
     let (agent, runner) = agent.context("the playground has no agent")?;
     let app = App::build(&config, declared, master_key, &listener, None, &url).await?;
     let passages = knowledge::put(&app).await?;
-    // The first run shall find the tool: a server is listed once it was spoken to.
+    // The first run needs the tool: tools are listed after the first connection.
     let servers = app.tools().probe().await;
     let key = api_key(&app, &data_dir.join(DEV_FILE), &url).await?;
     Ok(Playground {
@@ -110,7 +110,7 @@ pub(crate) async fn build(
 }
 
 impl Playground {
-    /// Serves until a signal comes.
+    /// Serves until a stop signal.
     pub(crate) async fn serve(self) -> anyhow::Result<()> {
         self.app.serve(self.listener, None, self.signals).await?;
         self.beside.end().await;
@@ -118,7 +118,7 @@ impl Playground {
     }
 }
 
-/// The key of `dev.json`, when the database still knows it; else a new one.
+/// The API key of `dev.json` if the database knows it, else a new key.
 async fn api_key(app: &App, file: &Path, url: &str) -> anyhow::Result<String> {
     let known = std::fs::read(file)
         .ok()

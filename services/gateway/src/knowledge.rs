@@ -1,5 +1,5 @@
-//! Knowledge bases: documents in, passages out. Embedded ones stand in the gateway's own database, remote
-//! ones behind an API.
+//! Knowledge bases: document indexing and retrieval. Embedded bases are in the gateway's database, remote ones
+//! behind an API.
 
 pub mod embed;
 pub mod extract;
@@ -28,39 +28,39 @@ use egress::Egress;
 use embed::Embedder;
 use vectors::VectorCache;
 
-/// Documents that are indexed at once; each is in memory as a whole.
+/// Maximum number of documents that are indexed concurrently. Each is in memory as a whole.
 const AT_ONCE: usize = 2;
 
-/// A knowledge base, ready to be asked.
+/// A knowledge base.
 #[derive(Clone)]
 pub enum Base {
     Embedded(EmbeddedBase),
     Remote(Arc<RemoteBase>),
 }
 
-/// A base whose documents stand in the gateway's database.
+/// A base with documents in the gateway's database.
 #[derive(Clone, Debug)]
 pub struct EmbeddedBase {
-    /// The model that makes its vectors; `None`: it is searched by words alone.
+    /// Embedding model; `None`: full-text search only.
     pub embedding_model: Option<String>,
     pub size: ChunkSize,
 }
 
-/// What knowledge bases need.
+/// Dependencies of knowledge bases.
 pub struct Parts {
     pub store: Store,
     pub clock: Clock,
-    /// What remote bases are asked through.
+    /// HTTP client for remote bases.
     pub egress: Egress,
-    /// By their ids.
+    /// By id.
     pub bases: BTreeMap<String, Base>,
-    /// Who makes vectors, where any base wants some.
+    /// Embedding provider, if any base needs one.
     pub embedder: Option<Arc<dyn Embedder>>,
-    /// What is indexed ends with it.
+    /// Cancels indexing.
     pub stopping: CancellationToken,
 }
 
-/// All knowledge bases of this gateway. Cheap to clone.
+/// All knowledge bases of the gateway. Cheap to clone.
 #[derive(Clone)]
 pub struct Knowledge(Arc<Inner>);
 
@@ -71,26 +71,26 @@ struct Inner {
     tasks: TaskTracker,
 }
 
-/// Why a knowledge base did not do what it was asked.
+/// Failure of a knowledge base operation.
 #[derive(Debug, thiserror::Error)]
 pub enum KnowledgeError {
     #[error("there is no such knowledge base")]
     UnknownBase,
     #[error("there is no such document")]
     UnknownDocument,
-    #[error("the documents of this knowledge base stand elsewhere; change them there")]
+    #[error("the documents of this knowledge base are on a remote server; change them there")]
     Remote,
     #[error("this document is being indexed; wait until its status is ready or failed")]
     DocumentBusy,
-    #[error("as many documents are being indexed as may; send it again later")]
+    #[error("too many documents are being indexed; retry later")]
     TooMany,
-    #[error("the knowledge base has as many documents as it may have; delete some")]
+    #[error("the knowledge base has the maximum number of documents; delete some")]
     BaseFull,
     #[error("the document {0}")]
     Unreadable(String),
     #[error("the gateway is stopping; send it to another one, or later")]
     Stopping,
-    #[error("what was asked is not sound")]
+    #[error("the query is invalid")]
     Faults(Vec<Fault>),
     #[error(transparent)]
     Upstream(#[from] UpstreamError),
@@ -98,7 +98,7 @@ pub enum KnowledgeError {
     Store(#[from] StoreError),
 }
 
-/// A base wants vectors, and nobody makes them.
+/// A base needs embeddings, but no provider is available.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "knowledge base {kb_id} has an embedding_model, and no provider of this gateway makes vectors; \
@@ -134,7 +134,7 @@ impl Knowledge {
             .ok_or(KnowledgeError::UnknownBase)
     }
 
-    /// The base of that id, if its documents stand here.
+    /// The base of that id, if it is embedded.
     pub fn embedded(&self, kb_id: &str) -> Result<&EmbeddedBase, KnowledgeError> {
         match self.base(kb_id)? {
             Base::Embedded(base) => Ok(base),
@@ -142,12 +142,12 @@ impl Knowledge {
         }
     }
 
-    /// The model that makes a vector of each query to this base.
+    /// The model that embeds queries to this base.
     pub fn embedding_model(&self, kb_id: &str) -> Option<&str> {
         self.embedded(kb_id).ok()?.embedding_model.as_deref()
     }
 
-    /// Waits for what is still being indexed; it ends with the process's stop.
+    /// Waits until indexing has ended; it is cancelled at shutdown.
     pub async fn end(&self) {
         self.0.tasks.close();
         self.0.tasks.wait().await;

@@ -1,4 +1,4 @@
-//! The Runnel gateway: everything the `runnel` binary is made of.
+//! The library of the `runnel` binary.
 //!
 //! `cli → app → api → runs → {outbound, bus, store} → domain → protocol`: imports point down.
 

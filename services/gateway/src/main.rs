@@ -1,15 +1,16 @@
-//! Reads the command line and runs the command.
+//! Parses the command line and runs the command.
 
 use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 
-/// Runs allocate much and little at a time, on every thread.
+/// Runs allocate small and large blocks on every thread.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    // Supervisor and sandbox of a harness of the playground: before any thread starts.
+    // The playground starts this binary as supervisor and sandbox of a harness. Must run before any thread
+    // starts.
     if let Some(code) = harness::own_process::run(std::env::args_os()) {
         return code;
     }

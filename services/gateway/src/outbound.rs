@@ -1,4 +1,4 @@
-//! Everything that leaves the gateway over HTTP, by the guarded client of `egress`.
+//! Outgoing HTTP, through the guarded client of `egress`.
 
 pub mod artifact;
 pub mod model;

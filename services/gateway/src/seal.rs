@@ -1,7 +1,7 @@
-//! Secrets at rest: what a table keeps is sealed with AES-256-GCM under the master key.
+//! Encryption of secrets at rest: AES-256-GCM under the master key.
 //!
-//! A sealed text is `v1.` and the unpadded base64url of nonce, ciphertext and tag. The purpose is
-//! authenticated with it, so a text sealed for one column cannot be opened in another.
+//! A sealed text is `v1.` and the unpadded base64url of nonce, ciphertext and tag. The purpose is authenticated
+//! data, so a text sealed for one column does not open in another.
 
 use std::fmt::{self, Write as _};
 
@@ -15,14 +15,14 @@ use secrecy::{ExposeSecret, SecretString};
 const KEY_BYTES: usize = 32;
 const VERSION: &str = "v1.";
 
-/// Keys that stand in documentation and test suites everywhere, and so protect nothing.
+/// Sample keys of documentation and test suites. They protect nothing.
 const KNOWN_KEYS: [&[u8; KEY_BYTES]; 3] = [
     b"0123456789abcdef0123456789abcdef",
     b"abcdefghijklmnopqrstuvwxyz012345",
     b"change-me-change-me-change-me-32",
 ];
 
-/// Why a key or a sealed text was refused. Never says what it held.
+/// Errors of a key or a sealed text. They never show its content.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     #[error("the master key must be 32 bytes, written as 64 hex digits or as base64")]
@@ -35,7 +35,7 @@ pub enum SealError {
     Unopenable,
 }
 
-/// The key under which every secret in the tables is sealed. Prints nothing of itself.
+/// The key that seals every secret in the tables. `Debug` shows nothing of it.
 pub struct MasterKey {
     sealing: RandomizedNonceKey,
     marking: hmac::Key,
@@ -48,8 +48,8 @@ impl fmt::Debug for MasterKey {
 }
 
 impl MasterKey {
-    /// Reads 64 hex digits, or base64 (either alphabet, padded or not) of 32 bytes. White space
-    /// around it is ignored, since key files end in a newline.
+    /// Parses 64 hex digits, or base64 of 32 bytes (either alphabet, padded or not). Surrounding white space is
+    /// ignored, since key files end in a newline.
     pub fn parse(text: &SecretString) -> Result<Self, SealError> {
         let text = text.expose_secret().trim();
         let bytes = decode_hex(text)
@@ -61,7 +61,7 @@ impl MasterKey {
         Ok(Self::from_bytes(&bytes))
     }
 
-    /// A fresh key, and the hex form of it that [`MasterKey::parse`] reads back.
+    /// A new key and its hex form for [`MasterKey::parse`].
     pub fn generate() -> (Self, String) {
         let mut bytes = [0; KEY_BYTES];
         rand::fill(&mut bytes).expect("the system's random source does not fail once it is seeded");
@@ -80,7 +80,7 @@ impl MasterKey {
         format!("{VERSION}{}", URL_SAFE_NO_PAD.encode(whole))
     }
 
-    /// Gives back what was sealed for this `purpose`.
+    /// Opens a text that was sealed for this `purpose`.
     pub fn open(&self, purpose: &str, sealed: &str) -> Result<Vec<u8>, SealError> {
         let encoded = sealed
             .strip_prefix(VERSION)
@@ -101,7 +101,8 @@ impl MasterKey {
         Ok(plain.to_vec())
     }
 
-    /// 32 hex digits that whoever has the same key comes to for the same `purpose`, and nobody else.
+    /// An HMAC of `purpose` as 32 hex digits. Equal for all processes with the same key, unpredictable for
+    /// others.
     pub fn mark(&self, purpose: &str) -> String {
         let purpose = format!("runnel mark: {purpose}");
         let tag = hmac::sign(&self.marking, purpose.as_bytes());

@@ -1,8 +1,8 @@
-//! When to stop: the first signal asks, the second insists.
+//! Stop signals: the first drains, the second stops at once.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Listens to SIGTERM, SIGINT and SIGHUP: who loses its terminal stops as well as who is told to.
+/// Listens for SIGTERM, SIGINT and SIGHUP. A lost terminal stops the process like a request.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -10,7 +10,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Must be called inside the runtime.
+    /// Must be called within the Tokio runtime.
     pub(crate) fn listen() -> std::io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,

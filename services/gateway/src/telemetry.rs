@@ -1,4 +1,4 @@
-//! Log lines on stderr: stdout belongs to the commands' answers. Counters: [`metrics`]; traces: [`spans`]; accepted
+//! Logging to stderr, because stdout holds command output. Counters: [`metrics`]; traces: [`spans`]; accepted
 //! deviations of peers: [`tolerance`].
 
 pub mod metrics;
@@ -16,11 +16,11 @@ use std::str::FromStr as _;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{Directive, LevelFilter};
 
-/// Says what is logged, in the syntax of `tracing` filters (`info,gateway=debug`).
+/// Log filter in the syntax of `tracing` (`info,gateway=debug`).
 const FILTER_VARIABLE: &str = "RUNNEL_LOG";
 
-/// Sends log lines to stderr, one JSON object a line when `json`. `RUNNEL_LOG` filters them,
-/// `info` when it is not set. Only the first call of a process counts.
+/// Initializes logging to stderr, as JSON lines if `json`. `RUNNEL_LOG` sets the filter; the default is `info`.
+/// Later calls have no effect.
 pub fn init(json: bool) {
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter())
@@ -45,7 +45,7 @@ fn filter() -> EnvFilter {
     quietened(levelled(&asked))
 }
 
-/// A word that is no level names a module, and would leave all others silent: they say what they say by default.
+/// A word that is not a level names a module, which would silence all other modules. `info` stays their default.
 fn levelled(asked: &str) -> EnvFilter {
     let names_a_level = asked
         .split(',')
@@ -56,15 +56,15 @@ fn levelled(asked: &str) -> EnvFilter {
         .parse_lossy(format!("{base}{asked}"))
 }
 
-/// Ours stand where nothing was said of them.
+/// Adds our defaults for modules that the filter does not mention.
 fn quietened(asked: EnvFilter) -> EnvFilter {
     let told = asked.to_string();
     let ours = [
-        // A migrated database is no news, and three lines of it hide what is.
+        // Migration messages are routine and would hide others.
         ("sea_orm_migration", "sea_orm_migration=warn"),
-        // Every try to reach a server that is away would be a line; we say it once an outage.
+        // The client logs every reconnect attempt; we log once per outage.
         ("async_nats", "async_nats=error"),
-        // It tells each request twice, and what was in it; what matters comes to us as an error.
+        // It logs each request with its content. Relevant failures reach us as errors.
         ("rmcp", "rmcp=off"),
     ];
     let unsaid = ours.into_iter().filter(|(name, _)| !told.contains(name));

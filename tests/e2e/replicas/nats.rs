@@ -9,8 +9,8 @@ use crate::support::gateway::Config;
 use crate::support::nats::{Line, Listener, nats_server, publish};
 use crate::support::{OwnStage, Postgres, Stage, until};
 
-const AWAY: &str = "rings are not carried";
-const THERE: &str = "rings are carried by NATS";
+const AWAY: &str = "notification bus lost NATS";
+const THERE: &str = "notification bus connected to NATS";
 
 /// On NATS by this URL, looking by itself this often.
 async fn stage_by(url: &str, poll_seconds: f64, more: &str) -> Option<OwnStage> {

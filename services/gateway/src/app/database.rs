@@ -1,4 +1,4 @@
-//! The database of a configuration: opened, and the embedded one for its owner alone.
+//! Opens the configured database. The SQLite file is readable by its owner alone.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
 
-/// Opens the database and runs its writer in `tasks`. What is made for it, nobody else may read.
+/// Opens the database and runs its writer in `tasks`. Files that it creates have mode 0600.
 pub(crate) async fn open_store(config: &Config, tasks: &TaskTracker) -> anyhow::Result<Store> {
     let url = &config.database.url;
     if let Some(path) = embedded(url) {
@@ -24,8 +24,8 @@ pub(crate) async fn open_store(config: &Config, tasks: &TaskTracker) -> anyhow::
     Ok(store)
 }
 
-/// The embedded database belongs to one gateway: another would end its live runs, as left behind by a process that
-/// is gone. The lock is free once its process has ended, however it ends.
+/// Locks the embedded database for one gateway: a second one would end the first one's live runs as orphans. The
+/// operating system releases the lock when the process ends.
 pub(super) fn lock(url: &str) -> anyhow::Result<Option<File>> {
     let Some(path) = embedded(url) else {
         return Ok(None);
@@ -48,13 +48,13 @@ pub(super) fn lock(url: &str) -> anyhow::Result<Option<File>> {
     }
 }
 
-/// The file of an embedded database.
+/// File path of an embedded database.
 fn embedded(url: &str) -> Option<PathBuf> {
     let path = url
         .strip_prefix("sqlite://")
         .or_else(|| url.strip_prefix("sqlite:"))?;
     let path = path.split('?').next().unwrap_or(path);
-    // As the database's driver reads it.
+    // Decoded in the same way as by the database driver.
     let path = percent_decode_str(path).decode_utf8().ok()?;
     (!path.is_empty() && !path.contains(":memory:")).then(|| PathBuf::from(path.as_ref()))
 }
@@ -67,7 +67,7 @@ fn make_private(path: &Path) -> std::io::Result<()> {
     private_file().open(path).map(drop)
 }
 
-/// A file that is there, or is made for its owner alone.
+/// Opens a file, or creates it with mode 0600.
 fn private_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);

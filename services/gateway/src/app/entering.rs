@@ -1,5 +1,5 @@
-//! Endpoints and agents of the configuration on their way into the database: all is asked and judged before anything is
-//! written, for other replicas live by the same rows.
+//! Applies configured endpoints and agents to the database. All discovery and validation precedes the first
+//! write, because other replicas use the same rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{Declared, strangers};
 use crate::runs::Runs;
 use crate::runs::discovery::AskedEndpoint;
 
-/// Enters endpoints and agents of the configuration; those that are gone from it are disabled.
+/// Applies configured endpoints and agents. Entries that are gone from the configuration are disabled.
 pub(super) async fn enter(runs: &Runs, declared: Declared) -> anyhow::Result<()> {
     let workspace = WorkspaceId(DEFAULT_WORKSPACE.to_owned());
     let store = runs.store();
@@ -38,10 +38,10 @@ pub(super) async fn enter(runs: &Runs, declared: Declared) -> anyhow::Result<()>
     enter_agents(runs, &workspace, declared.agents, refused).await
 }
 
-/// What the endpoints of the configuration list now.
+/// Current runner lists of the configured endpoints.
 struct Listed<'a> {
     manifests: BTreeMap<&'a RunnerId, &'a AgentRunnerManifest>,
-    /// The names of those that have given a list.
+    /// Names of endpoints that returned a list.
     by: BTreeSet<&'a str>,
 }
 
@@ -61,9 +61,11 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// Holds the agents of the configuration against the manifests of their runners: as they are listed now, else as they were.
-/// A runner that has not been discovered yet is no fault: its events are refused until it is. Nor is a runner that has changed
-/// since its agent was entered as it stands: that agent stays. Every other agent with faults is entered disabled, with them.
+/// Checks the configured agents against their runners' manifests: the current list, else the last stored one.
+/// Three cases are not faults, or do not disable the agent:
+/// - A runner that is not discovered yet: its events are refused until it is.
+/// - A runner that changed after the same agent specification was stored: the agent stays enabled. Every other
+///   agent with faults is stored as disabled, with its faults.
 async fn refused_by_runners(
     store: &Store,
     workspace: &WorkspaceId,
@@ -89,7 +91,7 @@ async fn refused_by_runners(
             tracing::warn!(
                 agent.name = spec.name,
                 faults = unfit.len(),
-                "agent {} does not fit its runner any more: {} {}",
+                "agent {} no longer fits its runner: {} {}",
                 spec.name,
                 unfit[0].pointer,
                 unfit[0].message
@@ -103,7 +105,7 @@ async fn refused_by_runners(
         tracing::error!(
             agent.name = spec.name,
             faults = unfit.len(),
-            "agent {} does not fit its runner {} and is disabled, the rest is served: {}; correct its config, or update the \
+            "agent {} does not fit its runner {} and is disabled, other agents are served: {}; correct its config, or update the \
              runner, and restart",
             spec.name,
             spec.runner_id,
@@ -114,7 +116,7 @@ async fn refused_by_runners(
     Ok(refused)
 }
 
-/// What the runner's endpoint listed last, unless that has a list now on which it does not stand.
+/// The manifest of the runner's last list. `None` if its endpoint now returns a list without this runner.
 async fn manifest_before(
     store: &Store,
     workspace: &WorkspaceId,
@@ -144,11 +146,11 @@ async fn enter_endpoints(
             (false, true) => tracing::warn!(
                 endpoint.name = name,
                 "endpoint {name} of an earlier configuration, or of another replica's, is disabled with its runners: \
-                 this one has it not"
+                 this configuration lacks it"
             ),
             (true, false) => tracing::warn!(
                 endpoint.name = name,
-                "endpoint {name} was made over the API; from now on it is the configuration's"
+                "endpoint {name} was created over the API; the configuration replaces it"
             ),
             (true, true) | (false, false) => {}
         }
@@ -195,13 +197,13 @@ async fn enter_agents(
     for name in store.agents_beside(workspace, &names).await? {
         tracing::warn!(
             agent.name = name,
-            "agent {name} of an earlier configuration, or of another replica's, is disabled: this one has it not"
+            "agent {name} of an earlier configuration, or of another replica's, is disabled: this configuration lacks it"
         );
     }
     for name in store.agents_of_api(workspace, &names).await? {
         tracing::warn!(
             agent.name = name,
-            "agent {name} was made over the API; from now on it is the configuration's, and what it was is gone"
+            "agent {name} was created over the API; the configuration replaces it"
         );
     }
     store
@@ -222,7 +224,7 @@ async fn enter_agents(
         });
         let mut entered = store.write(Arc::clone(&configure)).await;
         if matches!(entered, Err(StoreError::Taken)) {
-            // A replica that starts at the same time was first: now it is known.
+            // A replica that started at the same time was first; its rows are visible now.
             entered = store.write(configure).await;
         }
         entered.with_context(|| format!("agent {name} of the configuration cannot be entered"))?;

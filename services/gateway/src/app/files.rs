@@ -1,4 +1,4 @@
-//! The place of artifacts, and the operator's files in it.
+//! The artifact store, and the operator's files in it.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::outbound::artifact::{ArtifactPlace, ArtifactStore};
 use crate::runs::artifacts::{OwnFile, enter_file};
 use egress::Egress;
 
-/// Opens the place of artifacts and enters the files of the configuration into the catalog.
+/// Opens the artifact store and adds the configured files to the catalog.
 pub(super) async fn open(
     config: &Config,
     declared: &mut Declared,
@@ -26,7 +26,7 @@ pub(super) async fn open(
         let own = OwnFile {
             name: &entry.name,
             path: Path::new(&entry.path),
-            // The configuration has refused other names before.
+            // The configuration check refuses other names.
             kind: FileOperation::parse(&entry.kind).unwrap_or(FileOperation::Config),
             declared: entry.mime_type.as_deref(),
         };
@@ -38,8 +38,8 @@ pub(super) async fn open(
     Ok(store)
 }
 
-/// Opens the place and writes to it once. A directory that nobody named and that cannot be had is gone
-/// without: who makes no artifacts needs none.
+/// Opens the store and checks that it is writable. If the default directory is not available, the gateway starts
+/// without artifacts.
 async fn open_place(
     config: &Config,
     place: &ArtifactPlace,
@@ -64,11 +64,14 @@ async fn open_place(
             Ok(store)
         }
         (Ok(store), Ok(()), ArtifactPlace::Bucket(_)) => Ok(store),
-        // A bucket that is away for a while keeps no gateway from its runs.
+        // A bucket outage does not stop the gateway from starting.
         (Ok(store), Err(error), ArtifactPlace::Bucket(settings)) => {
             let error = &error as &dyn std::error::Error;
             let bucket = &settings.bucket;
-            tracing::error!(error, "artifacts cannot be written to bucket {bucket} now");
+            tracing::error!(
+                error,
+                "cannot write artifacts to bucket {bucket}; uploads fail until it recovers"
+            );
             Ok(store)
         }
         (Ok(_), Err(error), ArtifactPlace::Directory(_)) | (Err(error), _, _) if is_needed => {
@@ -76,7 +79,7 @@ async fn open_place(
         }
         (_, Err(error), _) | (Err(error), _, _) => {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "there is no place for artifacts; set artifacts.url");
+            tracing::warn!(error, "no artifact store is available; set artifacts.url");
             Ok(ArtifactStore::nowhere())
         }
     }

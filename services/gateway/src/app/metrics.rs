@@ -1,4 +1,4 @@
-//! The listener for whoever watches from outside.
+//! The listener of the metrics endpoint.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,17 +15,17 @@ use crate::http_server::{ServerOptions, bind, serve};
 use crate::runs::Runs;
 use crate::telemetry::metrics::install;
 
-/// A Prometheus or two, and somebody who looks.
+/// Enough for a few Prometheus servers and manual requests.
 const CONNECTIONS: usize = 32;
 
-/// What is counted, and where it will be read.
+/// The metrics recorder and its listener.
 pub(crate) struct Metrics {
     listener: TcpListener,
     handle: PrometheusHandle,
 }
 
 impl Metrics {
-    /// Listens, and counts from now on.
+    /// Binds the listener and installs the recorder.
     pub(crate) fn listen(address: SocketAddr) -> anyhow::Result<Self> {
         let listener = bind(address).with_context(|| {
             format!("cannot listen on {address}; choose another metrics.listen")
@@ -34,17 +34,17 @@ impl Metrics {
         Ok(Self { listener, handle })
     }
 
-    /// Where they are read.
+    /// URL of the metrics endpoint.
     pub(crate) fn url(&self) -> anyhow::Result<String> {
         Ok(format!("http://{}/metrics", self.listener.local_addr()?))
     }
 
-    /// Where they are served.
+    /// Address of the listener.
     pub(super) fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves them until `closing`; what listens for this machine alone, under `names` alone.
+    /// Serves metrics until `closing`. On a loopback address only requests for `names` are accepted.
     pub(super) fn spawn(
         self,
         runs: &Runs,

@@ -1,4 +1,4 @@
-//! From settings to what the rooms below work with. Everything wrong is said at once.
+//! Converts settings into the inputs of the components. All faults are reported at once.
 
 mod artifacts;
 mod bus;
@@ -38,22 +38,22 @@ use crate::runs::discovery::{manifest_list, modes};
 use crate::runs::rate::EventRate;
 use egress::Egress;
 
-/// What the configuration declares, ready to be entered.
+/// Validated declarations of the configuration, ready to apply.
 pub(crate) struct Declared {
     pub(crate) endpoints: Vec<EndpointSpec>,
     pub(crate) agents: Vec<AgentSpec>,
-    /// Without the tools: they are published by their sources.
+    /// Without tools: their sources publish them.
     pub(crate) catalog: Catalog,
     pub(crate) models: DeclaredModels,
     pub(crate) tools: ToolSpecs,
     pub(crate) bus: BusSettings,
     pub(crate) knowledge: BTreeMap<String, Base>,
     pub(crate) artifacts: ArtifactPlace,
-    /// Who collects traces.
+    /// OTLP collector of traces.
     pub(crate) collector: Option<Collector>,
 }
 
-/// Reads endpoints, agents and catalog of a configuration, secrets included.
+/// Reads endpoints, agents and the catalog of a configuration, including secrets.
 pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
     let mut faults = Vec::new();
     let egress = Egress::new(config.egress.allow.clone(), config.limits.connect);
@@ -130,7 +130,7 @@ fn endpoint(
     })
 }
 
-/// A URL that the gateway shall ask: may it?
+/// Checks that the egress rules permit `url`.
 fn check_egress(egress: Option<&Egress>, url: &Url, place: &str, faults: &mut Vec<ConfigFault>) {
     if let Some(Err(error)) = egress.map(|egress| egress.check_url(url.as_str())) {
         let advice = "list its host:port in egress.allow, or serve it by https";
@@ -151,7 +151,7 @@ fn catalog(config: &Config, skills: Vec<SkillResource>) -> Catalog {
     };
     Catalog {
         model_limits: config.models.iter().map(limits).collect(),
-        // Read once there is a place for them.
+        // Filled in after the artifact store is open.
         files: Vec::new(),
         models: config
             .models
@@ -180,12 +180,12 @@ fn catalog(config: &Config, skills: Vec<SkillResource>) -> Catalog {
     }
 }
 
-// The configuration has refused unknown names before.
+// The configuration check refuses unknown names.
 fn known<T>(names: &[String], parse: fn(&str) -> Option<T>) -> Vec<T> {
     names.iter().filter_map(|name| parse(name)).collect()
 }
 
-/// The bounds of runs.
+/// Limits of runs.
 pub(crate) fn run_limits(config: &Config) -> RunLimits {
     let limits = &config.limits;
     RunLimits {
@@ -232,7 +232,7 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// `None`: nothing is bounded. Without a burst of its own, a second's worth may come at once.
+/// `None`: no rate limit. The default burst is the number of events of one second.
 fn event_rate(limits: &LimitsConfig) -> Option<EventRate> {
     let per_second = NonZeroU32::new(limits.workspace_events_per_second)?;
     Some(EventRate {
@@ -241,8 +241,8 @@ fn event_rate(limits: &LimitsConfig) -> Option<EventRate> {
     })
 }
 
-/// Which names in the policies of agents stand for nothing: the agent's, and a line for each. Tools may still come
-/// from MCP servers, and skills from runs. `files`: those that the configuration declares.
+/// Names in agent policies that match nothing, as pairs of agent name and message. Tools may still come from MCP
+/// servers, and skills from runs. `files`: names of the configured files.
 pub(crate) fn strangers<'a>(
     agents: &'a [AgentSpec],
     catalog: &Catalog,

@@ -1,4 +1,4 @@
-//! Rings by a NATS server: core NATS alone, where nothing is kept.
+//! Notifications over core NATS, without persistence.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -14,22 +14,23 @@ use tokio::sync::{Notify, mpsc};
 use super::ring::{Gathered, Name};
 use super::{Bus, BusFault, Hear, Heard, NatsLogin, NatsSettings, Ring};
 
-/// Notices that wait to be heard. Full: the client drops them and says so, and everybody looks.
+/// Capacity of the receive queue, in messages. If it is full, the client drops messages and reports it, and
+/// every waiting task polls.
 const INBOX: usize = 4096;
-/// A connection that is dead without a word is noticed after two of these.
+/// Ping interval. Two missed pings close a dead connection.
 const PING: Duration = Duration::from_secs(5);
-/// The longest that a notice may take to leave; the next ones gather meanwhile.
+/// Maximum time to flush one message. Later notifications are batched meanwhile.
 const PATIENCE: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A NATS server that all replicas reach.
+/// A bus over one NATS server that all replicas reach.
 pub(crate) struct NatsBus {
     settings: NatsSettings,
     subject: Subject,
 }
 
-/// What the connection says of itself.
+/// State of the connection.
 #[derive(Default)]
 struct Line {
     state: AtomicU8,
@@ -44,27 +45,26 @@ impl Line {
         match event {
             Event::Connected => {
                 if self.state.swap(THERE, Ordering::AcqRel) != THERE {
-                    tracing::info!("rings are carried by NATS");
+                    tracing::info!("notification bus connected to NATS");
                 }
                 self.missed.notify_one();
             }
             Event::SlowConsumer(_) => self.missed.notify_one(),
             Event::Disconnected | Event::ClientError(_) | Event::ServerError(_) => {
-                // Once an outage, however often it is tried.
+                // Logged once per outage.
                 if self.state.swap(AWAY, Ordering::AcqRel) != AWAY {
-                    let remark =
-                        "rings are not carried; replicas look by themselves until NATS is there";
+                    let remark = "notification bus lost NATS; replicas poll until it reconnects";
                     tracing::warn!(reason = %event, "{remark}");
                 }
             }
-            // Closed is what we do ourselves, at the end.
+            // Closing is our own action at shutdown.
             Event::Closed | Event::LameDuckMode | Event::Draining => {}
         }
     }
 }
 
 impl NatsBus {
-    /// Rings go to `subject`, which everybody who shares the database must name alike.
+    /// `subject` must be the same for all replicas of one database.
     pub(crate) fn new(settings: NatsSettings, subject: String) -> Self {
         let subject = Subject::from(subject);
         Self { settings, subject }
@@ -89,7 +89,7 @@ impl NatsBus {
     async fn send(&self, client: &Client, me: Name, rings: &mut mpsc::Receiver<Ring>) {
         while let Some(first) = rings.recv().await {
             let notice = Gathered::of(first, rings).write(me);
-            // Nobody needs to hear later what they look for meanwhile.
+            // Dropped: receivers poll after a reconnect.
             if client.connection_state() != State::Connected {
                 continue;
             }
@@ -130,14 +130,14 @@ impl Bus for NatsBus {
                         listen(subscriber, &line, me, hear)
                     );
                 }
-                // The settings were checked at start, and the client connects in the background.
-                Err(error) => tracing::error!(error, "NATS cannot be used"),
+                // Unreachable: the settings are validated at start, and the client connects in the background.
+                Err(error) => tracing::error!(error, "cannot connect to NATS; replicas poll"),
             }
         })
     }
 }
 
-/// How to connect, for ever.
+/// Connection options with unlimited reconnects.
 pub(crate) fn options(settings: &NatsSettings) -> Result<ConnectOptions, BusFault> {
     let options = ConnectOptions::new()
         .name("runnel")
@@ -147,7 +147,7 @@ pub(crate) fn options(settings: &NatsSettings) -> Result<ConnectOptions, BusFaul
         .reconnect_delay_callback(pause)
         .ping_interval(PING)
         .subscription_capacity(INBOX)
-        // We go where the operator said, not where a server sends us.
+        // Connect to configured servers only, never to discovered ones.
         .ignore_discovered_servers();
     let options = match &settings.login {
         NatsLogin::Nobody => options,

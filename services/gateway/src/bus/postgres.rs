@@ -1,4 +1,4 @@
-//! Rings by the database's own LISTEN and NOTIFY.
+//! Notifications over LISTEN and NOTIFY of PostgreSQL.
 
 use futures_util::future::BoxFuture;
 use store::{Notice, Store};
@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use super::ring::{Gathered, Name};
 use super::{Bus, Hear, Heard, Ring};
 
-/// The database that all replicas have anyway.
+/// A bus over the shared database.
 pub(crate) struct PostgresBus {
     store: Store,
 }
@@ -17,7 +17,7 @@ impl PostgresBus {
         Self { store }
     }
 
-    /// The commit of one notice is the time in which the next one gathers.
+    /// Sends notifications. Those that arrive during one commit form the next batch.
     async fn send(&self, me: Name, rings: &mut mpsc::Receiver<Ring>) {
         let mut is_away = false;
         while let Some(first) = rings.recv().await {
@@ -29,7 +29,7 @@ impl PostgresBus {
                 let error = error as &dyn std::error::Error;
                 tracing::warn!(
                     error,
-                    "other replicas cannot be rung; they look by themselves until that is over"
+                    "cannot notify other replicas over PostgreSQL; they poll until it succeeds"
                 );
             }
             is_away = sent.is_err();

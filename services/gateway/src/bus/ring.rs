@@ -1,4 +1,4 @@
-//! Rings, and how they are written: `NAME RING RING…`, ids and nothing else.
+//! Notifications and their wire format, `NAME RING RING…`. They carry ids only.
 
 use std::collections::HashSet;
 
@@ -6,25 +6,25 @@ use protocol::id::RunId;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-/// Rings of one notice: together they stay below the 8,000 bytes that PostgreSQL carries.
+/// Maximum number of notifications in one message. It stays below the 8,000 bytes that PostgreSQL carries.
 const MOST_RINGS: usize = 200;
 const MOST_BYTES: usize = 8_000;
 
-/// Something that other replicas may wait for.
+/// A change of a run that other replicas may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Ring {
-    /// The run has more events, or has moved on.
+    /// The run has new events or a new state.
     Advanced(RunId),
-    /// Somebody asked the run to end.
+    /// Cancellation of the run was requested.
     Cancelled(RunId),
 }
 
-/// What is heard.
+/// An event received from the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// Whoever reaches the bus may have rung: look, and believe the table alone.
+    /// A notification, possibly forged: read the table and trust the table alone.
     Ring(Ring),
-    /// Nothing was heard for a while: anything may have been rung.
+    /// Notifications may have been lost: poll everything.
     Missed,
 }
 
@@ -48,7 +48,7 @@ impl Ring {
     }
 }
 
-/// Who rings: tells the own rings from those of others.
+/// Id of the sending replica. It marks our own messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name(Uuid);
 
@@ -57,7 +57,7 @@ impl Name {
         Self(Uuid::now_v7())
     }
 
-    /// The rings of somebody else's notice; none of what is no notice.
+    /// Parses a peer's message. Empty for our own or malformed messages.
     pub(crate) fn read(self, notice: &str) -> impl Iterator<Item = Ring> {
         let (name, rings) = notice.split_once(' ').unwrap_or_default();
         let is_ours = Uuid::parse_str(name) == Ok(self.0);
@@ -67,11 +67,11 @@ impl Name {
     }
 }
 
-/// Rings that go together, each once.
+/// A batch of notifications without duplicates.
 pub(crate) struct Gathered(HashSet<Ring>);
 
 impl Gathered {
-    /// `first` and what else waits.
+    /// Batches `first` with everything that is queued.
     pub(crate) fn of(first: Ring, rings: &mut mpsc::Receiver<Ring>) -> Self {
         let mut gathered = HashSet::from([first]);
         while gathered.len() < MOST_RINGS
@@ -82,7 +82,7 @@ impl Gathered {
         Self(gathered)
     }
 
-    /// As a notice of `me`.
+    /// Encodes the batch as a message of `me`.
     pub(crate) fn write(&self, me: Name) -> String {
         let mut notice = me.0.simple().to_string();
         for ring in &self.0 {

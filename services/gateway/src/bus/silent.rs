@@ -1,11 +1,11 @@
-//! Nobody is rung: one process, where everything is heard without, or replicas that look by themselves.
+//! A bus that drops everything: for a single process, or for replicas that poll.
 
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 
 use super::{Bus, Hear, Ring};
 
-/// Takes rings and drops them.
+/// Receives and drops notifications.
 pub(crate) struct SilentBus;
 
 impl Bus for SilentBus {

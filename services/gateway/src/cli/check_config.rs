@@ -25,13 +25,13 @@ use egress::Egress;
 pub(super) struct CheckConfigArguments {
     #[command(flatten)]
     config: ConfigArgument,
-    /// Reach the providers of models, the MCP servers and the runner endpoints, too, and say how each stands and whether
-    /// the agents fit their runners.
+    /// Also connect to model providers, MCP servers and runner endpoints. Reports their states, and whether the
+    /// agents fit their runners.
     #[arg(long)]
     probe: bool,
 }
 
-/// Reports everything that `serve` would refuse, and changes nothing.
+/// Reports everything that `serve` would refuse. Changes nothing.
 pub(super) async fn check_config(
     arguments: &CheckConfigArguments,
     json: bool,
@@ -71,7 +71,7 @@ pub(super) async fn check_config(
     })
 }
 
-/// Who was reached beside what the file says, and how that went.
+/// Results of `--probe`.
 #[derive(Default)]
 struct Reached {
     providers: Vec<Probed>,
@@ -107,7 +107,7 @@ async fn probe(config: &Config, declared: Declared) -> anyhow::Result<Reached> {
     })
 }
 
-/// `remarks`: what would be served, and most likely is not meant so.
+/// `remarks`: valid settings that are probably mistakes.
 fn show(faults: &[ConfigFault], remarks: &[String], reached: Option<&Reached>, json: bool) {
     if json {
         let shown: Vec<_> = faults

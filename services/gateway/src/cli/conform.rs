@@ -1,4 +1,4 @@
-//! `runnel conform`: does a runner keep the contract?
+//! `runnel conform`: tests a runner against the contract.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -24,45 +24,45 @@ use crate::outbound::signature::SigningSecret;
 use crate::runs::discovery::manifest_list;
 use egress::parse_plain_url;
 
-/// 0: nothing failed; 1: something did; 2: wrong usage, or the endpoint cannot be reached.
+/// Exit codes: 0 no failures; 1 failures; 2 wrong usage, or the endpoint is unreachable.
 #[derive(clap::Args)]
 pub(super) struct ConformArguments {
     /// The endpoint's base URL, or its single URL.
     url: String,
-    /// Where the endpoint's secret is kept: `env:NAME` or `file:PATH`.
+    /// Reference to the endpoint's secret: `env:NAME` or `file:PATH`.
     #[arg(long, value_name = "REFERENCE")]
     secret: String,
-    /// How the endpoint is called.
+    /// The URL mode of the endpoint.
     #[arg(long, value_enum, default_value_t = Mode::Standard)]
     mode: Mode,
-    /// What `chunk.content` of a delta holds.
+    /// The meaning of `chunk.content` in a delta.
     #[arg(long, value_enum, default_value_t = Deltas::Increment)]
     delta_mode: Deltas,
-    /// The one runner to check. Without it: each that the endpoint lists.
+    /// Test this runner only. Default: all listed runners.
     #[arg(long, value_name = "ID")]
     runner: Option<RunnerId>,
     /// The manifests of an endpoint that cannot list its own.
     #[arg(long, value_name = "JSON|@FILE")]
     manifests: Option<String>,
-    /// A header that every request carries, its value as `env:NAME` or `file:PATH`. May stand often.
+    /// A header of every request; its value is `env:NAME` or `file:PATH`. May be repeated.
     #[arg(long = "header", value_name = "NAME=REFERENCE")]
     headers: Vec<String>,
-    /// The message that runs are about.
+    /// The message of test runs.
     #[arg(long, default_value = "hello big world")]
     text: String,
-    /// The message of the run that is cancelled, when --text does not keep the runner busy.
+    /// The message of the run that is cancelled, if --text does not keep the runner busy.
     #[arg(long, value_name = "TEXT")]
     cancel_text: Option<String>,
     /// The agent's configuration for this runner.
     #[arg(long, value_name = "JSON|@FILE", default_value = "{}")]
     config: String,
-    /// How long one run may take.
+    /// Maximum duration of one run.
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
-    /// Where the runner's callbacks are served; port 0 takes any free one.
+    /// Listening address for the runner's callbacks; port 0 selects a free port.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     callback_listen: SocketAddr,
-    /// The origin at which the runner reaches that, when it is on another machine.
+    /// The origin of that address for a runner on another machine.
     #[arg(long, value_name = "URL")]
     callback_url: Option<String>,
     /// Also write the report as `JUnit` XML.
@@ -80,13 +80,13 @@ enum Mode {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Deltas {
-    /// The next piece.
+    /// The next piece of the text.
     Increment,
     /// The whole text so far.
     Snapshot,
 }
 
-/// Checks the endpoint and prints the report.
+/// Tests the endpoint and prints the report.
 pub(super) async fn conform(arguments: ConformArguments, json: bool) -> ExitCode {
     let junit_file = arguments.junit.clone();
     let options = match options(arguments) {
@@ -139,7 +139,7 @@ fn with_advice(error: ConformError) -> anyhow::Error {
     }
 }
 
-/// Never repeats an argument that may have been a secret by mistake.
+/// Errors never repeat an argument, which may be a misplaced secret.
 fn options(arguments: ConformArguments) -> Result<Options, String> {
     let mode = match arguments.mode {
         Mode::Standard => EndpointMode::Standard,
@@ -211,7 +211,7 @@ fn resolve(option: &str, reference: &str) -> Result<SecretString, String> {
         .map_err(|error| format!("{option}: {error}"))
 }
 
-/// JSON as it stands, or the file behind `@`.
+/// Parses inline JSON, or the file after `@`.
 fn document(option: &str, text: &str) -> Result<Value, String> {
     let text = match text.strip_prefix('@') {
         None => text.to_owned(),

@@ -1,4 +1,4 @@
-//! `runnel dev`: what it prints.
+//! `runnel dev`: arguments and output.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ The model: OPENAI_API_KEY, OPENAI_BASE_URL and OPENAI_MODEL name one as they do 
 a key and a URL, the first chat model of a runnel.toml here is taken, and nothing else of that file. Without one, a
 script answers.")]
 pub(super) struct DevArguments {
-    /// Where database, settings, keys and `dev.json` are kept.
+    /// Directory for database, settings, keys and `dev.json`.
     #[arg(long, default_value = "./runnel-data")]
     data_dir: PathBuf,
-    /// Where to listen; port 0 takes any free one.
+    /// Listening address; port 0 selects a free port.
     #[arg(long, default_value = "127.0.0.1:8700")]
     listen: SocketAddr,
-    /// Let the script answer, even where a model is known.
+    /// Use the scripted model even if a real model is configured.
     #[arg(long)]
     script: bool,
-    /// Serve a coding agent that is installed here as an agent of this name, too: claude-code, codex, gemini-cli,
+    /// Also serve a locally installed coding agent as an agent of this name: claude-code, codex, gemini-cli,
     /// kimi-code, opencode or qwen-code. May be repeated.
     #[arg(long, value_name = "NAME")]
     harness: Vec<String>,
@@ -33,7 +33,7 @@ pub(super) struct DevArguments {
     connectors: ConnectorArgs,
 }
 
-/// Starts the playground and serves it until it is told to stop.
+/// Starts the playground and serves it until a stop signal.
 pub(super) async fn dev(arguments: DevArguments, json: bool) -> anyhow::Result<ExitCode> {
     telemetry::init(json);
     own_memory::shut();

@@ -1,4 +1,5 @@
-//! `runnel explain`: who would get an event and why, and what its run might touch. Nothing is posted.
+//! `runnel explain`: which agent would get an event and why, and which resources its run could use. Posts
+//! nothing.
 
 mod picture;
 
@@ -16,38 +17,38 @@ use crate::cli::output;
 
 #[derive(clap::Args)]
 pub(super) struct ExplainArguments {
-    /// A file with the event as `POST /v1/events` takes it; `-` reads it from standard input. Without
-    /// it: an event of the type `--type`.
+    /// A file with an event for `POST /v1/events`; `-` is standard input. Default: an event of the type
+    /// `--type`.
     file: Option<PathBuf>,
-    /// Explain this agent, by name or id, whether it wins or not. Without it: the winner.
+    /// Explain this agent, by name or id, even if it does not win. Default: the winner.
     #[arg(long)]
     agent: Option<String>,
-    /// The event's type; `message.received` when neither this nor a file says one.
+    /// The event type. Default: the file's, else `message.received`.
     #[arg(long = "type")]
     event_type: Option<String>,
-    /// The text of the event's input; `hello` for a message that has none.
+    /// The input text. Default for a message without text: `hello`.
     #[arg(long)]
     text: Option<String>,
-    /// The conversation that the event belongs to.
+    /// The conversation of the event.
     #[arg(long)]
     conversation: Option<String>,
-    /// The bot that the event came by.
+    /// The bot of the event.
     #[arg(long)]
     bot: Option<String>,
-    /// The id of who acted.
+    /// The id of the actor.
     #[arg(long)]
     actor: Option<String>,
-    /// Where the event comes from; the gateway's default is `api`.
+    /// The source of the event. The gateway's default is `api`.
     #[arg(long)]
     source: Option<String>,
     #[command(flatten)]
     gateway: GatewayArguments,
 }
 
-/// The largest event that a gateway takes.
+/// Maximum size of an event.
 const MOST_BYTES: u64 = 5 * 1024 * 1024;
 
-/// Asks the gateway and prints what it says. Done also where the event would be refused.
+/// Requests a dry run and prints its result. Succeeds even if the event would be refused.
 pub(super) async fn explain(arguments: ExplainArguments, json: bool) -> anyhow::Result<ExitCode> {
     let event = event(&arguments)?;
     let Some(gateway) = arguments.gateway.find()? else {
@@ -69,7 +70,7 @@ pub(super) async fn explain(arguments: ExplainArguments, json: bool) -> anyhow::
     Ok(ExitCode::SUCCESS)
 }
 
-/// The id of an agent that is named by name or id.
+/// Id of an agent given by name or id.
 async fn find_agent(gateway: &Gateway, named: &str) -> anyhow::Result<String> {
     let mut cursor = String::new();
     loop {
@@ -89,7 +90,7 @@ async fn find_agent(gateway: &Gateway, named: &str) -> anyhow::Result<String> {
     }
 }
 
-/// The event of the file, with what the arguments say above it.
+/// The event of the file, overridden by the arguments.
 fn event(arguments: &ExplainArguments) -> anyhow::Result<Value> {
     let mut event = match &arguments.file {
         None => Map::new(),
@@ -146,9 +147,9 @@ fn read_event(file: &std::path::Path) -> anyhow::Result<Map<String, Value>> {
     };
     read.with_context(|| format!("cannot read {what}"))?;
     if text.len() as u64 > MOST_BYTES {
-        bail!("{what} is larger than 5 MiB, the most that a gateway takes");
+        bail!("{what} is larger than 5 MiB, the maximum for a gateway");
     }
-    serde_json::from_slice(&text).with_context(|| format!("{what} holds no JSON object"))
+    serde_json::from_slice(&text).with_context(|| format!("{what} is not a JSON object"))
 }
 
 #[cfg(test)]

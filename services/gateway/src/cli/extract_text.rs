@@ -1,5 +1,5 @@
-//! `runnel extract-text`: reads one document from standard input, within bounds of time and memory. The
-//! gateway starts it for each document, so that what breaks a parser breaks nothing else.
+//! `runnel extract-text`: extracts one document from standard input, with limits on time and memory. The gateway
+//! starts a process per document, so that a parser crash is contained.
 
 use std::io::Read as _;
 use std::process::ExitCode;
@@ -9,20 +9,20 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use crate::cli::output;
 use crate::knowledge::extract::{Kind, read, told};
 
-/// What one document may take: seconds of a processor, bytes of memory.
+/// Limits per document: CPU seconds and bytes of memory.
 const SECONDS: u64 = 60;
 const MEMORY: u64 = 1024 * 1024 * 1024;
 
 #[derive(clap::Args)]
 pub(super) struct ExtractArguments {
-    /// The media type of the document.
+    /// Media type of the document.
     media_type: String,
-    /// What stands before the answer.
+    /// Prefix of the response.
     #[arg(long)]
     mark: String,
 }
 
-/// Prints the mark and the text with its headings as JSON.
+/// Prints the mark and the extracted text as JSON.
 pub(super) fn extract_text(arguments: &ExtractArguments) -> anyhow::Result<ExitCode> {
     for (resource, most) in [
         (Resource::Cpu, SECONDS),

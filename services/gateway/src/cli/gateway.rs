@@ -1,4 +1,4 @@
-//! The running gateway that a command speaks to.
+//! HTTP client of commands for a running gateway.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::dev::{DEV_FILE, DevFile};
 use egress::Egress;
 use egress::{RequestBuilder, Response};
 
-/// The most bytes of a JSON answer.
+/// Maximum size of a JSON response.
 const MOST_BYTES: usize = 64 * 1024 * 1024;
 
-/// Where to, and with which key.
+/// URL and API key of the gateway.
 #[derive(clap::Args)]
 pub(super) struct GatewayArguments {
-    /// The gateway. Without it: the playground whose `runnel-data` stands here or in a parent.
+    /// The gateway. Default: the playground with its `runnel-data` in the working directory or a parent.
     #[arg(long, env = "RUNNEL_URL")]
     url: Option<String>,
     /// The API key.
@@ -29,7 +29,7 @@ pub(super) struct GatewayArguments {
     key: Option<SecretText>,
 }
 
-/// A secret on the command line: parsed, never printed.
+/// A secret argument. It is never printed.
 #[derive(Clone)]
 struct SecretText(SecretString);
 
@@ -42,8 +42,8 @@ impl std::str::FromStr for SecretText {
 }
 
 impl GatewayArguments {
-    /// The gateway of arguments, environment or the playground's file. `None`, with a remark: none
-    /// is known.
+    /// The gateway of the arguments, the environment or the playground's file. `None`, with a remark, if there
+    /// is none.
     pub(super) fn find(&self) -> anyhow::Result<Option<Gateway>> {
         let key = self.key.clone().map(|key| key.0);
         if let (Some(url), Some(key)) = (&self.url, &key) {
@@ -73,13 +73,13 @@ fn find_dev_file() -> anyhow::Result<Option<PathBuf>> {
     Ok(here.ancestors().map(file).find(|file| file.exists()))
 }
 
-/// The cursor of the page behind this one. `None` ends the list, as an empty cursor does: it would begin it again.
+/// The cursor of the next page. `None` at the end of the list; an empty cursor would restart the list.
 pub(super) fn next_cursor(page: &Value) -> Option<&str> {
     let next = page["next_cursor"].as_str();
     next.filter(|next| !next.is_empty())
 }
 
-/// A gateway and the key for it.
+/// A gateway and its API key.
 pub(super) struct Gateway {
     egress: Egress,
     base: Url,
@@ -93,7 +93,7 @@ impl Gateway {
         let (Some(host), Some(port)) = (base.host_str(), base.port_or_known_default()) else {
             bail!("{url} names no host");
         };
-        // The operator named this one address: it alone may be called.
+        // The operator named this address, so it is the only allowed destination.
         let allow = vec![format!("{host}:{port}").parse()?];
         let egress = Egress::new(allow, Duration::from_secs(5))?;
         Ok(Self {
@@ -104,7 +104,7 @@ impl Gateway {
         })
     }
 
-    /// The data directory of the playground that this is.
+    /// Data directory of the playground, if the gateway is one.
     pub(super) fn home(&self) -> Option<&Path> {
         self.home.as_deref()
     }
@@ -125,7 +125,7 @@ impl Gateway {
         })
     }
 
-    /// The JSON of an answer; an answer that is an error fails with its message.
+    /// JSON of a response. An error response fails with its message.
     pub(super) async fn ask(&self, request: RequestBuilder) -> anyhow::Result<Value> {
         let mut response = self.send(request).await?;
         let status = response.status();

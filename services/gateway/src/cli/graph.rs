@@ -26,21 +26,21 @@ use script::Script;
 
 #[derive(Subcommand)]
 pub(super) enum GraphCommand {
-    /// Check a model output and print its diagnostics. Fails when it would be refused.
+    /// Check a model output and print its diagnostics. Fails if the output is refused.
     Lint(GraphArguments),
-    /// Run the graph with scripted tools and print its transcript turn, as the model would see it.
+    /// Run the graph with scripted tools and print its transcript turn for the model.
     Render(GraphArguments),
-    /// Run the graph with scripted tools; print each change of state, then the record of the result.
+    /// Run the graph with scripted tools. Prints each change of state, then the result record.
     Run(GraphArguments),
 }
 
 #[derive(clap::Args)]
 pub(super) struct GraphArguments {
-    /// The model output: JSON arguments of `AgentProtocolOutput`, or a text with a fenced `json agent-protocol` block.
-    /// It is judged as the first output of a conversation. `-` is standard input.
+    /// The model output: JSON arguments of `AgentProtocolOutput`, or a text with a fenced `json agent-protocol`
+    /// block. It is checked as the first output of a conversation. `-` is standard input.
     file: PathBuf,
-    /// Tools and agents with their answers, as TOML or JSON. `scripted` needs no file: each executor that the output names
-    /// exists, takes any arguments and returns them.
+    /// Tools and agents with their answers, as TOML or JSON. `scripted` needs no file: each executor of the
+    /// output exists, accepts any arguments and returns them.
     #[arg(long, value_name = "FILE", default_value = "scripted")]
     tools: PathBuf,
 }
@@ -74,7 +74,7 @@ pub(super) fn graph(command: GraphCommand, json: bool) -> anyhow::Result<ExitCod
     })
 }
 
-/// Limits of an author's check: every collected diagnostic is shown, not only those that a model would get.
+/// Limits for authors: all collected diagnostics are shown, not only those for a model.
 fn all_diagnostics() -> Limits {
     let limits = Limits::default();
     Limits {
@@ -190,7 +190,7 @@ fn refuse(diagnostics: &[Diagnostic], json: bool) -> bool {
     false
 }
 
-/// The output makes no graph: an answer, an end, or a decision about an earlier graph.
+/// The output declares no graph: an answer, an end, or a decision about an earlier graph.
 fn tell_message(message: &str, json: bool) -> bool {
     if json {
         output::document(&json!({"accepted": true, "message": message}));

@@ -13,19 +13,19 @@ use crate::cli::{ConfigArgument, output};
 use crate::config::Config;
 use egress::Egress;
 
-/// For connection and answer each.
+/// Timeout for the connection, and for the response.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]
 pub(super) struct HealthArguments {
     #[command(flatten)]
     config: ConfigArgument,
-    /// The gateway. Without it: the one on this machine at `server.listen` of the configuration.
+    /// The gateway. Default: this machine, at `server.listen` of the configuration.
     #[arg(long)]
     url: Option<String>,
 }
 
-/// Asks whether the gateway takes new runs. For the health checks of containers, where there is no curl.
+/// Checks whether the gateway accepts new runs. For container health checks without curl.
 pub(super) async fn health(arguments: &HealthArguments, json: bool) -> anyhow::Result<ExitCode> {
     let base = match &arguments.url {
         Some(url) => url.clone(),
@@ -41,7 +41,7 @@ pub(super) async fn health(arguments: &HealthArguments, json: bool) -> anyhow::R
     let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
         bail!("{base} names no host");
     };
-    // The operator named this one address: it alone may be called.
+    // The operator named this address, so it is the only allowed destination.
     let egress = Egress::new(vec![format!("{host}:{port}").parse()?], PATIENCE)?;
     let asking = egress.send(egress.request(Method::GET, &url)?);
     let answer = tokio::time::timeout(PATIENCE, asking).await;
@@ -64,7 +64,7 @@ pub(super) async fn health(arguments: &HealthArguments, json: bool) -> anyhow::R
     })
 }
 
-/// How this machine reaches what listens there.
+/// URL of a local listener.
 fn local_url(listen: SocketAddr) -> anyhow::Result<String> {
     if listen.port() == 0 {
         bail!("server.listen leaves the port open; give --url");

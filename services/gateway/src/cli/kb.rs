@@ -19,18 +19,18 @@ use files::{FoundFile, find_files};
 
 #[derive(Subcommand)]
 pub(super) enum KbCommand {
-    /// Put files into a knowledge base, or in the place of those of the same id. Directories are searched
-    /// for text, Markdown, HTML and PDF.
+    /// Add files to a knowledge base, or replace those with the same id. Directories are searched for text,
+    /// Markdown, HTML and PDF.
     Add {
         /// The knowledge base.
         kb: String,
-        /// A file's id is its name, or its path within the directory that is given.
+        /// The files. A file's id is its name, or its path within the given directory.
         #[arg(required = true)]
         paths: Vec<PathBuf>,
-        /// What filters find the files by: `name=value`, as often as you like.
+        /// Metadata for filters: `name=value`. May be repeated.
         #[arg(long, value_name = "NAME=VALUE")]
         metadata: Vec<String>,
-        /// The encoding of the files that are text, such as gbk; else that of their mark or `<meta>`, else UTF-8.
+        /// The encoding of text files, such as gbk. Default: by byte order mark or `<meta>`, else UTF-8.
         #[arg(long, value_name = "NAME")]
         charset: Option<String>,
         #[command(flatten)]
@@ -42,18 +42,18 @@ pub(super) enum KbCommand {
         #[command(flatten)]
         gateway: GatewayArguments,
     },
-    /// Take a document out.
+    /// Remove a document.
     Remove {
         kb: String,
         document_id: String,
         #[command(flatten)]
         gateway: GatewayArguments,
     },
-    /// Search a knowledge base as a run would.
+    /// Search a knowledge base like a run.
     Search {
         kb: String,
         query: String,
-        /// Passages at most.
+        /// Maximum number of passages.
         #[arg(long, default_value_t = 5)]
         top: u64,
         /// Only documents with this metadata: `name=value`; several values of a name are alternatives.
@@ -62,7 +62,7 @@ pub(super) enum KbCommand {
         #[command(flatten)]
         gateway: GatewayArguments,
     },
-    /// Make the index of a knowledge base anew, as it is configured now.
+    /// Rebuild the index of a knowledge base with its current settings.
     Reindex {
         kb: String,
         #[command(flatten)]
@@ -70,7 +70,7 @@ pub(super) enum KbCommand {
     },
 }
 
-/// Between two looks at how far a document is.
+/// Interval at which progress is polled.
 const LOOK: Duration = Duration::from_millis(500);
 const USAGE: u8 = 2;
 
@@ -153,7 +153,7 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// `name=value` as an object; a name that stands several times has a list. `None`, with a remark: one is none.
+/// Parses `name=value` pairs. A repeated name gets a list. `None`, with a remark: a text is not a pair.
 fn pairs(texts: &[String]) -> Option<Map<String, Value>> {
     let mut pairs: Map<String, Value> = Map::new();
     for text in texts {
@@ -217,7 +217,7 @@ async fn add(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sends a file, and says how far it is until it is searched.
+/// Uploads a file and shows the progress until it is searchable.
 async fn add_one(
     gateway: &Gateway,
     kb: &str,
@@ -247,7 +247,7 @@ async fn add_one(
             sent = &mut sending => return sent,
             () = tokio::time::sleep(LOOK) => {}
         }
-        // Only for the eye: what cannot be seen is not shown.
+        // For display only, so errors are ignored.
         let look = async {
             let request = gateway.request(Method::GET, &path)?;
             gateway.ask(request).await

@@ -1,4 +1,4 @@
-//! `runnel keys`: what signs run tokens and cursors, in the configured database itself.
+//! `runnel keys`: signing keys of run tokens and cursors, directly in the configured database.
 
 use std::process::ExitCode;
 
@@ -19,29 +19,28 @@ use crate::seal::MasterKey;
 
 #[derive(Subcommand)]
 pub(super) enum KeysCommand {
-    /// List the signing keys: which one signs, which only verify, and until when.
+    /// List the signing keys: the active one, and those that only verify, with their expiry.
     List {
         #[command(flatten)]
         config: ConfigArgument,
     },
-    /// Make a new signing key before the one in use is `auth.signing_key_days` old.
+    /// Create a new signing key before the active one is `auth.signing_key_days` old.
     ///
-    /// It is published at once and signs in ten minutes, when every gateway and whoever caches the
-    /// published keys has it. The key before it verifies until all that it signed is over: run tokens
-    /// for 17 minutes more, cursors for 30 days. Nothing that runs notices.
+    /// It is published at once and becomes active in ten minutes, after every gateway and every cache of
+    /// published keys has it. The previous key verifies until everything that it signed has expired: run tokens
+    /// for 17 more minutes, cursors for 30 days. Live runs are not affected.
     Rotate {
-        /// What the key signs. Without it: a new key for each.
+        /// The purpose of the key. Default: a new key for each.
         #[arg(long, value_parser = purposes())]
         purpose: Option<KeyPurpose>,
-        /// For a key that may have leaked: all keys before open nothing from now on, on every gateway
-        /// within a second, and the new one signs at once.
+        /// Replace a key that may have leaked: all earlier keys become invalid on every gateway within a second,
+        /// and the new one is active at once.
         ///
-        /// What breaks: the runs that live, and those that begin within that second, hold tokens of a
-        /// key before. Their runners' calls back are answered by 401 until those runs end; what they
-        /// stream is still taken, but a runner that answered 202 can append nothing more, and its run
-        /// ends as `runner.orphaned`. Others who verify tokens by the published keys may keep them for five
-        /// minutes. With cursors: every list that somebody is reading has to be begun
-        /// anew, its cursor is answered by 400. API keys are not touched.
+        /// Effects: live runs, and those that begin within that second, hold tokens of an earlier key. Their
+        /// callbacks are answered by 401 until these runs end. Streamed results are still accepted, but a runner
+        /// that answered 202 can append no more, and its run ends as `runner.orphaned`. Others that verify
+        /// tokens by the published keys may cache them for five minutes. With cursors: clients must restart
+        /// every list, since its cursor is answered by 400. API keys are not affected.
         #[arg(long)]
         now: bool,
         #[command(flatten)]
@@ -148,7 +147,7 @@ async fn rotate_all(
     Ok(())
 }
 
-/// What was done, for programs and for people.
+/// The result, as JSON and as text.
 fn report(purpose: KeyPurpose, rotation: Rotation, now: i64) -> anyhow::Result<(Value, String)> {
     let name = purpose.as_str();
     let item = |kid: &str, outcome: &str, signs_from: i64| json!({"purpose": name, "kid": kid, "outcome": outcome, "signs_from": seconds(signs_from)});

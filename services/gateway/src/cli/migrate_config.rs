@@ -1,4 +1,4 @@
-//! `runnel migrate-config`: `LangBot`'s pipelines as agents and runner endpoints of `runnel.toml`.
+//! `runnel migrate-config`: `LangBot` pipelines as agents and runner endpoints of `runnel.toml`.
 
 mod egress;
 mod langbot_tables;
@@ -24,29 +24,29 @@ use write::{Written, write};
 
 #[derive(clap::Args)]
 pub(super) struct MigrateArguments {
-    /// JSON or TOML (a pipeline, a list of them, or an export with several), answers of LangBot's API, the file of an
-    /// SQLite database, or `postgres://…` (`env:NAME` and `file:PATH` keep its password off the command line).
+    /// JSON or TOML (a pipeline, a list of them, or an export with several), responses of LangBot's API, an
+    /// SQLite database file, or `postgres://…` (`env:NAME` and `file:PATH` keep its password off the command
+    /// line).
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<String>,
-    /// Add what is missing to this file, and change nothing that stands there.
+    /// Add missing tables to this file. Existing ones are not changed.
     #[arg(long, value_name = "PATH")]
     write: Option<PathBuf>,
-    /// Which ids the runners have: `plugin:langbot-team/DifyAgent/default` or `plugin:langbot/dify-agent/default`.
+    /// The format of runner ids: `plugin:langbot-team/DifyAgent/default` or `plugin:langbot/dify-agent/default`.
     #[arg(long, value_enum, default_value = "newer")]
     ids: Ids,
-    /// Which agent takes the place of LangBot's local agent: its plugin, or Runnel's own,
+    /// The replacement of LangBot's local agent: its plugin, or Runnel's own,
     /// `plugin:runnel/local-agent/default`.
     #[arg(long, value_enum, default_value = "langbot")]
     local_agent: Local,
-    /// Where `runnel-connectors serve --ids langbot` listens, `http://127.0.0.1:9120` for example: it serves the runners
-    /// that call other services.
+    /// URL of `runnel-connectors serve --ids langbot`, for example `http://127.0.0.1:9120`. It serves the
+    /// runners that call other services.
     #[arg(long, value_name = "URL", value_parser = address)]
     connectors: Option<String>,
-    /// Where `langbot-bridge` listens, `http://127.0.0.1:9200` for example: it serves LangBot's runner plugins and those
-    /// of others.
+    /// URL of `langbot-bridge`, for example `http://127.0.0.1:9200`. It serves runner plugins for LangBot.
     #[arg(long, value_name = "URL", value_parser = address)]
     bridge: Option<String>,
-    /// Of a database with several workspaces, the one to read.
+    /// The workspace to read from a database with several.
     #[arg(long, value_name = "UUID")]
     workspace: Option<String>,
 }
@@ -71,7 +71,7 @@ enum Ids {
     Older,
 }
 
-/// Plans, prints, and writes when told to. Fails when a pipeline or another row could not be migrated.
+/// Plans, prints, and writes if requested. Fails if a pipeline or another row could not be migrated.
 pub(super) async fn migrate_config(
     arguments: &MigrateArguments,
     json: bool,
@@ -127,7 +127,7 @@ fn is_blocked(migration: &Migration) -> bool {
         .any(|outcome| outcome == Outcome::Blocked)
 }
 
-/// The command that serves the migrated agents, with the services of theirs that are no public HTTPS.
+/// The command that starts the connectors, with `--allow` for services without public HTTPS.
 fn start_of_connectors(arguments: &MigrateArguments, upstream: &[String]) -> String {
     let mut text = String::new();
     if arguments.connectors.is_some() {

@@ -9,16 +9,16 @@ use crate::cli::output;
 
 #[derive(clap::Args)]
 pub(super) struct OpenapiArguments {
-    /// Which document.
+    /// The document to print.
     #[arg(value_enum, default_value_t = Document::Gateway)]
     document: Document,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Document {
-    /// What the gateway serves.
+    /// The API of the gateway.
     Gateway,
-    /// What a runner endpoint serves.
+    /// The API of a runner endpoint.
     Runner,
 }
 

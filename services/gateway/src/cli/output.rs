@@ -1,4 +1,4 @@
-//! What a command prints: results on stdout, the rest on stderr. Texts of far sides do not steer a terminal.
+//! Command output: results on stdout, remarks on stderr. Untrusted text cannot control the terminal.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::telemetry::for_terminals;
 
-/// A control sequence of this program, which terminals are to obey.
+/// A control sequence of this program, which passes unfiltered.
 #[derive(Clone, Copy)]
 pub(super) struct Escape(pub(super) &'static str);
 
@@ -18,21 +18,21 @@ pub(super) enum Part<'a> {
     Text(&'a str),
 }
 
-/// A line of the result.
+/// Prints a result line.
 pub(super) fn line(text: &str) {
     let mut stdout = std::io::stdout().lock();
     let text = shown(text, &stdout);
-    // A closed pipe has no reader for this either.
+    // Ignored: a closed pipe has no reader.
     let _ = writeln!(stdout, "{text}");
     let _ = stdout.flush();
 }
 
-/// A document of the result, on one line.
+/// Prints a JSON result on one line.
 pub(super) fn document(value: &Value) {
     line(&for_terminals(&value.to_string()));
 }
 
-/// A piece of the result, shown at once.
+/// Prints a part of the result and flushes.
 pub(super) fn piece(text: &str) {
     let mut stdout = std::io::stdout().lock();
     let text = shown(text, &stdout);
@@ -40,19 +40,19 @@ pub(super) fn piece(text: &str) {
     let _ = stdout.flush();
 }
 
-/// A remark beside the result.
+/// Prints a remark.
 pub(super) fn remark(text: &str) {
     let mut stderr = std::io::stderr().lock();
     let text = shown(text, &stderr);
     let _ = writeln!(stderr, "{text}");
 }
 
-/// A piece of a remark, shown at once.
+/// Prints a part of a remark and flushes.
 pub(super) fn remark_piece(text: &str) {
     styled(&[Part::Text(text)]);
 }
 
-/// A piece of a remark with control sequences of this program, shown at once.
+/// Prints a part of a remark with control sequences and flushes.
 pub(super) fn styled(parts: &[Part<'_>]) {
     let mut stderr = std::io::stderr().lock();
     for part in parts {
@@ -65,7 +65,7 @@ pub(super) fn styled(parts: &[Part<'_>]) {
     let _ = stderr.flush();
 }
 
-/// A text as its stream takes it: files and pipes get every byte of it.
+/// Filters a text for a terminal. Files and pipes get every byte.
 fn shown<'a>(text: &'a str, stream: &impl IsTerminal) -> Cow<'a, str> {
     if text.chars().any(steers) && stream.is_terminal() {
         Cow::Owned(harmless(text))
@@ -74,18 +74,18 @@ fn shown<'a>(text: &'a str, stream: &impl IsTerminal) -> Cow<'a, str> {
     }
 }
 
-/// A text that does not steer a terminal.
+/// A text without terminal control characters.
 pub(super) fn harmless(text: &str) -> String {
     text.chars().filter(|letter| !steers(*letter)).collect()
 }
 
-/// Control characters (C0, DEL, C1) but line breaks and tabs, and marks that turn the direction of all that follows.
+/// Control characters (C0, DEL, C1) except line breaks and tabs, and bidirectional overrides.
 fn steers(letter: char) -> bool {
     let is_control = letter.is_control() && letter != '\n' && letter != '\t';
     is_control || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A time in epoch milliseconds, as people read it: to the second, in UTC.
+/// Formats epoch milliseconds as RFC 3339 in UTC, to the second.
 pub(super) fn time(at_ms: i64) -> String {
     let at = chrono::DateTime::from_timestamp_millis(at_ms);
     at.map_or_else(
@@ -94,7 +94,7 @@ pub(super) fn time(at_ms: i64) -> String {
     )
 }
 
-/// Why the command failed, with its causes.
+/// Prints an error with its causes.
 pub(super) fn error(error: &anyhow::Error, as_json: bool) {
     if as_json {
         let causes: Vec<Value> = error

@@ -1,7 +1,7 @@
-//! What of this process others may look at.
+//! Process hardening.
 
-/// Shuts memory and environment to every other process of this user: a child that a tool brings could read all
-/// secrets in `/proc` otherwise. No core is dumped from then on. Whoever is root looks in all the same.
+/// Denies other processes of this user access to memory and environment. Otherwise a child process of a tool
+/// could read secrets in `/proc`. Also disables core dumps. Root is not affected.
 pub(super) fn shut() {
     #[cfg(target_os = "linux")]
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {

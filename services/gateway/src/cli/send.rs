@@ -1,9 +1,9 @@
-//! `runnel send`: post a message, watch its run, and go on with the conversation.
+//! `runnel send`: posts messages and follows their runs.
 
 mod conversation;
 mod graph_list;
 mod questions;
-mod screen; // what is seen of a run
+mod screen; // output of a run
 mod sending; // one message, to the end of its run
 mod tool_line;
 
@@ -19,23 +19,23 @@ use sending::Input;
 
 #[derive(clap::Args)]
 pub(super) struct SendArguments {
-    /// The text of the message. Without it: what standard input holds, or, at a terminal, one message a line.
+    /// The text of the message. Default: standard input, or at a terminal one message per line.
     text: Option<String>,
     #[command(flatten)]
     gateway: GatewayArguments,
-    /// The conversation that the message belongs to. Without it: the one that `--new` began last, else `dev`.
+    /// The conversation of the message. Default: the last conversation of `--new`, else `dev`.
     #[arg(long, value_name = "ID")]
     conversation: Option<String>,
-    /// Begin a new conversation, which later messages go on with.
+    /// Start a new conversation, which later messages continue.
     #[arg(long, conflicts_with = "conversation")]
     new: bool,
 }
 
-/// The longest message: an event is not longer.
+/// Maximum size of a message, which is that of an event.
 const MOST_BYTES: u64 = 1024 * 1024;
 const USAGE: u8 = 2;
 
-/// Posts what is to be said and prints the answers as they come.
+/// Posts messages and prints the answers as they arrive.
 pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result<ExitCode> {
     let Some(gateway) = arguments.gateway.find()? else {
         return Ok(ExitCode::from(USAGE));
@@ -58,7 +58,7 @@ pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result
     sending::say(&gateway, conversation.id(), &text, (json, input)).await
 }
 
-/// One message a line, until the input ends. One that fails does not end it.
+/// One message per line, until the end of the input. A failed message does not end the loop.
 async fn chat(
     gateway: &Gateway,
     mut conversation: Conversation,
@@ -113,7 +113,7 @@ fn line() -> anyhow::Result<Option<String>> {
     Ok((read > 0).then_some(line))
 }
 
-/// All of the input as one message.
+/// Reads the whole input as one message.
 fn whole_input() -> anyhow::Result<String> {
     let mut text = String::new();
     let read = std::io::stdin()

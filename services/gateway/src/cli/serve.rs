@@ -13,7 +13,7 @@ use crate::seal::MasterKey;
 use crate::shutdown::Signals;
 use crate::telemetry;
 
-/// Serves until it is told to stop. Everything invalid is reported before a port is bound.
+/// Serves until a stop signal. All faults are reported before a port is bound.
 pub(super) async fn serve(config: &ConfigArgument, json: bool) -> anyhow::Result<ExitCode> {
     let config = Config::load(config.path().as_deref())?;
     let declared = declared(&config)?;

@@ -1,4 +1,4 @@
-//! `runnel token`: API keys, in the configured database itself.
+//! `runnel token`: API keys, directly in the configured database.
 
 use std::process::ExitCode;
 
@@ -18,17 +18,17 @@ use crate::app::open_store;
 use crate::cli::{ConfigArgument, output};
 use crate::clock::Clock;
 
-/// Keys of one query.
+/// Number of keys per query.
 const PAGE: u64 = 100;
 
 #[derive(Subcommand)]
 pub(super) enum TokenCommand {
-    /// Make an API key. It is printed once and kept only as a hash.
+    /// Create an API key. It is printed once and stored only as a hash.
     Create {
-        /// What the key may do.
+        /// The role of the key.
         #[arg(long, value_parser = roles())]
         role: KeyRole,
-        /// A name to know it by.
+        /// A descriptive name.
         #[arg(long)]
         name: String,
         #[command(flatten)]
@@ -36,7 +36,7 @@ pub(super) enum TokenCommand {
         #[command(flatten)]
         config: ConfigArgument,
     },
-    /// List the API keys, oldest first, with those that were revoked.
+    /// List the API keys, oldest first, including revoked ones.
     List {
         #[command(flatten)]
         of: WorkspaceArgument,
@@ -55,10 +55,10 @@ pub(super) enum TokenCommand {
     },
 }
 
-/// The workspace that keys belong to.
+/// The workspace of the keys.
 #[derive(clap::Args)]
 pub(super) struct WorkspaceArgument {
-    /// The id of the keys' workspace.
+    /// The id of the workspace.
     #[arg(long, value_name = "ID", default_value = DEFAULT_WORKSPACE)]
     workspace: String,
 }
@@ -187,7 +187,7 @@ async fn revoke(
 ) -> anyhow::Result<()> {
     let found = find(store, &workspace, named).await?;
     let Some(found) = found else {
-        // What was named may be a whole key: it is not repeated.
+        // The argument may be a whole key, so it is not repeated.
         bail!("there is no API key with this id or prefix; `runnel token list` shows them all");
     };
     let revoke = RevokeApiKey {
@@ -224,7 +224,7 @@ async fn revoke(
     Ok(())
 }
 
-/// By id, by prefix, or by the whole key that somebody found where it should not be.
+/// Finds a key by id, by prefix, or by its whole text, such as a leaked key.
 async fn find(
     store: &Store,
     workspace: &WorkspaceId,

@@ -1,4 +1,4 @@
-//! `runnel workspace`: workspaces, in the configured database itself.
+//! `runnel workspace`: workspaces, directly in the configured database.
 
 use std::process::ExitCode;
 
@@ -14,16 +14,16 @@ use crate::app::open_store;
 use crate::cli::{ConfigArgument, output};
 use crate::clock::Clock;
 
-/// Workspaces of one query.
+/// Number of workspaces per query.
 const PAGE: u64 = 100;
 
 #[derive(Subcommand)]
 pub(super) enum WorkspaceCommand {
-    /// Make a workspace with an API key of role admin. The key is printed once and kept only as a hash.
+    /// Create a workspace with an API key of role admin. The key is printed once and stored only as a hash.
     Create {
-        /// Its id, never changed: 1 to 64 of a-z, 0-9, - and _, beginning with a letter or digit.
+        /// Its permanent id: 1 to 64 of a-z, 0-9, - and _, beginning with a letter or digit.
         id: String,
-        /// A name for people. Without it: the id.
+        /// A display name. Default: the id.
         #[arg(long)]
         name: Option<String>,
         #[command(flatten)]
@@ -99,7 +99,7 @@ async fn list(store: &Store, json: bool) -> anyhow::Result<()> {
     for workspace in all {
         let id = workspace.id.as_str();
         let created = match workspace.created_at {
-            // Of a migration.
+            // Created by a migration.
             0 => "-".to_owned(),
             at => output::time(at),
         };

@@ -1,4 +1,4 @@
-//! `[[agents]]`: judged as the API judges them, with every fault at its place in the file.
+//! `[[agents]]`, validated like agents of the API. Each fault points into the file.
 
 use domain::agent::check_agent;
 use protocol::admin::AgentSpec;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::fault::ConfigFault;
 use super::table::{Reported, Table, name};
 
-/// Stands for a name that is wrong, so that the rest can still be judged.
+/// Replaces an invalid name, so that the other keys are still validated.
 const NAMELESS: &str = "nameless";
 
 pub(super) fn read(mut table: Table<'_>) -> Result<AgentSpec, Reported> {
@@ -20,11 +20,11 @@ pub(super) fn read(mut table: Table<'_>) -> Result<AgentSpec, Reported> {
     name.and(spec)
 }
 
-/// Faults from within the table.
+/// Faults have paths relative to the table.
 fn judge(agent: Map<String, Value>) -> Result<AgentSpec, Vec<ConfigFault>> {
     let spec: AgentSpec =
         serde_path_to_error::deserialize(Value::Object(agent)).map_err(|error| {
-            // What is missing is named by the message.
+            // The message names the missing key.
             let path = error.path().to_string();
             let pointer = if path == "." { "" } else { &path };
             vec![ConfigFault::new(pointer, error.inner())]

@@ -15,31 +15,31 @@ use egress::parse_plain_url;
 const GIB: u64 = 1024 * 1024 * 1024;
 const DAY: f64 = 86_400.0;
 
-/// `[artifacts]`: files that runs make and events bring.
+/// `[artifacts]`: files that runs create and events carry.
 #[derive(Clone, Debug)]
 pub struct ArtifactsConfig {
-    /// `None`: a directory beside the database.
+    /// `None`: a directory next to the database.
     pub url: Option<ArtifactUrl>,
-    /// Of an S3 server that is not Amazon's.
+    /// Endpoint of an S3-compatible server other than Amazon's.
     pub endpoint: Option<Url>,
     pub region: Option<String>,
     pub access_key_id: Option<SecretRef>,
     pub secret_access_key: Option<SecretRef>,
-    /// One artifact.
+    /// Maximum size of one artifact.
     pub max_bytes: u64,
-    /// All artifacts of one workspace.
+    /// Maximum size of all artifacts of a workspace.
     pub workspace_bytes: u64,
-    /// Of these, what one run has at most.
+    /// Maximum percentage of it for one run.
     pub run_percent: u64,
-    /// Of these, what all runs of one agent have at most.
+    /// Maximum percentage of it for all runs of one agent.
     pub agent_percent: u64,
-    /// How long one is kept when nobody says otherwise.
+    /// Default lifetime of an artifact.
     pub expires: Duration,
     /// Exact types, `image/*`, or `*/*`.
     pub mime_types: Vec<String>,
 }
 
-/// Where artifacts stand.
+/// Location of the artifact store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArtifactUrl {
     Directory(PathBuf),
@@ -118,7 +118,7 @@ fn media_type_rule(value: Value) -> Result<String, &'static str> {
         .ok_or("must be a media type, like image/png, image/* or */*")
 }
 
-/// `[[files]]`: a file of the operator that runs may be granted.
+/// `[[files]]`: a file of the operator that can be granted to runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileEntry {
     pub name: String,

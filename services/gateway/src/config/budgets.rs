@@ -1,4 +1,4 @@
-//! `[[budgets]]`: what calls of models, tools and knowledge bases may use up.
+//! `[[budgets]]`: limits on calls of models, tools and knowledge bases.
 
 use domain::budget::{Budget, BudgetScope, BudgetWindow};
 use serde_json::Value;
@@ -69,12 +69,12 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
     })
 }
 
-/// An id has one form: what is written otherwise would be nobody's.
+/// An id has one canonical form; other spellings would match no run.
 fn is_id(text: &str) -> bool {
     Uuid::parse_str(text).is_ok_and(|id| id.to_string() == text)
 }
 
-/// An amount of money, in millionths.
+/// An amount of money, in millionths of the currency unit.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,4 +1,4 @@
-//! `[bus]`: how replicas on one database hear of each other.
+//! `[bus]`: notifications between replicas on one database.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,24 +14,24 @@ const MOST_SUBJECT_BYTES: usize = 128;
 /// `[bus]`.
 #[derive(Clone, Debug)]
 pub struct BusConfig {
-    /// `None`: what goes with the database.
+    /// `None`: the default for the database.
     pub kind: Option<BusKind>,
     /// A NATS server, without credentials.
     pub url: Option<Url>,
     pub user: Option<String>,
     pub password: Option<SecretRef>,
     pub token: Option<SecretRef>,
-    /// The text of a NATS credentials file.
+    /// Contents of a NATS credentials file.
     pub credentials: Option<SecretRef>,
-    /// Authorities in PEM, in place of those of the system.
+    /// PEM file of certificate authorities that replaces the system's.
     pub ca_file: Option<PathBuf>,
-    /// The subject of rings; `None`: one that only who has the master key knows.
+    /// Subject of notifications. `None`: derived from the master key.
     pub subject: Option<String>,
-    /// How often a replica looks by itself at what happens elsewhere.
+    /// Interval at which a replica polls the database for changes of other replicas.
     pub poll: Duration,
 }
 
-/// What carries rings.
+/// Transport of notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BusKind {
     Postgres,
@@ -70,13 +70,11 @@ fn kind(value: Value) -> Result<BusKind, &'static str> {
         "postgres" => Ok(BusKind::Postgres),
         "nats" => Ok(BusKind::Nats),
         "none" => Ok(BusKind::None),
-        _ => Err(
-            "must be \"postgres\", \"nats\" or \"none\"; without it, what goes with the database",
-        ),
+        _ => Err("must be \"postgres\", \"nats\" or \"none\"; the default depends on the database"),
     }
 }
 
-/// Does not repeat what it refuses: it may hold a password.
+/// The error does not repeat the value, which may hold a password.
 fn nats_url(value: Value) -> Result<Url, &'static str> {
     const SHAPE: &str = "must be nats://HOST:PORT, or tls://HOST:PORT";
     let url = Url::parse(&text(value)?).map_err(|_| SHAPE)?;
@@ -95,7 +93,7 @@ fn nats_url(value: Value) -> Result<Url, &'static str> {
     }
 }
 
-/// Words with dots between: nothing that a NATS server would take for a pattern.
+/// Words separated by dots, without NATS wildcards.
 fn subject(value: Value) -> Result<String, &'static str> {
     let subject = text(value)?;
     let is_word = |word: &str| {

@@ -1,4 +1,4 @@
-//! What the host can offer to runs. Declarations only: granting is the agents' business.
+//! Skills that the gateway offers. These are declarations; agents grant them.
 
 use std::path::PathBuf;
 
@@ -12,11 +12,11 @@ pub struct SkillEntry {
     pub skill_name: String,
     pub display_name: Option<String>,
     pub description: Option<String>,
-    /// The package: where its `SKILL.md` stands.
+    /// Directory of the package, which holds `SKILL.md`.
     pub directory: PathBuf,
 }
 
-/// `[[skill_directories]]`: each directory in it that has a `SKILL.md` is a skill of the directory's name.
+/// `[[skill_directories]]`: each subdirectory with a `SKILL.md` is a skill named after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SkillDirectoryEntry {
     pub directory: PathBuf,
@@ -32,7 +32,7 @@ impl SkillDirectoryEntry {
     }
 }
 
-/// Whether `[[skills]]` would take the name.
+/// Whether `[[skills]]` accepts the name.
 pub fn check_skill_name(text: &str) -> Result<(), &'static str> {
     name(Value::from(text)).map(|_| ())
 }

@@ -1,4 +1,4 @@
-//! `[[runner_endpoints]]`: the servers that run agents.
+//! `[[runner_endpoints]]`: servers that run agents.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,8 +14,7 @@ use egress::parse_plain_url;
 const MOST_HEADERS: usize = 32;
 const SINGLE_URL: &str = "single_url";
 
-/// A runner server, its way of speaking, and where its secrets are kept. Prints no query of its
-/// URL.
+/// A runner server: its URL, modes and secret references. `Debug` omits the query of the URL.
 #[derive(Clone)]
 pub struct EndpointEntry {
     pub name: String,
@@ -27,9 +26,9 @@ pub struct EndpointEntry {
     pub secret: SecretRef,
     /// Headers added to every request, by lower-case name.
     pub headers: BTreeMap<String, SecretRef>,
-    /// The manifests of a server that cannot list its own.
+    /// Manifests of a server that cannot list its own runners.
     pub manifests: Option<Value>,
-    /// The most runs that it may have at once; 0: any number.
+    /// Maximum number of concurrent runs; 0: no limit.
     pub max_runs: u64,
 }
 
@@ -88,7 +87,7 @@ pub(super) fn read_headers(table: &mut Table<'_>) -> Result<BTreeMap<String, Sec
     Ok(headers)
 }
 
-// Paths are appended to the base of a standard endpoint; a query would be lost.
+// Paths are appended to the base URL of a standard endpoint, which would drop a query.
 fn check_query(
     table: &mut Table<'_>,
     base_url: &Result<Url, Reported>,

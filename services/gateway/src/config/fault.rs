@@ -1,15 +1,15 @@
-//! What is wrong with a configuration: all of it, not the first thing.
+//! Faults of a configuration. All are collected, not the first only.
 
 use std::fmt;
 
 use protocol::admin::Fault;
 
-/// One fault, and where it stands.
+/// One fault and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFault {
     /// `section.key` or `agents[0].scope`; empty for the file as a whole.
     pub pointer: String,
-    /// What to do about it. Never repeats a value, which may be a misplaced secret.
+    /// How to fix it. Never repeats a value, which may be a misplaced secret.
     pub message: String,
 }
 
@@ -23,7 +23,7 @@ impl ConfigFault {
 }
 
 impl ConfigFault {
-    /// A fault of what stands at `place`, as the API tells it: by a JSON pointer.
+    /// A fault inside the entry at `place`. Converts the JSON pointer of the API.
     pub(crate) fn within(place: &str, fault: &Fault) -> Self {
         let pointer = format!("{place}{}", fault.pointer.replace('/', "."));
         Self::new(pointer.trim_start_matches('.'), &fault.message)
@@ -40,7 +40,7 @@ impl fmt::Display for ConfigFault {
     }
 }
 
-/// Every fault of a configuration, one a line; never empty.
+/// All faults of a configuration, one per line; never empty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigErrors(pub Vec<ConfigFault>);
 

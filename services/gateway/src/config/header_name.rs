@@ -1,12 +1,12 @@
-//! Which headers an operator may add to the requests that go to a runner.
+//! Header names that an operator may add to requests to runners.
 
 use http::HeaderName;
 use http::header;
 
-/// Prefixes that belong to us or to the way between two hops.
+/// Prefixes that are reserved for the gateway or are hop-by-hop.
 const RESERVED_PREFIXES: [&str; 4] = ["webhook-", "runnel-", "proxy-", "sec-"];
 
-/// Headers that frame the message, choose its connection or say what its body is.
+/// Headers that frame the message, control its connection or describe its body.
 const RESERVED: [HeaderName; 14] = [
     header::HOST,
     header::CONTENT_LENGTH,
@@ -33,8 +33,8 @@ pub enum HeaderNameError {
     Reserved,
 }
 
-/// Reads the name of a header that may be added to every request to a runner. `authorization` and
-/// vendor headers may; what frames the message, belongs to one hop or is ours may not.
+/// Parses a header name for requests to runners. `authorization` and vendor headers are allowed. Framing
+/// headers, hop-by-hop headers and the gateway's own are refused.
 pub fn outgoing_header_name(text: &str) -> Result<HeaderName, HeaderNameError> {
     let name: HeaderName = text.parse().map_err(|_| HeaderNameError::Malformed)?;
     let has_reserved_prefix = RESERVED_PREFIXES

@@ -1,11 +1,11 @@
-//! `[host_api]`: what runs may call beside the routes that are always there.
+//! `[host_api]`: optional routes for runs.
 
 use super::table::{Reported, Table};
 
 /// `[host_api]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostApiConfig {
-    /// The MCP face whose tools take the run's token as an argument is open.
+    /// Enables the MCP endpoint whose tools take the run token as an argument.
     pub shared_mcp: bool,
 }
 

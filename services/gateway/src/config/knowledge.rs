@@ -1,4 +1,4 @@
-//! `[[knowledge_bases]]`: where documents stand that runs may search.
+//! `[[knowledge_bases]]`: document stores that runs may search.
 
 use serde_json::Value;
 use url::Url;
@@ -12,7 +12,7 @@ const DIFY: &str = "dify";
 const CHUNK_CHARS: u64 = 1000;
 const CHUNK_OVERLAP: u64 = 150;
 
-/// A knowledge base, and where its secret is kept.
+/// A knowledge base and its secret reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnowledgeBaseEntry {
     pub kb_id: String,
@@ -21,7 +21,7 @@ pub struct KnowledgeBaseEntry {
     pub place: KnowledgePlace,
 }
 
-/// Where its documents stand.
+/// Location of the documents.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KnowledgePlace {
     /// In the gateway's database.
@@ -41,7 +41,7 @@ pub enum KnowledgePlace {
 }
 
 impl KnowledgePlace {
-    /// Its name in the configuration and in the catalog.
+    /// Name of the kind in the configuration and in the catalog.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Embedded { .. } => EMBEDDED,
@@ -58,7 +58,7 @@ impl KnowledgeBaseEntry {
         let operations = table.optional("operations", some_of(&["list", "retrieve"]));
         let place = match &kind {
             Ok(Some(kind)) if kind == DIFY => read_dify(&mut table),
-            // What belongs to a kind that is not known is not judged.
+            // Keys of an unknown kind are not validated.
             Err(Reported) => return Err(Reported),
             Ok(_) => read_embedded(&mut table),
         };
@@ -78,7 +78,7 @@ fn read_embedded(table: &mut Table<'_>) -> Result<KnowledgePlace, Reported> {
     let chunk_chars = table.optional("chunk_chars", whole(100..=8000));
     let chunk_overlap = table.optional("chunk_overlap", whole(0..=4000));
     let chunk_chars = chunk_chars?.unwrap_or(CHUNK_CHARS);
-    // The default fits smaller chunks, too.
+    // The default is reduced for small chunks.
     let chunk_overlap = chunk_overlap?.unwrap_or(CHUNK_OVERLAP.min(chunk_chars / 4));
     if chunk_overlap > chunk_chars / 2 {
         return Err(table.fault("chunk_overlap", "must be at most half of chunk_chars"));

@@ -8,14 +8,14 @@ const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 const GIB: u64 = 1024 * MIB;
 
-/// What the host API takes as the value of one key; the wire contract allows no more.
+/// Maximum size of one state value. The wire contract allows no more.
 const MOST_STATE_VALUE_BYTES: u64 = 256 * KIB;
-/// What the host API takes as one blob.
+/// Maximum size of one blob in the host API.
 const MOST_BLOB_BYTES: u64 = 10 * MIB;
-/// Runs, or events, of one workspace.
+/// Maximum for counts of runs and events in one workspace.
 const MOST_RUNS: u64 = 1_000_000;
 
-/// `[limits]`: what one runner, one run and one value may use up.
+/// `[limits]`: bounds of runners, runs and values.
 #[derive(Clone, Debug)]
 pub struct LimitsConfig {
     /// One line of a runner's stream.
@@ -25,35 +25,35 @@ pub struct LimitsConfig {
     /// All events of one run together.
     pub run_bytes: u64,
     pub run_events: u64,
-    /// Denied calls of one run, after which it ends.
+    /// Number of denied calls after which a run ends.
     pub run_denied_calls: u64,
-    /// One value of state, as JSON.
+    /// One state value, as JSON.
     pub state_value_bytes: usize,
     /// One blob of storage.
     pub storage_blob_bytes: u64,
-    /// All blobs of one owner in one area.
+    /// All blobs of one owner in one storage area.
     pub storage_area_bytes: u64,
-    /// From the first packet to an open connection.
+    /// Timeout for opening a connection.
     pub connect: Duration,
-    /// From the request to the first byte of the answer.
+    /// Timeout from the request to the first response byte.
     pub first_byte: Duration,
-    /// Between two bytes of a stream.
+    /// Timeout between two bytes of a stream.
     pub silence: Duration,
-    /// Runs of one workspace that may live; 0: any number.
+    /// Concurrent runs of one workspace; 0: no limit.
     pub workspace_runs: u64,
-    /// 0: as they come.
+    /// 0: no limit.
     pub workspace_events_per_second: u32,
-    /// 0: as many as may come in a second.
+    /// 0: the number of events per second.
     pub workspace_event_burst: u32,
-    /// Wrong credentials of one address in ten seconds.
+    /// Failed authentications of one address in ten seconds.
     pub refused_credentials: u32,
-    /// Large requests to models that are in memory at once, in bytes.
+    /// Memory budget for large model requests, in bytes.
     pub model_bytes: usize,
-    /// The largest body of an event or a Query.
+    /// Maximum size of the body of an event or a Query.
     pub event_body_bytes: usize,
-    /// Other bodies that are in memory at once, in bytes.
+    /// Memory budget for other request bodies, in bytes.
     pub body_bytes: usize,
-    /// Answers that are in memory at once, in bytes.
+    /// Memory budget for responses, in bytes.
     pub answer_bytes: usize,
 }
 
@@ -121,7 +121,7 @@ pub(super) fn bytes(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-// A larger part than its whole would be accepted and never obeyed.
+// A part that is larger than its whole would have no effect.
 fn check_order(
     table: &mut Table<'_>,
     line_bytes: &Result<u64, Reported>,

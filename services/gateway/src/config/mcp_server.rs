@@ -1,4 +1,4 @@
-//! `[[mcp_servers]]`: servers whose tools the gateway lists and calls.
+//! `[[mcp_servers]]`: servers that provide tools.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,19 +22,19 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
 pub struct McpServerEntry {
     pub name: String,
     pub transport: McpTransportEntry,
-    /// Names as the server has them; `None`: all that it lists.
+    /// Upstream names; `None`: all tools that the server lists.
     pub tools: Option<Vec<String>>,
-    /// Put before each tool's name.
+    /// Prefix of each tool name.
     pub prefix: String,
-    /// `read`, `write` or `irreversible`, by the name that the server has.
+    /// `read`, `write` or `irreversible`, by upstream tool name.
     pub effects: BTreeMap<String, String>,
-    /// Whether a repeated call changes nothing more, by the name that the server has.
+    /// Whether a repeated call has no further effect, by upstream tool name.
     pub idempotent: BTreeMap<String, bool>,
-    /// How long one call may take.
+    /// Timeout of one call.
     pub timeout: Duration,
 }
 
-/// How a server is reached.
+/// Transport to a server.
 #[derive(Clone)]
 pub enum McpTransportEntry {
     /// Streamable HTTP.
@@ -42,7 +42,7 @@ pub enum McpTransportEntry {
         url: Url,
         headers: BTreeMap<String, SecretRef>,
     },
-    /// A child process that speaks over its standard input and output.
+    /// A child process that communicates over standard input and output.
     Child {
         command: Vec<String>,
         env: BTreeMap<String, SecretRef>,
@@ -157,7 +157,7 @@ fn variable(name: &str) -> Result<String, &'static str> {
     Ok(name.to_owned())
 }
 
-// Arguments and queries may hold what is not for everybody.
+// Arguments and queries may hold secrets.
 impl fmt::Debug for McpTransportEntry {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

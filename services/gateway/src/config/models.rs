@@ -1,4 +1,4 @@
-//! `[[model_providers]]` and `[[models]]`: where models are asked, and which there are.
+//! `[[model_providers]]` and `[[models]]`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,33 +14,33 @@ use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, name, one_of, parsed, seconds, some_of, text, whole};
 use egress::parse_plain_url;
 
-/// What may be done with a model that says nothing else.
+/// Default operations of a model.
 const CHAT: [&str; 3] = ["invoke", "stream", "count_tokens"];
 const IDLE: Duration = Duration::from_mins(1);
 const MOST_KEYS: usize = 64;
-/// How servers call the bound of an answer.
+/// Names of the output token limit parameter.
 const BOUNDS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
-/// Members of a request that no run sends whatever is opened: they say who is asked, or are the gateway's own.
+/// Request parameters that `extra_members` cannot enable, because the gateway sets them.
 const NOT_OPENED: [&str; 4] = ["model", "messages", "stream", "stream_options"];
 
-/// A provider and how it is reached. Prints no secret.
+/// A provider and its connection. `Debug` shows no secret.
 #[derive(Clone)]
 pub struct ProviderEntry {
     pub name: String,
     /// `openai`, `anthropic` or `scripted`.
     pub kind: String,
-    /// Of all but scripted ones.
+    /// Required for all kinds except `scripted`.
     pub base_url: Option<Url>,
     pub api_keys: Vec<SecretRef>,
     pub headers: BTreeMap<String, SecretRef>,
     pub idle: Duration,
-    /// How a server of kind `openai` calls the bound of an answer; `None`: its host tells.
+    /// Name of the output token limit parameter for kind `openai`. `None`: derived from the host.
     pub max_tokens_name: Option<String>,
-    /// Members of a chat completion that go to a server of kind `openai` beside those that all may send.
+    /// Further chat completion parameters that are sent to a server of kind `openai`.
     pub extra_members: Vec<String>,
-    /// Whether a server of kind `openai` takes requests of the Responses API; `None`: its host tells.
+    /// Whether a server of kind `openai` supports the Responses API. `None`: derived from the host.
     pub responses: Option<bool>,
-    /// What a scripted one says; `None`: it repeats what it hears.
+    /// Script of a `scripted` provider. `None`: it echoes its input.
     pub script: Option<PathBuf>,
 }
 
@@ -108,7 +108,7 @@ impl ProviderEntry {
     }
 }
 
-/// The name of a member of a request that may be opened.
+/// Name of a request parameter that can be enabled.
 fn member(value: Value) -> Result<String, String> {
     let name = name(value)?;
     if NOT_OPENED.contains(&name.as_str()) {
@@ -117,7 +117,7 @@ fn member(value: Value) -> Result<String, String> {
     Ok(name)
 }
 
-/// Refuses keys that would do nothing for that kind.
+/// Refuses keys that have no effect for the kind.
 fn check_place(
     table: &mut Table<'_>,
     kind: &Result<String, Reported>,
@@ -132,7 +132,10 @@ fn check_place(
         if is_openais && kind != "openai" {
             placed = Err(table.fault(key, "is for kind openai alone"));
         } else if kind == "scripted" {
-            placed = Err(table.fault(key, "is not for kind scripted: it asks nobody"));
+            placed = Err(table.fault(
+                key,
+                "has no effect for kind scripted, which makes no requests; leave it out",
+            ));
         }
     }
     placed
@@ -152,7 +155,10 @@ fn check_shape(
             return Err(table.fault("base_url", "must have no query"));
         }
         (Ok(Some(_)), _) if is_scripted => {
-            return Err(table.fault("base_url", "is not for kind scripted: it asks nobody"));
+            return Err(table.fault(
+                "base_url",
+                "has no effect for kind scripted, which makes no requests; leave it out",
+            ));
         }
         (_, Ok(Some(_))) if !is_scripted => {
             return Err(table.fault("script", "is for kind scripted alone"));
@@ -188,22 +194,22 @@ impl fmt::Debug for ProviderEntry {
 pub struct ModelEntry {
     pub model_id: String,
     pub model_type: String,
-    /// The name of its provider.
+    /// Name of the provider.
     pub provider: String,
-    /// Its name there.
+    /// The provider's name for the model.
     pub upstream_model: Option<String>,
     pub operations: Vec<String>,
     pub context_window_tokens: Option<u64>,
     pub max_output_tokens: Option<u64>,
-    /// `budget`, `adaptive` or `none`, at providers of kind `anthropic`; `None`: its name tells.
+    /// `budget`, `adaptive` or `none`, for kind `anthropic`. `None`: derived from the model name.
     pub thinking: Option<String>,
     /// `o200k` or `cl100k`.
     pub vocabulary: String,
-    /// `None`: 1 at providers of kind `openai`, else more.
+    /// `None`: 1 for kind `openai`, more for others.
     pub token_margin: Option<f64>,
-    /// Texts of one request for embedding at most. `None`: as many as its provider was seen to take.
+    /// Maximum number of texts in one embedding request. `None`: adapts to the provider.
     pub embedding_batch: Option<u64>,
-    /// What a million tokens cost, in the operator's currency.
+    /// Price of a million tokens, in the operator's currency.
     pub input_price: Option<f64>,
     pub output_price: Option<f64>,
 }
@@ -261,7 +267,7 @@ mod tests {
 
     use super::*;
 
-    /// Where the faults of a provider are.
+    /// Pointers of the provider's faults.
     fn faults(provider: Value) -> Vec<String> {
         let mut faults = Vec::new();
         let table = Table::open("p".to_owned(), provider, &mut faults).unwrap();

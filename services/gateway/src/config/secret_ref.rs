@@ -1,4 +1,4 @@
-//! Where a secret is kept. The configuration itself never holds one.
+//! References to secrets. The configuration itself never holds a secret.
 
 use std::fmt;
 use std::fs::File;
@@ -8,17 +8,17 @@ use std::str::FromStr;
 
 use secrecy::SecretString;
 
-/// A secret is a key, a token or a password; a longer file is a mistake.
+/// Maximum size of a secret file; a larger file is a mistake.
 const MOST_BYTES: u64 = 64 * 1024;
 
-/// `env:NAME` or `file:PATH`. Prints the reference, which is no secret.
+/// `env:NAME` or `file:PATH`. `Debug` shows the reference, which is not secret.
 #[derive(Clone, PartialEq, Eq)]
 pub enum SecretRef {
     Environment(String),
     File(PathBuf),
 }
 
-/// The text is no reference. Does not say what the text was: it may have been the secret.
+/// The text is not a reference. The error does not repeat it, because it may be the secret.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretRefError {
     #[error("must not hold the secret itself; write `env:NAME` or `file:PATH`")]
@@ -29,16 +29,16 @@ pub enum SecretRefError {
     EmptyPath,
 }
 
-/// Why a secret could not be fetched.
+/// Failure to read a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     #[error("the variable of {0} is not set")]
     NotSet(SecretRef),
-    #[error("what {0} holds is empty")]
+    #[error("the value of {0} is empty")]
     Empty(SecretRef),
-    #[error("what {0} holds is not text")]
+    #[error("the value of {0} is not UTF-8 text")]
     NotText(SecretRef),
-    #[error("what {0} holds is longer than 64 KiB")]
+    #[error("the value of {0} is longer than 64 KiB")]
     TooLong(SecretRef),
     #[error("{reference} cannot be read")]
     Unreadable {
@@ -48,7 +48,7 @@ pub enum SecretError {
 }
 
 impl SecretRef {
-    /// Fetches the secret. One line break at its end is dropped, since files end in one.
+    /// Reads the secret. One trailing line break is dropped.
     pub fn resolve(&self) -> Result<SecretString, SecretError> {
         let text = match self {
             Self::Environment(name) => self.read_variable(name)?,

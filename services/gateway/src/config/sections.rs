@@ -1,4 +1,4 @@
-//! The sections that exist once.
+//! Sections that occur once.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -18,27 +18,27 @@ use egress::parse_plain_url;
 
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 
-/// `[server]`: where clients and runners reach us.
+/// `[server]`: listener and public address.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     pub listen: SocketAddr,
-    /// The origin that runners and tokens know us by; without it, the address we listen on.
+    /// Origin for runners and tokens. Default: the listening address.
     pub public_url: Option<Url>,
-    /// Further names that requests may come under, without ports.
+    /// Further accepted host names, without ports.
     pub allowed_hosts: Vec<String>,
-    /// How long an event stream stays silent before a comment is sent.
+    /// Silence on an event stream before a comment is sent.
     pub heartbeat: Duration,
-    /// All connections together; further ones wait.
+    /// Maximum number of connections. Further ones wait.
     pub connections: usize,
-    /// Connections of one address; 0: any number. `None`: a quarter of all, but for this machine's own.
+    /// Maximum number of connections per address; 0: no limit. `None`: a quarter of all; loopback is exempt.
     pub connections_per_peer: Option<usize>,
-    /// Addresses of proxies, whose connections are those of many peers.
+    /// Addresses of proxies, exempt from the limit per address.
     pub proxies: Vec<IpAddr>,
-    /// From the start of a connection, or the last answer, to the end of a request's head.
+    /// Timeout for a request head, from the start of the connection or the last response.
     pub head: Duration,
-    /// From a request's head to the end of its body.
+    /// Timeout for a request body, from the end of the head.
     pub body: Duration,
-    /// How long an answer waits for its reader to take a byte.
+    /// Timeout for writing to a client that reads nothing.
     pub write: Duration,
 }
 
@@ -113,9 +113,9 @@ fn host_name(value: Value) -> Result<String, &'static str> {
 /// `[auth]`.
 #[derive(Clone, Debug)]
 pub struct AuthConfig {
-    /// The key that seals secrets in the tables. `serve` does not start without it.
+    /// The key that encrypts secrets in the tables. `serve` requires it.
     pub master_key: Option<SecretRef>,
-    /// How old a signing key becomes before the next one is made.
+    /// Age at which a signing key is replaced.
     pub signing_key_age: Duration,
 }
 
@@ -131,7 +131,7 @@ impl AuthConfig {
     }
 }
 
-/// `[database]`. Prints the URL without its credentials.
+/// `[database]`. `Debug` omits the credentials of the URL.
 #[derive(Clone)]
 pub struct DatabaseConfig {
     pub url: String,
@@ -155,7 +155,8 @@ impl DatabaseConfig {
 
 fn database_url(value: Value) -> Result<String, String> {
     let text = text(value)?;
-    // A URL with a password may stand where secrets do. No other scheme is called `env` or `file`.
+    // The URL may be a secret reference, since it may hold a password. No database scheme is named `env` or
+    // `file`.
     let url = match text.parse::<SecretRef>() {
         Err(SecretRefError::Literal) => text,
         Err(error) => return Err(error.to_string()),
@@ -190,10 +191,10 @@ impl fmt::Debug for DatabaseConfig {
     }
 }
 
-/// `[metrics]`: for whoever watches from outside.
+/// `[metrics]`: the Prometheus endpoint.
 #[derive(Clone, Debug)]
 pub struct MetricsConfig {
-    /// Where they are read, without a credential; `None`: nothing is counted.
+    /// Address of the endpoint, which needs no credential. `None`: metrics are off.
     pub listen: Option<SocketAddr>,
 }
 
@@ -205,7 +206,7 @@ impl MetricsConfig {
     }
 }
 
-/// `[egress]`: where requests may go beside public HTTPS.
+/// `[egress]`: destinations that are allowed besides public HTTPS.
 #[derive(Clone, Debug)]
 pub struct EgressConfig {
     pub allow: Vec<AllowRule>,
@@ -224,12 +225,12 @@ impl EgressConfig {
     }
 }
 
-/// `[ledger]`: how long the events of runs and their audit are kept.
+/// `[ledger]`: retention of run events and audit records.
 #[derive(Clone, Debug)]
 pub struct LedgerConfig {
-    /// From the end of a run; `None`: for ever.
+    /// From the end of a run; `None`: unlimited.
     pub retention: Option<Duration>,
-    /// From the call on; `None`: for ever.
+    /// From the call; `None`: unlimited.
     pub audit_kept: Option<Duration>,
 }
 
@@ -257,28 +258,28 @@ fn days(range: RangeInclusive<f64>) -> impl Fn(Value) -> Result<Duration, String
     }
 }
 
-/// `[runs]`: how long runs may take, and how they end.
+/// `[runs]`: timeouts of runs.
 #[derive(Clone, Debug)]
 pub struct RunsConfig {
-    /// From the request to cancel to the end of the run, whatever the runner does.
+    /// From the cancel request to the forced end of the run.
     pub cancel_grace: Duration,
-    /// How long runs may finish after the process was told to stop.
+    /// Time for live runs to finish after a stop signal.
     pub shutdown_grace: Duration,
-    /// How long a replica owns a run without renewing.
+    /// Duration of a run's lease. The owner renews it.
     pub lease: Duration,
-    /// The longest time any run may take.
+    /// Maximum duration of a run.
     pub max_deadline: Duration,
-    /// How long the answer of a runner endpoint holds; then it is asked again.
+    /// Lifetime of a discovery result.
     pub discovery_ttl: Duration,
-    /// How soon a runner endpoint that gave no list is asked again.
+    /// Delay before discovery is retried after a failure.
     pub discovery_retry: Duration,
-    /// Failures in a row after which an endpoint is left alone; 0: it never is.
+    /// Consecutive failures that open an endpoint's circuit breaker; 0: never.
     pub breaker_failures: u32,
-    /// For how long it is at first.
+    /// Initial time that the circuit stays open.
     pub breaker_wait: Duration,
-    /// For how long it is at most.
+    /// Maximum time that the circuit stays open.
     pub breaker_longest_wait: Duration,
-    /// How long a runner that appends its results may be silent.
+    /// Maximum silence of a runner that appends its results.
     pub append_lease: Duration,
 }
 

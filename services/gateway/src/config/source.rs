@@ -1,4 +1,4 @@
-//! Where settings come from: the embedded defaults, under the file, under the environment.
+//! Sources of settings: embedded defaults, file, environment. Later ones take precedence.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use super::fault::ConfigFault;
 
-/// Variables of the environment, where a test brings its own.
+/// Environment variables supplied by a test.
 pub(super) type Variables = ::config::Map<String, String>;
 
-/// The settings of all sources as one tree, keys sorted.
+/// Merges all sources into one tree with sorted keys.
 pub(super) fn merge(
     default_toml: &str,
     path: Option<&Path>,
@@ -40,11 +40,11 @@ pub(super) fn merge(
         .map(sort_keys)
 }
 
-/// What OpenAI's own clients read: the one exception to variables that begin with `RUNNEL__`, and for
-/// `runnel dev` alone. An empty variable counts as not set.
+/// Variables of OpenAI's own clients, for `runnel dev` alone. They are the only ones without the prefix
+/// `RUNNEL__`. An empty variable counts as unset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenAiVariables {
-    /// `OPENAI_API_KEY` is set. Its value is fetched where it is referred to.
+    /// `OPENAI_API_KEY` is set. Its value is read through a secret reference.
     pub has_key: bool,
     /// `OPENAI_BASE_URL`
     pub base_url: Option<String>,
@@ -63,7 +63,7 @@ impl OpenAiVariables {
     }
 }
 
-/// A variable that child processes get as this process has it.
+/// Environment variable that child processes inherit unchanged.
 #[expect(
     clippy::disallowed_methods,
     reason = "what a child inherits is no setting, and what clients of OpenAI read is not ours to name"
@@ -72,7 +72,7 @@ pub fn inherited_variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// A TOML text as a tree, keys sorted.
+/// Parses TOML into a tree with sorted keys.
 pub(super) fn parse(name: &Path, text: &str) -> Result<Value, ConfigFault> {
     ::config::Config::builder()
         .add_source(File::from_str(text, FileFormat::Toml))
@@ -83,7 +83,7 @@ pub(super) fn parse(name: &Path, text: &str) -> Result<Value, ConfigFault> {
         .map(sort_keys)
 }
 
-/// TOML has no null: what comes as one is `nan` or `inf`, and would count as not set.
+/// TOML has no null. `nan` and `inf` arrive as null and would count as unset.
 fn refuse_no_number(tree: Value) -> Result<Value, ConfigFault> {
     match place_of_null(&tree) {
         None => Ok(tree),
@@ -122,7 +122,7 @@ fn read_file(path: &Path) -> Result<String, ConfigFault> {
     })
 }
 
-/// Says what is wrong without the line that is wrong: it may hold a secret.
+/// Describes the error without the faulty line, which may hold a secret.
 fn describe(error: &ConfigError, path: Option<&Path>) -> String {
     let (ConfigError::FileParse { cause, .. }, Some(path)) = (error, path) else {
         return "a variable that starts with RUNNEL__ cannot be read; its value must be UTF-8"
@@ -140,7 +140,7 @@ fn describe(error: &ConfigError, path: Option<&Path>) -> String {
     )
 }
 
-// Tables come in the order of a hash map; schemas of tools must not change from start to start.
+// Tables come in hash map order, but tool schemas must be the same after each start.
 fn sort_keys(value: Value) -> Value {
     match value {
         Value::Object(entries) => {

@@ -1,4 +1,4 @@
-//! Reads one table key by key and collects every fault instead of stopping at the first.
+//! Reads one table key by key and collects every fault.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -10,11 +10,11 @@ use serde_json::{Map, Value};
 
 use super::fault::ConfigFault;
 
-/// The fault stands in the list already; there is no value.
+/// The fault is in the list already; there is no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reported;
 
-/// A table whose keys are taken one after the other; what is left at the end is unknown.
+/// A table whose keys are consumed one by one. Remaining keys are unknown.
 pub(super) struct Table<'faults> {
     pointer: String,
     entries: Map<String, Value>,
@@ -23,7 +23,7 @@ pub(super) struct Table<'faults> {
 }
 
 impl<'faults> Table<'faults> {
-    /// Opens `value`. Something else than a table is a fault, and there is nothing to read then.
+    /// Opens `value`. Any other type than a table is a fault.
     pub(super) fn open(
         pointer: String,
         value: Value,
@@ -45,7 +45,7 @@ impl<'faults> Table<'faults> {
         }
     }
 
-    /// The value of `key` as `read` understands it, or `None` when it is absent.
+    /// The value of `key`, parsed by `read`; `None` if absent.
     pub(super) fn optional<T, E: Display>(
         &mut self,
         key: &'static str,
@@ -61,7 +61,7 @@ impl<'faults> Table<'faults> {
         }
     }
 
-    /// The value of `key` as `read` understands it; its absence is a fault.
+    /// The value of `key`, parsed by `read`. Absence is a fault.
     pub(super) fn required<T, E: Display>(
         &mut self,
         key: &'static str,
@@ -73,7 +73,7 @@ impl<'faults> Table<'faults> {
         }
     }
 
-    /// The table under `key` with any names in it, for `read_entry` to judge one by one.
+    /// The table under `key`, with arbitrary keys. `read_entry` parses each entry.
     pub(super) fn entries<T, E: Display>(
         &mut self,
         key: &'static str,
@@ -93,8 +93,7 @@ impl<'faults> Table<'faults> {
         if sound { Ok(read) } else { Err(Reported) }
     }
 
-    /// The array of tables under `key`; an absent one is empty. Two tables with the same `identity`
-    /// are a fault.
+    /// The array of tables under `key`; empty if absent. Duplicate values of `identity` are faults.
     pub(super) fn tables<T>(
         &mut self,
         key: &'static str,
@@ -119,7 +118,7 @@ impl<'faults> Table<'faults> {
         })
     }
 
-    /// The array under `key`, one item at a time; an absent one is empty.
+    /// The array under `key`, item by item; empty if absent.
     pub(super) fn items<T>(
         &mut self,
         key: &'static str,
@@ -135,7 +134,7 @@ impl<'faults> Table<'faults> {
         items.into_iter().collect()
     }
 
-    /// The table under `key`; its absence is a fault.
+    /// The table under `key`. Absence is a fault.
     pub(super) fn section<T>(
         &mut self,
         key: &'static str,
@@ -153,8 +152,8 @@ impl<'faults> Table<'faults> {
         Reported
     }
 
-    /// A fault about `key` unless `is_right`. What follows from other keys than this one is asked so, and its
-    /// answer is looked at after [`Table::close`]: one fault does not hide another.
+    /// Adds a fault about `key` unless `is_right`. For checks across keys: evaluate the result after
+    /// [`Table::close`], so that one fault does not hide another.
     pub(super) fn demand(
         &mut self,
         key: &str,
@@ -168,7 +167,7 @@ impl<'faults> Table<'faults> {
         }
     }
 
-    /// Ends the reading: keys that nobody asked for are faults.
+    /// Ends the reading. Keys that were not read are faults.
     pub(super) fn close(mut self) -> Result<(), Reported> {
         let mut unknown: Vec<String> = self.entries.keys().cloned().collect();
         unknown.sort_unstable();
@@ -183,7 +182,7 @@ impl<'faults> Table<'faults> {
         }
     }
 
-    /// Ends the reading: `judge` takes the keys that were not taken, whatever they are. Its faults point from here.
+    /// Ends the reading and passes the remaining keys to `judge`. Its faults are relative to this table.
     pub(super) fn judge_rest<T>(
         self,
         judge: impl FnOnce(Map<String, Value>) -> Result<T, Vec<ConfigFault>>,
@@ -237,14 +236,14 @@ pub(super) fn name(value: Value) -> Result<String, &'static str> {
     }
 }
 
-/// Text in the form that `T` reads. The message of `T` must not repeat the text.
+/// Text parsed as `T`. The error of `T` must not repeat the text.
 pub(super) fn parsed<T: FromStr<Err: Display>>(value: Value) -> Result<T, String> {
     text(value)?
         .parse()
         .map_err(|error: T::Err| error.to_string())
 }
 
-/// A whole number within `range`.
+/// An integer within `range`.
 pub(super) fn whole(range: RangeInclusive<u64>) -> impl Fn(Value) -> Result<u64, String> {
     move |value| {
         value
@@ -285,7 +284,7 @@ pub(super) fn one_of(choices: &'static [&'static str]) -> impl Fn(Value) -> Resu
     }
 }
 
-/// An array of different `choices`, at least one.
+/// A non-empty array of distinct `choices`.
 pub(super) fn some_of(
     choices: &'static [&'static str],
 ) -> impl Fn(Value) -> Result<Vec<String>, String> {

@@ -1,4 +1,4 @@
-//! `[telemetry]`: to whom traces are told.
+//! `[telemetry]`: export of traces.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use egress::parse_plain_url;
 /// `[telemetry]`.
 #[derive(Clone, Debug)]
 pub struct TelemetryConfig {
-    /// Where a collector takes OTLP over HTTP, without `/v1/traces`; `None`: nobody is told anything.
+    /// OTLP/HTTP base URL of a collector, without `/v1/traces`. `None`: tracing is off.
     pub otlp_endpoint: Option<Url>,
     /// Headers added to every request, by lower-case name.
     pub headers: BTreeMap<String, SecretRef>,
-    /// The part of the traces that is told, where nobody before us has decided.
+    /// Fraction of traces to export, unless the caller has made a sampling decision.
     pub sample_ratio: f64,
-    /// What this installation is called there.
+    /// Service name in exported traces.
     pub service_name: String,
 }
 
@@ -50,7 +50,7 @@ impl TelemetryConfig {
     }
 }
 
-/// Paths are appended to it: a query would be lost.
+/// Paths are appended to it, which would drop a query.
 fn endpoint(value: Value) -> Result<Url, String> {
     let url = parse_plain_url(&text(value)?).map_err(|error| error.to_string())?;
     if url.query().is_some() {
@@ -62,7 +62,7 @@ fn endpoint(value: Value) -> Result<Url, String> {
     Ok(url)
 }
 
-/// What says how to tell, where nobody is told.
+/// Refuses export keys that have no effect without a collector.
 fn refuse_idle(
     table: &mut Table<'_>,
     endpoint: &Result<Option<Url>, Reported>,

@@ -1,4 +1,4 @@
-//! `[[tools]]`: tools that the gateway itself serves, or calls by HTTP.
+//! `[[tools]]`: built-in tools and HTTP tools.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,10 +11,10 @@ use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, name, object, one_of, seconds, some_of, text};
 use super::tool_url::UrlTemplate;
 
-/// Tools that are a part of the gateway. They need no URL.
+/// Built-in tools. They need no URL.
 pub const GATEWAY_TOOLS: [&str; 1] = ["get_current_time"];
 
-/// What the MCP face and the tools about skills are called: no other tool may have these names.
+/// Names of built-in MCP and skill tools. No other tool may use them.
 pub const RESERVED_TOOLS: [&str; 9] = [
     "list_assets",
     "get_current_event",
@@ -42,13 +42,13 @@ pub struct ToolEntry {
     pub operations: Vec<String>,
     /// `read`, `write` or `irreversible`.
     pub effect: Option<String>,
-    /// Whether a repeated call with the same parameters changes nothing more.
+    /// Whether a repeated call with the same arguments has no further effect.
     pub idempotent: Option<bool>,
-    /// `None`: a tool of the gateway's own.
+    /// `None`: a built-in tool.
     pub http: Option<HttpToolEntry>,
 }
 
-/// How an HTTP tool is called. Prints no query of its URL.
+/// Request of an HTTP tool. `Debug` omits the query of the URL.
 #[derive(Clone, PartialEq)]
 pub struct HttpToolEntry {
     pub url: UrlTemplate,
@@ -56,7 +56,7 @@ pub struct HttpToolEntry {
     /// By lower-case name.
     pub headers: BTreeMap<String, SecretRef>,
     pub timeout: Duration,
-    /// Names in the URL's path whose values may hold slashes and control characters.
+    /// Path parameters whose values may hold slashes and control characters.
     pub path_slashes: Vec<String>,
 }
 
@@ -149,7 +149,7 @@ fn names(value: Value) -> Result<Vec<String>, &'static str> {
         .map_err(|_| "must be a list of names that stand in the path of `url`")
 }
 
-/// A tool is one of the gateway's own, or it has somewhere to go.
+/// A tool is built in or has a URL.
 fn check_kind(
     table: &mut Table<'_>,
     name: &Result<String, Reported>,
@@ -184,7 +184,7 @@ fn check_kind(
     }
 }
 
-/// What the path needs must be among the parameters, and required.
+/// Path parameters must be declared and required.
 fn check_places(
     table: &mut Table<'_>,
     http: &HttpToolEntry,

@@ -1,4 +1,4 @@
-//! The URL of an HTTP tool: parts of its path are filled with parameters.
+//! The URL template of an HTTP tool. Its path takes parameters.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use url::Url;
 
 use egress::{PlainUrlError, parse_plain_url};
 
-/// Everything that means something in a URL is encoded.
+/// All characters with a meaning in URLs are encoded.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
     .remove(b'~')
     .remove(b'.');
 
-/// Why a text is no URL of a tool. Does not repeat it.
+/// A text that is not a valid URL template. The error does not repeat it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlTemplateError {
     #[error(transparent)]
@@ -25,7 +25,7 @@ pub enum UrlTemplateError {
     Place,
 }
 
-/// The name of a value that cannot stand in a path, and why.
+/// A value that is not allowed in a path, by name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FillError {
     #[error("`{0}` must be a text, a number or a boolean, since it stands in the path")]
@@ -42,7 +42,7 @@ pub enum FillError {
 }
 
 impl FillError {
-    /// The name of the value.
+    /// Name of the parameter.
     pub fn name(&self) -> &str {
         match self {
             Self::Kind(name) | Self::Dots(name) | Self::Slash(name) => name,
@@ -50,7 +50,7 @@ impl FillError {
     }
 }
 
-/// A URL with `{name}` in its path. Prints no query: one may hold a secret.
+/// A URL with `{name}` in its path. `Debug` omits the query, which may hold a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct UrlTemplate {
     parts: Vec<Part>,
@@ -63,7 +63,7 @@ enum Part {
 }
 
 impl UrlTemplate {
-    /// Reads a template whose URL is plain once it is filled.
+    /// Parses a template. Each filled URL must be plain.
     pub fn parse(raw: &str) -> Result<Self, UrlTemplateError> {
         let mut parts = Vec::new();
         let mut rest = raw;
@@ -79,7 +79,7 @@ impl UrlTemplate {
         }
         parts.push(Part::Text(rest.to_owned()));
         let template = Self { parts };
-        // Two fillings that differ nowhere but in the path.
+        // Two fillings may differ in the path alone.
         let [one, other] = ["x", "y"].map(|value| template.with(|_| value.to_owned()));
         let (one, other) = (parse_plain_url(&one)?, parse_plain_url(&other)?);
         let same = |url: &Url| (url.origin(), url.query().map(str::to_owned));
@@ -90,7 +90,7 @@ impl UrlTemplate {
         Ok(template)
     }
 
-    /// The names in the path.
+    /// Names of the path parameters.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             Part::Name(name) => Some(name.as_str()),
@@ -98,13 +98,13 @@ impl UrlTemplate {
         })
     }
 
-    /// The URL with some values: where it leads is the same for all.
+    /// The URL with sample values. Origin and query are the same for all values.
     pub fn example(&self) -> Url {
         parsed(&self.with(|_| "x".to_owned()))
     }
 
-    /// The URL with `value` of each name, percent-encoded. Services that route by the decoded path take a slash for
-    /// the end of a segment: only a name that `is_open` may hold one. No value has a dot segment.
+    /// The URL with percent-encoded values. Services that route on the decoded path treat a slash as a
+    /// separator, so only parameters that are `is_open` may hold one. No value may be a dot segment.
     pub fn fill(
         &self,
         value: impl Fn(&str) -> Option<String>,
@@ -140,7 +140,7 @@ impl UrlTemplate {
     }
 }
 
-/// Whether a segment is `.` or `..` to a service that trims.
+/// Whether a service that trims segments reads this one as `.` or `..`.
 fn is_dots(segment: &str) -> bool {
     let is_passed_over = |letter: char| {
         letter.is_whitespace()
@@ -150,7 +150,7 @@ fn is_dots(segment: &str) -> bool {
     matches!(segment.trim_matches(is_passed_over), "." | "..")
 }
 
-/// A filled template.
+/// Parses a filled template.
 fn parsed(filled: &str) -> Url {
     Url::parse(filled).expect("a template that was read is a URL with any segment")
 }

@@ -1,4 +1,4 @@
-//! How the runner called back, in all of its runs.
+//! Checks of the runner's calls to the host API, over all runs.
 
 use url::{Host, Url};
 
@@ -34,7 +34,7 @@ const AFTER_END: Check = Check {
 
 pub(super) const ALL: [&Check; 5] = [&TOKEN, &ROUTES, &BODIES, &GRANTED, &AFTER_END];
 
-/// Judges the calls since `seen`.
+/// Checks the calls after index `seen`.
 pub(super) fn check(kit: &Kit, seen: usize, book: &mut Book<'_>) {
     let calls = kit.host.calls_after(seen);
     if calls.is_empty() {

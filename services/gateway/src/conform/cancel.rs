@@ -1,4 +1,4 @@
-//! The cancel notice: heard by runners that claim `interrupt`, refused by the others.
+//! Checks of the cancel call: supported by runners with the capability `interrupt`, refused by others.
 
 use std::pin::pin;
 
@@ -16,7 +16,7 @@ use crate::api::rehearsal::HostCall;
 const REFUSES_UNSIGNED: Check = Check {
     id: "cancel.refuses_unsigned",
     expected: "a cancel notice without a signature is refused with 4xx",
-    advice: "verify this route as well: else anybody who learns a run's id can stop it",
+    advice: "verify this route as well: otherwise a run's id suffices to stop it",
 };
 const ACCEPTED: Check = Check {
     id: "cancel.accepted",
@@ -47,7 +47,7 @@ pub(super) const ALL: [&Check; 5] = [
     &UNSUPPORTED,
 ];
 
-/// Cancels a run, if the runner says that it can be.
+/// Cancels a run if the runner supports it.
 pub(super) async fn check(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) {
     if runner.manifest.capabilities.interrupt {
         check_interrupt(kit, runner, book).await;
@@ -67,7 +67,7 @@ async fn check_unsupported(kit: &Kit, book: &mut Book<'_>) {
         Ok(status) if matches!(status.as_u16(), 404 | 405 | 501) => {
             book.pass(&UNSUPPORTED, http(status));
         }
-        // Nobody asks it in earnest: a function that refuses what it does not know keeps the contract.
+        // The gateway does not cancel such runners. Refusing an unknown action conforms to the contract.
         Ok(status) if status.is_success() || status.is_client_error() => {
             book.warn(&UNSUPPORTED, http(status));
         }
@@ -76,12 +76,12 @@ async fn check_unsupported(kit: &Kit, book: &mut Book<'_>) {
     }
 }
 
-/// The run is kept busy until the notice was answered: its callbacks wait, and its answer is not read.
+/// The run stays busy until the cancel call returns: its callbacks are held, and its body is not read.
 async fn check_interrupt(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) {
     let opened = kit.open(runner, &kit.message(&kit.options.cancel_text));
     let calls = kit.host.call_count();
     kit.host.hold(&opened.token);
-    // A runner may call back before it begins to answer: half the time for that is the host's.
+    // A runner may call back before its response begins, so the host gets half of that time.
     let mut posting = pin!(kit.post(&opened));
     let early = timeout(kit.first_byte() / 2, &mut posting).await;
     let held = early.is_ok();
@@ -116,7 +116,7 @@ fn check_unsigned(answer: Result<StatusCode, String>, book: &mut Book<'_>) {
     }
 }
 
-/// `is_held`: the run waited for an answer of the host, so it was surely alive.
+/// `is_held`: the run waited for a callback, so it was alive.
 fn check_answer(
     answer: Result<StatusCode, String>,
     is_held: bool,
@@ -145,7 +145,7 @@ fn check_answer(
 fn refused(seen: &str, book: &mut Book<'_>) {
     book.fail(&ACCEPTED, seen);
     for check in [&ENDS, &SAYS_CANCELLED] {
-        book.skip(check, "the notice was not heard");
+        book.skip(check, "the runner did not receive the cancel call");
     }
 }
 

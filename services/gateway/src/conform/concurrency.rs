@@ -1,4 +1,4 @@
-//! Two runs at once.
+//! Check of two concurrent runs.
 
 use domain::manifest::AcceptedManifest;
 
@@ -14,7 +14,7 @@ const SEPARATE: Check = Check {
 
 pub(super) const ALL: [&Check; 1] = [&SEPARATE];
 
-/// Says different words in two runs at once.
+/// Sends a different word to each of two concurrent runs.
 pub(super) async fn check(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) {
     let word = |name: &str| format!("conform-{name}-{}", uuid::Uuid::new_v4().simple());
     let words = [word("one"), word("two")];

@@ -1,4 +1,4 @@
-//! When the gateway ends a run: at its deadline, and whenever it must. It says so by closing the socket.
+//! Checks of runs that the gateway ends: at the deadline, or early. The gateway closes the connection.
 
 use std::time::Duration;
 
@@ -24,12 +24,12 @@ const SURVIVES: Check = Check {
 pub(super) const ALL: [&Check; 2] = [&RESPECTED, &SURVIVES];
 
 const DEADLINE: Duration = Duration::from_secs(2);
-/// Deadlines are told in fractions of seconds; clocks differ by a little.
+/// Allowance for clock differences.
 const TOLERANCE: Duration = Duration::from_secs(2);
-/// How long a runner may be full after a cut.
+/// Maximum time that a runner may be at capacity after a disconnect.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Lets a run wait for the host beyond its deadline, then leaves it.
+/// Holds a callback beyond the run's deadline, then disconnects.
 pub(super) async fn check(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) {
     check_deadline(kit, runner, book).await;
     check_cut(kit, runner, book).await;
@@ -63,7 +63,7 @@ async fn check_deadline(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_
                 format!("the run was not taken: {}", trace.in_words()),
             );
         }
-        // From then on its token opens nothing: it cannot say so.
+        // The token expires with the run, so the runner cannot report the end.
         Ok(trace) if trace.is_deferred() => {
             book.skip(&RESPECTED, "a run that appends ends with its token");
         }
@@ -89,7 +89,8 @@ async fn check_cut(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) {
     }
 }
 
-/// The run after the cut one. A runner that is full may not have heard of the cut yet: it is asked again.
+/// The run after the disconnect. A runner at capacity may not have noticed the disconnect yet, so the run is
+/// retried.
 async fn next_run(kit: &Kit, runner: &AcceptedManifest) -> Trace {
     let until = Instant::now() + PATIENCE;
     loop {

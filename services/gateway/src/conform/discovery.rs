@@ -1,4 +1,4 @@
-//! What the endpoint says of itself.
+//! Checks of discovery.
 
 use domain::json_text::check_json_text;
 use domain::manifest::{AcceptedManifest, Discovered, judge_answer, judge_list};
@@ -59,7 +59,7 @@ pub(super) const ALL: [&Check; 7] = [
 ];
 const MOST_BYTES: usize = 4 * 1024 * 1024;
 
-/// Checks the list; gives the runners that can be bound.
+/// Checks the list. Returns the bindable runners.
 pub(super) async fn check(
     kit: &Kit,
     book: &mut Book<'_>,
@@ -101,7 +101,7 @@ enum ListFault {
     Told(String),
 }
 
-/// As a registration asks for it: whole within the same time.
+/// With the timeout of a registration.
 async fn list(kit: &Kit) -> Result<Value, ListFault> {
     let listed = tokio::time::timeout(LIST_TIMEOUT, list_unbounded(kit)).await;
     listed.unwrap_or_else(|_| {
@@ -148,7 +148,7 @@ fn check_list(answer: &Value, book: &mut Book<'_>) {
 fn check_manifests(discovered: &Discovered, book: &mut Book<'_>) {
     let all = discovered.rejected.iter();
     let (ids, others): (Vec<_>, Vec<_>) = all.partition(|fault| fault.pointer.ends_with("/id"));
-    // No list at all was told before.
+    // A missing list is reported already.
     let others: Vec<_> = others
         .into_iter()
         .filter(|fault| fault.pointer != "/runners")

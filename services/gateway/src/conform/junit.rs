@@ -1,10 +1,10 @@
-//! The report as `JUnit` XML, as CI systems read it.
+//! The report as `JUnit` XML, for CI systems.
 
 use std::fmt::Write as _;
 
 use super::report::{Finding, Outcome, Report};
 
-/// The document. Warnings pass, and say so in `system-out`.
+/// The report as XML. Warnings pass and appear in `system-out`.
 pub fn junit(report: &Report) -> String {
     let (tests, failures) = (report.findings.len(), report.count(Outcome::Fail));
     let skipped = report.count(Outcome::Skip);
@@ -44,7 +44,7 @@ fn push_case(xml: &mut String, finding: &Finding) {
     );
 }
 
-/// Text that means nothing in XML. What no XML document may hold is gone already: see `Redaction`.
+/// Escapes text for XML. `Redaction` has removed invalid characters already.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,4 +1,4 @@
-//! What every check works with: calls as the gateway would send them.
+//! Harness of the checks: sends calls like the gateway.
 
 mod plans;
 
@@ -28,40 +28,40 @@ pub(super) use plans::{Opened, Plan};
 
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Everything that a check needs.
+/// The conformance harness.
 pub(super) struct Kit {
     pub(super) options: Options,
     pub(super) host: Rehearsal,
-    /// The base of the little host API, as runners are told.
+    /// Base URL of the mock host API for runners.
     pub(super) callback_url: String,
     pub(super) limits: RunLimits,
     pub(super) clock: Clock,
     egress: Egress,
 }
 
-/// How a call is signed.
+/// Signature of a call.
 pub(super) enum Signing<'a> {
     Right,
     Missing,
     With(&'a SigningSecret),
-    /// This many seconds off.
+    /// A timestamp with this offset in seconds.
     Off(i64),
     /// The signature of the same call with another body.
     OfAnotherBody,
 }
 
-/// What a POST came to.
+/// Result of a POST.
 pub(super) enum Posted {
     Started {
         started: Started,
         after: Duration,
     },
-    /// It appends its results later. What follows the head of its answer is read out.
+    /// The runner appends its results later. The rest of the body is discarded.
     Deferred {
         aside: Aside,
         after: Duration,
     },
-    /// The runner said no: the status, and the seconds of `Retry-After`.
+    /// The run was refused: status and seconds of `Retry-After`.
     Refused(StatusCode, Option<Duration>),
     BadContentType(String),
     Silent(Duration),
@@ -81,7 +81,7 @@ impl Kit {
             (Some(host), Some(port)) => format!("{host}:{port}").parse().ok(),
             _ => None,
         };
-        // Who runs the kit named this one address: it alone may be called, wherever it is.
+        // The operator named this address, so it is the only allowed destination.
         let egress = Egress::new(rule.into_iter().collect(), CONNECT);
         let egress = egress.map_err(ConformError::Refused)?;
         let config = Config::for_dev(std::path::Path::new("."), listening);
@@ -101,12 +101,12 @@ impl Kit {
         })
     }
 
-    /// How long a runner may take to begin its answer.
+    /// Timeout for the first byte of a response.
     pub(super) fn first_byte(&self) -> Duration {
         self.limits.first_byte.min(self.options.timeout)
     }
 
-    /// Sends a call; the answer's body has not been read yet.
+    /// Sends a call. The response body is unread.
     pub(super) async fn send(
         &self,
         call: &Call,
@@ -118,7 +118,7 @@ impl Kit {
             .unwrap_or(Err(EgressError::Timeout))
     }
 
-    /// The status that a call is answered with, in words when there is none.
+    /// Status of a response, or a description of the failure.
     pub(super) async fn status(
         &self,
         call: &Call,
@@ -150,7 +150,7 @@ impl Kit {
         Ok(request)
     }
 
-    /// GET of a path below the base URL, not signed.
+    /// Unsigned GET of a path below the base URL.
     pub(super) async fn get(&self, path: &str) -> Result<StatusCode, String> {
         let mut url = self.options.endpoint.base_url.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
@@ -167,7 +167,7 @@ impl Kit {
             .map_err(|error| in_words(&error))
     }
 
-    /// Posts a run, signed as it should be.
+    /// Posts a run with a valid signature.
     pub(super) async fn post(&self, opened: &Opened) -> Posted {
         let sent = Instant::now();
         let response = match self.send(&opened.call, &Signing::Right).await {
@@ -191,25 +191,25 @@ impl Kit {
         }
     }
 
-    /// Posts a run and reads it to its end; the little host API is told of that.
+    /// Posts a run and reads it to its end, which the mock host records.
     pub(super) async fn play(&self, runner: &AcceptedManifest, plan: &Plan) -> Trace {
         let opened = self.open(runner, plan);
         let posted = self.post(&opened).await;
         let until = Instant::now() + self.options.timeout;
         let trace = trace::read(self, &opened, posted, until).await;
-        // A run that its runner has ended is closed already.
+        // A run that its runner ended is closed already.
         self.host.cut(&opened.token);
         trace
     }
 
-    /// A request that says the same with another content type.
+    /// Changes the content type to an equivalent one.
     pub(super) fn with_charset(opened: &mut Opened) {
         let value = HeaderValue::from_static("application/json; charset=utf-8");
         opened.call.headers.insert(CONTENT_TYPE, value);
     }
 }
 
-/// The call of a run about another text.
+/// The call of a run with another text.
 fn saying_something_else(call: &Call) -> Call {
     let mut body: Value = serde_json::from_str(&call.body).unwrap_or_default();
     if let Some(text) = body.pointer_mut("/context/input/text") {
@@ -221,18 +221,18 @@ fn saying_something_else(call: &Call) -> Call {
     }
 }
 
-/// True for the two types that end a run.
+/// Whether the result type ends a run.
 pub(super) fn is_terminal(kind: &str) -> bool {
     ResultType::parse(kind).is_some_and(ResultType::is_terminal)
 }
 
-/// The same for a result as it came.
+/// As [`is_terminal`], for a raw result.
 pub(super) fn says_terminal(raw: &[u8]) -> bool {
     let result = serde_json::from_slice::<serde_json::Value>(raw).unwrap_or_default();
     result["type"].as_str().is_some_and(is_terminal)
 }
 
-/// An error with its causes.
+/// An error and its causes.
 pub(super) fn in_words(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();

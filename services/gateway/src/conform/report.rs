@@ -1,4 +1,4 @@
-//! Findings, and how they are told. What an endpoint said is shown in plain characters, without secrets.
+//! Findings and their output. Text of an endpoint is shown as plain characters, without secrets.
 
 use std::fmt::Write as _;
 
@@ -9,33 +9,33 @@ use serde_json::{Value, json};
 use super::kit::Kit;
 use crate::api::rehearsal::TOKEN_PREFIX;
 
-/// The longest text of an endpoint that is shown.
+/// Maximum length of quoted endpoint text, in characters.
 const MOST_SHOWN: usize = 400;
 
-/// A demand of the contract.
+/// A rule of the contract.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Check {
-    /// Stable, `group.name`.
+    /// Stable id, `group.name`.
     pub id: &'static str,
     pub expected: &'static str,
-    /// What to do when it fails.
+    /// How to fix a failure.
     pub advice: &'static str,
 }
 
-/// What came of a check.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Pass,
     /// The contract is broken.
     Fail,
-    /// The contract allows it, and it will disappoint somebody.
+    /// The contract allows it, but it may cause problems for users.
     Warn,
-    /// It could not be seen.
+    /// Not observable in this test.
     Skip,
 }
 
 impl Outcome {
-    /// The name in documents.
+    /// Name in JSON documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -53,18 +53,18 @@ impl Outcome {
     }
 }
 
-/// One line of the report.
+/// The result of a check on an endpoint or runner.
 #[derive(Debug)]
 pub struct Finding {
     pub check: &'static Check,
-    /// The runner it is about; none for the endpoint as a whole.
+    /// The tested runner; `None` for the endpoint as a whole.
     pub runner: Option<String>,
     pub outcome: Outcome,
-    /// What was seen, or why nothing was.
+    /// The observation, or the reason of a skip.
     pub seen: String,
 }
 
-/// Takes findings down.
+/// Collects findings.
 pub(super) struct Book<'a> {
     redaction: &'a Redaction,
     runner: Option<String>,
@@ -80,7 +80,7 @@ impl<'a> Book<'a> {
         }
     }
 
-    /// What follows is about this runner.
+    /// Assigns the following findings to this runner.
     pub(super) fn turn_to(&mut self, runner: &RunnerId) {
         self.runner = Some(self.redaction.clean(&runner.to_string()));
     }
@@ -101,7 +101,7 @@ impl<'a> Book<'a> {
         self.add(check, Outcome::Skip, reason.as_ref());
     }
 
-    /// Skips those of `groups` that have no finding yet, for this runner or the endpoint.
+    /// Skips the checks of `groups` without a finding for this runner or the endpoint.
     pub(super) fn skip_open(&mut self, groups: &[&[&'static Check]], reason: &str) {
         for check in groups.iter().copied().flatten() {
             if !self.has(check) {
@@ -126,7 +126,7 @@ impl<'a> Book<'a> {
     }
 }
 
-/// Makes the text of an endpoint fit to be shown: short, printable, and without secrets.
+/// Prepares endpoint text for output: short, printable, without secrets.
 pub(super) struct Redaction {
     secrets: Vec<String>,
 }
@@ -164,8 +164,8 @@ impl Redaction {
     }
 }
 
-/// What a terminal, a log and an XML document all take as it is: no control characters, nothing that
-/// turns the direction of writing, no characters that are none.
+/// Whether a character is safe in terminals, logs and XML: no control characters, no changes of text direction,
+/// no noncharacters.
 fn is_plain(letter: char) -> bool {
     !letter.is_control()
         && !matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
@@ -188,7 +188,7 @@ pub struct Report {
     /// The endpoint's URL without its query, which may hold a secret.
     pub endpoint: String,
     pub mode: &'static str,
-    /// Where the runner was told to call back.
+    /// Callback URL that the runner received.
     pub callbacks: String,
     pub findings: Vec<Finding>,
 }
@@ -209,18 +209,18 @@ impl Report {
         }
     }
 
-    /// Whether nothing failed.
+    /// Whether no check failed.
     pub fn is_passed(&self) -> bool {
         self.count(Outcome::Fail) == 0
     }
 
-    /// How many findings have this outcome.
+    /// Number of findings with this outcome.
     pub fn count(&self, outcome: Outcome) -> usize {
         let is_so = |finding: &&Finding| finding.outcome == outcome;
         self.findings.iter().filter(is_so).count()
     }
 
-    /// The report as one document.
+    /// The report as JSON.
     pub fn to_json(&self) -> Value {
         let checks: Vec<_> = self.findings.iter().map(finding_json).collect();
         json!({
@@ -236,7 +236,7 @@ impl Report {
         })
     }
 
-    /// The report for people: a line for each check, and what to do under those that fail.
+    /// The report as text: a line per check, with advice for failures.
     pub fn to_text(&self) -> String {
         let mut text = format!("{} ({})\n", self.endpoint, self.mode);
         let _ = writeln!(text, "callbacks at {}", self.callbacks);

@@ -1,4 +1,4 @@
-//! What a runner must take although it does not use it.
+//! Checks of input that a runner must accept.
 
 use domain::manifest::AcceptedManifest;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ const CHARSET: Check = Check {
 
 pub(super) const ALL: [&Check; 3] = [&UNKNOWN_FIELDS, &BARE_EVENT, &CHARSET];
 
-/// Sends runs that differ from the plain one in what a runner must not mind.
+/// Sends runs with variations that a runner must ignore.
 pub(super) async fn check(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) {
     let plan = Plan {
         bend: add_fields,
@@ -45,7 +45,7 @@ fn judge(check: &'static Check, trace: &Trace, book: &mut Book<'_>) {
     }
 }
 
-/// State of a scope that the event has not is refused, and the run goes on all the same.
+/// State without a matching scope in the event is rejected; the run continues.
 fn check_bare_event(trace: &Trace, book: &mut Book<'_>) {
     let is_scope = |fault: &Fault| fault.kind == FaultKind::StateKey;
     match trace.faults.first() {
@@ -60,7 +60,7 @@ fn check_bare_event(trace: &Trace, book: &mut Book<'_>) {
     }
 }
 
-/// In every object that a newer gateway may extend.
+/// Adds unknown fields to every object that a newer gateway may extend.
 fn add_fields(request: &mut Value) {
     for place in [
         "",

@@ -1,4 +1,4 @@
-//! Strangers are refused: every request is signed after Standard Webhooks.
+//! Checks that requests without a valid Standard Webhooks signature are refused.
 
 use std::fmt::Display;
 
@@ -20,7 +20,7 @@ const UNSIGNED: Check = Check {
 const UNSIGNED_LIST: Check = Check {
     id: "signature.refuses_unsigned_list",
     expected: "a list call without webhook-signature is refused with 4xx",
-    advice: "verify list calls as well, unless the list is meant for everybody",
+    advice: "verify list calls as well, unless the list is public",
 };
 const WRONG_SECRET: Check = Check {
     id: "signature.refuses_wrong_secret",
@@ -60,7 +60,7 @@ pub(super) const ALL: [&Check; 7] = [
 ];
 const HOUR: i64 = 3600;
 
-/// Asks with signatures that must not pass.
+/// Sends requests with invalid signatures.
 pub(super) async fn check(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) {
     let other = SigningSecret::parse(&SecretString::from(SigningSecret::generate()));
     let other = other.expect("a secret that was made is one");
@@ -109,7 +109,7 @@ async fn run(
     status
 }
 
-/// The token lives on, so that a second execution is no call after the end.
+/// The token stays valid, so that callbacks of a second execution are not calls after the end.
 async fn check_once(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) {
     let mut opened = kit.open(runner, &kit.message(&kit.options.text));
     opened.lasting = true;

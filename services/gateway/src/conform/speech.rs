@@ -1,29 +1,29 @@
-//! What a runner said in a run, and whether its pieces make its whole messages.
+//! Text of a run, and whether its deltas match its whole messages.
 
 use protocol::admin::DeltaMode;
 use protocol::message::MessageContent;
 use protocol::result::ResultType;
 use serde_json::Value;
 
-/// The text of a run, piece by piece.
+/// The text of a run.
 pub(super) struct Speech {
     delta_mode: DeltaMode,
     deltas: u64,
-    /// The increments since the last whole message.
+    /// Increments since the last whole message.
     gathered: String,
     last_piece: String,
-    /// Everything that was said, for whoever looks for a word.
+    /// All text, for searches.
     all: String,
     compared: u64,
     disagreement: Option<Disagreement>,
 }
 
-/// A whole message that is not what its pieces made.
+/// A whole message that differs from its deltas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Disagreement {
     pub(super) pieces: String,
     pub(super) whole: String,
-    /// The last piece alone is the whole message: pieces are snapshots.
+    /// The last delta equals the whole message: deltas are snapshots.
     pub(super) snapshots: bool,
 }
 
@@ -40,7 +40,7 @@ impl Speech {
         }
     }
 
-    /// Hears a result that was taken.
+    /// Adds an accepted result.
     pub(super) fn hear(&mut self, kind: &str, data: &str) {
         let data: Value = serde_json::from_str(data).unwrap_or_default();
         match ResultType::parse(kind) {
@@ -53,12 +53,12 @@ impl Speech {
         }
     }
 
-    /// How many pieces came.
+    /// Number of deltas.
     pub(super) fn deltas(&self) -> u64 {
         self.deltas
     }
 
-    /// How many whole messages were held against their pieces.
+    /// Number of whole messages that were compared with their deltas.
     pub(super) fn compared(&self) -> u64 {
         self.compared
     }

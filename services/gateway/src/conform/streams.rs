@@ -1,4 +1,4 @@
-//! The answer to one plain run, result by result.
+//! Checks of one plain run, result by result.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const FIRST_BYTE: Check = Check {
 };
 const STATUS: Check = Check {
     id: "stream.status",
-    expected: "a run is answered 200, or 202 by who appends its results",
+    expected: "a run is answered with 200, or with 202 if results are appended",
     advice: "answer 200 and tell what went wrong as run.failed; 429 or 503 with Retry-After when you are full",
 };
 const CONTENT_TYPE: Check = Check {
@@ -109,7 +109,7 @@ const CLOSES: Check = Check {
 };
 const SILENCE: Check = Check {
     id: "stream.silence",
-    expected: "the stream is never silent for 60 s; who appends is heard of within its lease",
+    expected: "the stream is never silent for 60 s; a runner that appends renews its lease in time",
     advice: "send a comment line (`: hi`) every 15 s while you work; behind a 202, POST {base_url}/run/results or \
              /run/heartbeat",
 };
@@ -162,7 +162,7 @@ pub(super) const ALL: [&Check; 24] = [
     &STREAMING,
 ];
 
-/// Checks a plain run; gives what was seen of it.
+/// Checks a plain run. Returns its recording.
 pub(super) async fn check(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) -> Trace {
     let trace = kit.play(runner, &kit.message(&kit.options.text)).await;
     if check_head(&trace, book) {
@@ -175,7 +175,7 @@ pub(super) async fn check(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<
     trace
 }
 
-/// True when there is a body to look at.
+/// Whether there is a body to check.
 fn check_head(trace: &Trace, book: &mut Book<'_>) -> bool {
     let (format, after) = match &trace.answer {
         Answer::Started(format, after) => (Some(format), *after),

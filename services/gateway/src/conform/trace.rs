@@ -1,4 +1,4 @@
-//! One run's answer, read and judged as the gateway reads and judges it.
+//! Recording of one run, read and validated like the gateway.
 
 mod appended;
 mod leak;
@@ -16,35 +16,35 @@ use crate::outbound::runner::{Aside, ResultFormat, Started};
 use crate::runs::reader::{Deviation, Item, ResultReader, TooLarge};
 use leak::Leak;
 
-/// How long the body may stay open once the terminal has come.
+/// Maximum time that the body may stay open after the terminal result.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// What a runner made of a run.
+/// Recording of a run.
 pub(super) struct Trace {
     pub(super) answer: Answer,
     pub(super) end: End,
     pub(super) faults: Vec<Fault>,
-    /// How many results were taken.
+    /// Number of accepted results.
     pub(super) taken: u64,
     pub(super) duplicates: u64,
     pub(super) gaps: u64,
     pub(super) speech: Speech,
-    /// Between two reads.
+    /// Maximum time between two reads.
     pub(super) longest_silence: Duration,
-    /// From the POST to the end.
+    /// Time from the POST to the end.
     pub(super) lasted: Duration,
-    /// The body ended soon after the terminal.
+    /// The body ended soon after the terminal result.
     pub(super) closed: bool,
-    /// The run's token stood in what came.
+    /// The results contained the run's token.
     pub(super) leaked: bool,
     pub(super) deviations: Vec<Deviation>,
     pub(super) framing_fault: Option<&'static str>,
 }
 
-/// The head of an answer.
+/// Head of a response.
 pub(super) enum Answer {
     Started(ResultFormat, Duration),
-    /// `202`: it appends its results.
+    /// `202`: the runner appends its results.
     Deferred(Duration),
     Refused(StatusCode, Option<Duration>),
     BadContentType(String),
@@ -55,24 +55,24 @@ pub(super) enum Answer {
 /// How the reading ended.
 #[derive(Debug, PartialEq)]
 pub(super) enum End {
-    /// There was nothing to read.
+    /// There was no body.
     NotStarted,
     Completed,
     Failed {
         code: String,
         message: String,
     },
-    /// The gateway ends a run that does this.
+    /// A violation that ends the run.
     Violation,
-    /// The body was over before the run.
+    /// The body ended before the run.
     Truncated,
-    /// It was silent for too long.
+    /// The idle timeout expired.
     Idle,
-    /// It was still going when we left.
+    /// Still running when the test disconnected.
     Going,
 }
 
-/// Something that was not taken.
+/// A rejected result.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) kind: FaultKind,
@@ -83,7 +83,7 @@ pub(super) struct Fault {
 pub(super) enum FaultKind {
     Result,
     Limit,
-    /// A part over its bound: the result counts without it.
+    /// A part exceeded its limit; the result counts without it.
     Shortened,
     RunId,
     Sequence,
@@ -95,14 +95,14 @@ pub(super) enum FaultKind {
 }
 
 impl Trace {
-    /// The run ended by its runner's word, and nothing in it was refused.
+    /// The runner ended the run, and no result was rejected.
     pub(super) fn is_sound(&self) -> bool {
         let mut faults = self.faults.iter();
         let refused = faults.any(|fault| fault.kind != FaultKind::Shortened);
         self.survives() && !refused
     }
 
-    /// The run ended by its runner's word, whatever was refused in it.
+    /// The runner ended the run. Results may have been rejected.
     pub(super) fn survives(&self) -> bool {
         self.has_ended() && !self.leaked
     }
@@ -111,7 +111,7 @@ impl Trace {
         matches!(self.end, End::Completed | End::Failed { .. })
     }
 
-    /// For how long, when the runner is full and says when to come back.
+    /// Retry delay of a runner at capacity.
     pub(super) fn asks_to_wait(&self) -> Option<Duration> {
         match self.answer {
             Answer::Refused(
@@ -127,7 +127,7 @@ impl Trace {
         matches!(self.answer, Answer::Deferred(_))
     }
 
-    /// How the run went, in words.
+    /// Describes the course of the run.
     pub(super) fn in_words(&self) -> String {
         if let Some(fault) = self.faults.first() {
             return fault.seen.clone();
@@ -153,7 +153,7 @@ impl Trace {
     }
 }
 
-/// Reads the answer to a posted run until it ends, or until `until`.
+/// Reads the response to a posted run to its end, or to `until`.
 pub(super) async fn read(kit: &Kit, opened: &Opened, posted: Posted, until: Instant) -> Trace {
     let begun = Instant::now();
     let mut trace = Trace {
@@ -217,7 +217,7 @@ pub(super) async fn read(kit: &Kit, opened: &Opened, posted: Posted, until: Inst
     trace
 }
 
-/// Where the results of a run come from.
+/// Source of a run's results.
 enum Body {
     Stream(Started),
     Appended(Aside),
@@ -274,7 +274,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Takes in a chunk; true when the run cannot go on.
+    /// Processes a chunk. True: the run must end.
     fn take(&mut self, chunk: &[u8], reader: &mut ResultReader) -> bool {
         self.trace.leaked |= self.leak.next(chunk);
         let mut items = Vec::new();
@@ -300,7 +300,7 @@ impl Reading<'_> {
             }
             TooLarge::Beside => {
                 let most = limits.results.run_bytes;
-                format!("what is no result is larger than twice {most} bytes")
+                format!("text outside results is larger than twice {most} bytes")
             }
         };
         self.fault(FaultKind::Limit, seen);
@@ -386,7 +386,7 @@ impl Reading<'_> {
     }
 
     fn fault(&mut self, kind: FaultKind, seen: String) {
-        // The first of a kind says enough.
+        // The first fault of each kind suffices.
         if !self.trace.faults.iter().any(|fault| fault.kind == kind) {
             self.trace.faults.push(Fault { kind, seen });
         }

@@ -1,6 +1,6 @@
-//! What the playground serves beside the gateway, each on a loopback port of its own and reached over HTTP like
-//! any other: the Local Agent, the protocol agent, the echo runner, the coding agents and connectors of the command line,
-//! and a server with tools.
+//! Sidecars of the playground, each on its own loopback port: the Local Agent, the protocol agent, the echo
+//! runner, the coding agents and connectors of the command line, and a tool server. The gateway reaches them
+//! over HTTP.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,19 +19,19 @@ use super::harness;
 use crate::clock::Clock;
 use crate::outbound::signature::SigningSecret;
 
-/// Where each of them listens.
+/// Listening addresses of the sidecars.
 pub(super) struct Addresses {
     pub(super) agent: SocketAddr,
     pub(super) echo: SocketAddr,
     pub(super) clock: SocketAddr,
     pub(super) planner: SocketAddr,
-    /// Absent without harnesses.
+    /// `None` without harnesses.
     pub(super) harness: Option<SocketAddr>,
-    /// Absent without connectors.
+    /// `None` without connectors.
     pub(super) connectors: Option<SocketAddr>,
 }
 
-/// The servers. They live until they are told to stop.
+/// The sidecar servers. They run until `end`.
 #[derive(Default)]
 pub(super) struct Beside {
     tasks: TaskTracker,
@@ -39,7 +39,7 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// Starts all of them; the runners with secrets that stand in `data_dir` from now on.
+    /// Starts all sidecars. Secrets of the runners are stored in `data_dir`.
     pub(super) async fn start(
         &self,
         data_dir: &Path,
@@ -115,7 +115,7 @@ impl Beside {
         Ok(address)
     }
 
-    /// Returns once all of them have stopped.
+    /// Stops all sidecars and waits for them.
     pub(super) async fn end(self) {
         self.stop.cancel();
         self.tasks.close();

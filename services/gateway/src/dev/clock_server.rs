@@ -1,4 +1,4 @@
-//! A server of two tools, by the Model Context Protocol: one tells the time, one posts notes on a board in memory.
+//! An MCP server with two tools: the current time, and a board of notes in memory.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,15 +19,15 @@ use serde_json::{Value, json};
 
 use crate::clock::Clock;
 
-/// Tells the time.
+/// Name of the time tool.
 const TOOL: &str = "current_time";
-/// Posts a note.
+/// Name of the note tool.
 const POST: &str = "post_note";
-/// Notes that the board keeps; the oldest makes room.
+/// Maximum number of notes; the oldest is dropped.
 const MOST_NOTES: usize = 100;
-/// Characters of a note.
+/// Maximum length of a note, in characters.
 const MOST_CHARACTERS: usize = 2_000;
-/// The offsets that are in use: hours from UTC.
+/// Minimum and maximum offset from UTC, in hours.
 const LEAST: f64 = -12.0;
 const MOST: f64 = 14.0;
 
@@ -37,7 +37,7 @@ struct ClockServer {
     board: Arc<Mutex<Board>>,
 }
 
-/// Notes, the newest last, and how many there were in all.
+/// Notes, oldest first, and the total number of posted notes.
 #[derive(Default)]
 struct Board {
     notes: VecDeque<String>,
@@ -66,8 +66,8 @@ impl Board {
     }
 }
 
-/// Streamable HTTP at `/mcp`, stateless, for programs of this machine: other names than its own are refused, and so
-/// are web pages, by their `Origin`.
+/// Streamable HTTP at `/mcp`, stateless, for local programs. Requests with other host names, or with the
+/// `Origin` of a web page, are refused.
 pub(super) fn router(clock: Clock) -> Router {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
@@ -161,7 +161,7 @@ fn described_board() -> Tool {
     .with_annotations(ToolAnnotations::new().destructive(true))
 }
 
-/// The time as people say it; an error is for the model, which may ask better.
+/// The time as text. An error is a message for the model, which may retry.
 fn told(now_ms: i64, arguments: &JsonObject) -> Result<String, String> {
     let hours = match arguments.get("utc_offset") {
         None | Some(Value::Null) => Some(0.0),

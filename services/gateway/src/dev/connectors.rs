@@ -1,4 +1,4 @@
-//! Agents on other platforms in the playground: each is described by a file.
+//! Connector agents in the playground, each defined by a file.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 
 use crate::config::inherited_variable;
 
-/// The time for the name, the connection and TLS of a platform.
+/// Timeout for DNS, connection and TLS of a platform.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// Variables of this process that agents may use as `env:NAME`.
+/// Prefix of environment variables that agents may use as `env:NAME`.
 const SECRETS: &str = "CONNECTOR_";
 
 const ENDPOINT: &str = r#"
@@ -33,7 +33,7 @@ const AGENT: &str = r#"
 [[agents]]
 name = "{name}"
 event_types = ["message.received"]
-# Messages of the conversation `{name}`; those of others go to the agent above.
+# Messages of the conversation `{name}`; all others go to the agent above.
 scope = { kind = "conversation", conversation_id = "{name}" }
 runner_id = "{runner_id}"
 concurrency = "enqueue"
@@ -52,27 +52,27 @@ interactions = true
 [agents.config]
 "#;
 
-/// The files of the agents, and the places that their service may reach beside public HTTPS.
+/// Agent files, and destinations that their service may reach besides public HTTPS.
 #[derive(clap::Args, Default)]
 pub(crate) struct ConnectorArgs {
-    /// Serve the agent of this file, too: `runner_id` (a platform by name or id) and `[config]`, as for `runnel-connectors
-    /// try`. The agent gets the file's name. May be repeated.
+    /// Also serve the agent of this file: `runner_id` (a platform by name or id) and `[config]`, as for
+    /// `runnel-connectors try`. The file's name is the agent's name. May be repeated.
     #[arg(long, value_name = "FILE")]
     connectors: Vec<PathBuf>,
-    /// Where these agents may connect although it is not public HTTPS: `host:port`, `ip:port` or a network. May be
-    /// repeated.
+    /// A destination that these agents may reach besides public HTTPS: `host:port`, `ip:port` or a network. May
+    /// be repeated.
     #[arg(long, value_name = "HOST:PORT", requires = "connectors")]
     allow: Vec<AllowRule>,
 }
 
-/// The agents of all files.
+/// Agents of all files.
 pub(crate) struct Connectors {
     agents: Vec<(String, AgentFile)>,
     allow: Vec<AllowRule>,
 }
 
 impl ConnectorArgs {
-    /// Reads the files. Fails for a file without an agent, and for two of the same name.
+    /// Reads the files. Fails if a file has no agent, or if a name occurs twice.
     pub(super) fn read(&self) -> anyhow::Result<Connectors> {
         let mut agents: Vec<(String, AgentFile)> = Vec::new();
         for path in &self.connectors {
@@ -91,12 +91,12 @@ impl ConnectorArgs {
 }
 
 impl Connectors {
-    /// Names of the agents, which are also those of their conversations.
+    /// Names of the agents and of their conversations.
     pub(super) fn names(&self) -> Vec<String> {
         self.agents.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// The runners of all platforms; none without an agent.
+    /// The runners of all platforms; empty without agents.
     pub(super) fn runners(&self) -> anyhow::Result<Vec<Arc<dyn Runner>>> {
         if self.agents.is_empty() {
             return Ok(Vec::new());
@@ -109,7 +109,7 @@ impl Connectors {
         Ok(Service { egress, secrets }.runners(Ids::Own))
     }
 
-    /// The tables of their endpoint and agents. `data`: the data directory, as it stands between quotes of TOML.
+    /// TOML tables of the endpoint and agents. `data`: the data directory, escaped for a TOML string.
     pub(super) fn tables(&self, address: SocketAddr, data: &str) -> String {
         let endpoint = ENDPOINT.replace("{address}", &address.to_string());
         let endpoint = endpoint.replace("{data}", data);

@@ -1,4 +1,4 @@
-//! What the playground keeps in its data directory, for its owner alone.
+//! Files in the playground's data directory, readable by the owner only.
 
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -9,24 +9,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::seal::MasterKey;
 
-/// What `send` finds: where the playground is and how to enter it.
+/// URL and API key of the playground, for `send`.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct DevFile {
     pub(crate) url: String,
     pub(crate) api_key: String,
 }
 
-/// The file's name in the data directory.
+/// Name of the file in the data directory.
 pub(crate) const DEV_FILE: &str = "dev.json";
 
-/// Makes the directory, if need be, and keeps others out of it.
+/// Creates the directory if needed and sets mode 0700.
 pub(super) fn make_private_dir(directory: &Path) -> anyhow::Result<()> {
     let made = std::fs::create_dir_all(directory)
         .and_then(|()| std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700)));
     made.with_context(|| format!("the data directory {} cannot be made", directory.display()))
 }
 
-/// Writes a file that nobody else may read.
+/// Writes a file that only the owner can read.
 pub(crate) fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
     let write = || {
@@ -43,7 +43,7 @@ pub(crate) fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
     write().with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// The master key of the directory; made at its first start.
+/// The master key of the directory. The first start creates it.
 pub(super) fn master_key(data_dir: &Path) -> anyhow::Result<MasterKey> {
     let file = data_dir.join("master.key");
     if let Ok(text) = std::fs::read_to_string(&file) {

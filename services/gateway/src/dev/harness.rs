@@ -1,4 +1,4 @@
-//! Coding agents of the playground: harnesses that are installed here, on the model at hand.
+//! Coding agents of the playground: locally installed harnesses on the playground's model.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -19,19 +19,19 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 const ENDPOINT: &str = r#"
-# Coding agents, each a runner: what they may do is asked first, and they reach the model above through the gateway.
+# Coding agents as runners. They ask for permissions and reach the model above through the gateway.
 [[runner_endpoints]]
 name = "harness"
 base_url = "http://{address}"
 secret = "file:{data}/harness.secret"
 "#;
 
-/// The agent of one harness.
+/// Configuration of one harness agent.
 const AGENT: &str = r#"
 [[agents]]
 name = "{name}"
 event_types = ["message.received"]
-# Messages of the conversation `{name}`; those of others go to the agent above.
+# Messages of the conversation `{name}`; all others go to the agent above.
 scope = { kind = "conversation", conversation_id = "{name}" }
 runner_id = "plugin:runnel/{name}/default"
 concurrency = "enqueue"
@@ -53,7 +53,7 @@ interactions = true
 model = "{model_id}"
 "#;
 
-/// The runners of these presets, which work below `data_dir`. An error for one that is not installed.
+/// The runners of these presets, which work below `data_dir`. Fails if a harness is not installed.
 pub(super) async fn runners(
     names: &[String],
     data_dir: &Path,
@@ -61,7 +61,7 @@ pub(super) async fn runners(
 ) -> anyhow::Result<Vec<Arc<dyn Runner>>> {
     let workspaces = data_dir.join("harness");
     let workspaces_text = toml_text::value(&json!(workspaces.to_string_lossy()));
-    // The secret of the endpoint is the playground's; none is read from here.
+    // The playground sets the endpoint's secret; this reference is never resolved.
     let mut text = format!("secret = \"env:unused\"\nworkspaces = {workspaces_text}\n");
     for name in names {
         let known = Preset::NAMED.map(Preset::name);
@@ -91,7 +91,7 @@ pub(super) async fn runners(
     Arc::new(Service::new(settings, workspaces, relay)).runners()
 }
 
-/// The tables of their endpoint and agents, with the places that `dev.toml` fills in.
+/// TOML tables of the endpoint and agents, with the placeholders of `dev.toml`.
 pub(super) fn tables(names: &[String], address: SocketAddr) -> String {
     let endpoint = ENDPOINT.replace("{address}", &address.to_string());
     let agents = names.iter().map(|name| AGENT.replace("{name}", name));

@@ -1,4 +1,4 @@
-//! The playground's one document.
+//! The sample document of the playground.
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -9,13 +9,13 @@ use crate::app::App;
 use crate::knowledge::extract::Kind;
 use crate::knowledge::index::{Indexed, NewDocument, Source};
 
-/// The base that it stands in.
+/// Id of its knowledge base.
 pub(super) const BASE: &str = "runnel";
 const DOCUMENT: &str = "runnel.md";
 const TEXT: &str = include_str!("runnel.md");
 const MEDIA_TYPE: &str = "text/markdown";
 
-/// Puts the document in, unless the very same is there. Returns how many passages it has.
+/// Indexes the document unless it is unchanged. Returns its number of passages.
 pub(super) async fn put(app: &App) -> anyhow::Result<u64> {
     let kind = Kind::of_media_type(MEDIA_TYPE).map_err(anyhow::Error::msg)?;
     let document = NewDocument {

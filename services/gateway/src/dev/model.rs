@@ -1,5 +1,5 @@
-//! Which model answers in the playground: one that the environment names as OpenAI's own clients do, else the
-//! first chat model of a `runnel.toml` here, else a script.
+//! Selects the model of the playground: from the variables of OpenAI's clients, else the first chat model of
+//! `runnel.toml` in the working directory, else a script.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,52 +20,52 @@ use egress::{AllowRule, parse_plain_url};
 
 const SCRIPT: &str = include_str!("script.toml");
 const SCRIPT_FILE: &str = "script.toml";
-/// The planner's, with its model's name.
+/// Script of the planner, and the name of its model.
 const PLAN: &str = include_str!("planner.toml");
 const PLAN_FILE: &str = "planner.toml";
 const PLANNER: &str = "plan";
 const SETTINGS: &str = "runnel.toml";
 const OPENAI: &str = "https://api.openai.com/v1";
-/// At OpenAI itself, where nobody names another: small, and it calls tools.
+/// Default model at OpenAI: small, with tool calls.
 const OPENAI_MODEL: &str = "gpt-4o-mini";
 const KEY: &str = "OPENAI_API_KEY";
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a provider may take to list its models.
+/// Timeout of a provider's model list.
 const LISTING: Duration = Duration::from_secs(10);
 
-/// What the person at the keyboard wants.
+/// The requested kind of model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// A real one, where one is known.
+    /// A real model, if one is configured.
     Any,
     Script,
 }
 
-/// Why this model and no other.
+/// Source of the selected model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Nobody named one, or the script was wanted.
+    /// No model is configured, or the script was requested.
     Script { file: PathBuf },
-    /// Variables that OpenAI's own clients read.
+    /// Variables of OpenAI's own clients.
     Environment { base_url: String },
-    /// The `runnel.toml` of this directory.
+    /// The `runnel.toml` of the working directory.
     File,
 }
 
-/// A model and its provider, as tables of the configuration.
+/// A model and its provider, as configuration tables.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ChosenModel {
     pub(super) model_id: String,
     pub(super) origin: Origin,
-    /// What the provider needs of `egress.allow`.
+    /// Rule that the provider needs in `egress.allow`.
     pub(super) rule: Option<String>,
     provider: Value,
     model: Value,
-    /// The planner's script, where a script is the model.
+    /// Script of the planner, if the model is a script.
     plan: Option<PathBuf>,
 }
 
-/// Chooses it; a script is written to `data_dir`.
+/// Selects the model. A script is written to `data_dir`.
 pub(super) async fn choose(data_dir: &Path, wanted: Wanted) -> anyhow::Result<ChosenModel> {
     if wanted == Wanted::Any {
         let variables = OpenAiVariables::read();
@@ -91,7 +91,7 @@ pub(super) async fn choose(data_dir: &Path, wanted: Wanted) -> anyhow::Result<Ch
 }
 
 impl ChosenModel {
-    /// The model of the planner.
+    /// Model of the planner.
     pub(super) fn planner(&self) -> &str {
         if self.plan.is_some() {
             PLANNER
@@ -100,7 +100,7 @@ impl ChosenModel {
         }
     }
 
-    /// The models of the planner and of its child runs, as values of TOML; the planner's own first.
+    /// Models of the planner and its child runs as TOML values; the planner's model is first.
     pub(super) fn planner_models(&self) -> Vec<String> {
         let mut models = vec![self.planner(), &self.model_id];
         models.dedup();
@@ -108,7 +108,7 @@ impl ChosenModel {
         models.collect()
     }
 
-    /// As it stands in a configuration.
+    /// TOML tables of the model and its provider.
     pub(super) fn tables(&self) -> String {
         let plan = self.plan.as_ref().map(|file| {
             let file = file.to_string_lossy();
@@ -177,7 +177,7 @@ async fn first_listed(
     first.context("the list is empty")
 }
 
-/// Takes a model and its provider out of a file, and nothing else.
+/// Reads a model and its provider from a file; other settings are ignored.
 async fn of_file(path: &Path) -> anyhow::Result<Option<ChosenModel>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -189,7 +189,7 @@ async fn of_file(path: &Path) -> anyhow::Result<Option<ChosenModel>> {
         return Ok(None);
     };
     let base_url = provider.get("base_url").and_then(Value::as_str);
-    // One that is no URL is told of by whoever reads the table.
+    // The configuration check reports an invalid URL.
     let rule = match base_url.and_then(|url| parse_plain_url(url).ok()) {
         Some(url) => rule_for(&url).await?,
         None => None,
@@ -204,7 +204,7 @@ async fn of_file(path: &Path) -> anyhow::Result<Option<ChosenModel>> {
     }))
 }
 
-/// The first model that streams, with its provider.
+/// The first streaming chat model and its provider.
 fn first_chat_model(settings: &Value) -> Option<(&JsonObject, &JsonObject)> {
     let tables = |name: &str| settings[name].as_array().into_iter().flatten();
     let chats = |model: &&JsonObject| {
@@ -219,7 +219,7 @@ fn first_chat_model(settings: &Value) -> Option<(&JsonObject, &JsonObject)> {
     Some((model, provider))
 }
 
-/// What `egress.allow` must hold for this URL: its own host and port, where it is not public HTTPS.
+/// The rule that `egress.allow` needs for this URL: its host and port, unless it is public HTTPS.
 async fn rule_for(url: &Url) -> anyhow::Result<Option<String>> {
     let egress = Egress::new(Vec::new(), CONNECT)?;
     let place = url.host_str().zip(url.port_or_known_default());

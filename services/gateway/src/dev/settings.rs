@@ -1,4 +1,4 @@
-//! The playground's configuration: a file like any other, filled in with what is known at its start.
+//! The playground's configuration: a template that is filled in at start.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::app::{Declared, declared};
 use crate::config::{Config, sqlite_url};
 
 const TEMPLATE: &str = include_str!("dev.toml");
-/// The file's name in the data directory.
+/// Name of the file in the data directory.
 pub(super) const SETTINGS_FILE: &str = "dev.toml";
 
-/// Writes the configuration to `data_dir`, and reads it as any other is read.
+/// Writes the configuration to `data_dir` and loads it.
 pub(super) fn settle(
     data_dir: &Path,
     listen: SocketAddr,
@@ -92,14 +92,14 @@ fn text(
     }
     let mut text = values.into_iter().fold(text, fill);
     if let Some(address) = service {
-        // Behind the rest: a configuration may hold what looks like a place to fill in.
+        // Last, because an agent's configuration may contain text that looks like a placeholder.
         let data = within(&data_dir.to_string_lossy());
         text.push_str(&connectors.tables(*address, &data));
     }
     text
 }
 
-/// A text as it stands between the quotes of TOML.
+/// Escapes a text for a TOML string, without the quotes.
 fn within(text: &str) -> String {
     let quoted = toml_text::value(&json!(text));
     quoted[1..quoted.len() - 1].to_owned()

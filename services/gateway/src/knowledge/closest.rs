@@ -1,4 +1,4 @@
-//! The passages of an embedded base that are closest to a query: by words, and by meaning where it has vectors.
+//! Search in an embedded base: full-text, and by vectors if the base has them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,21 +13,21 @@ use crate::knowledge::prepare::{embed, passage, scope};
 use crate::knowledge::{EmbeddedBase, Knowledge, KnowledgeError};
 use crate::outbound::model::Paid;
 
-/// Passages whose texts are looked at.
+/// Maximum number of passages whose texts are ranked.
 const CANDIDATES: usize = 200;
-/// Passages of one list that are put together with another.
+/// Maximum length of each list in rank fusion.
 const RANKED: usize = 100;
-/// How long the vector of a query may take to be made.
+/// Timeout for the embedding of a query.
 const EMBEDDING: Duration = Duration::from_secs(15);
 
-/// A passage and how close it is, from 0 to 1.
+/// A passage and its similarity, from 0 to 1.
 pub(super) struct Close {
     pub(super) chunk: FoundChunk,
     pub(super) score: f64,
 }
 
 impl Knowledge {
-    /// The closest passages, the closest first.
+    /// The closest passages, best first.
     pub(super) async fn closest(
         &self,
         base: &EmbeddedBase,
@@ -88,7 +88,7 @@ impl Knowledge {
             }
         }
         if worth.is_empty() {
-            // Every word of it is common here: those passages that hold all of them.
+            // All terms are common: search passages that contain every term.
             let common = terms
                 .iter()
                 .zip(&postings)
@@ -118,7 +118,7 @@ impl Knowledge {
         scored.await
     }
 
-    /// The vector of a query. A provider that fails takes only this away: words still find.
+    /// The vector of a query. `None` if the provider fails: full-text search still works.
     async fn query_vector(
         &self,
         model: &str,
@@ -136,7 +136,7 @@ impl Knowledge {
                     reason,
                     model,
                     kb.id = key.kb_id,
-                    "no vector for a query: knowledge base {} is searched by words alone",
+                    "embedding of a query failed; knowledge base {} is searched by full text only",
                     key.kb_id
                 );
                 None
@@ -144,7 +144,7 @@ impl Knowledge {
         }
     }
 
-    /// The ids of the chunks whose vectors are closest, the closest first.
+    /// Ids of the chunks with the closest vectors, best first.
     async fn by_meaning(
         &self,
         model: &str,
@@ -204,7 +204,7 @@ impl Knowledge {
     }
 }
 
-/// The closest first; of two that are equally close, the one that stands first.
+/// Sorts by score, descending, then by position.
 fn sort(closest: &mut [Close]) {
     closest.sort_by(|one, other| {
         let place = |close: &Close| (close.chunk.document.document_id.clone(), close.chunk.n);

@@ -1,4 +1,4 @@
-//! Who makes vectors of texts.
+//! Embedding of texts.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::telemetry::metrics;
 
 /// A provider of embedding models.
 pub trait Embedder: Send + Sync {
-    /// A vector for each text, in their order, of all of them within this time. `model`: its id in the catalog.
+    /// Returns one vector per text, in order, within `patience`. `model`: its id in the catalog.
     fn embed<'a>(
         &'a self,
         model: &'a str,
@@ -22,10 +22,10 @@ pub trait Embedder: Send + Sync {
     ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, UpstreamError>>;
 }
 
-/// Texts that providers take at once.
+/// Maximum number of texts per provider request.
 const AT_ONCE: usize = 256;
 
-/// The models of the catalog. What they embed for knowledge bases stands in the metrics of models, by runs and by operators.
+/// The models of the catalog. Embedding calls count in the model metrics.
 impl Embedder for Models {
     fn embed<'a>(
         &'a self,
@@ -56,7 +56,7 @@ async fn counted(
 ) -> Result<Vec<Vec<f32>>, UpstreamError> {
     let price = model.price.unwrap_or_default();
     let of = |tokens| (tokens, price.cost(tokens, 0));
-    // A provider that has been asked may bill it, whether it is heard or not.
+    // The provider may bill a request even without a response.
     let call = metrics::ModelCall::begin(id, of(model.count.of_texts(texts.iter())));
     let before = prompt_of(paid);
     let embedded = tokio::time::timeout_at(until, model.vectors(texts, paid)).await;
@@ -82,7 +82,7 @@ async fn counted(
     }
 }
 
-/// Tokens counted so far.
+/// Prompt tokens counted so far.
 fn prompt_of(paid: &Paid) -> Option<i64> {
     let usage = paid.counted()?;
     usage.prompt_tokens.or(usage.total_tokens)

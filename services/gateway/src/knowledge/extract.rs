@@ -1,5 +1,5 @@
-//! A document as text. What others have written is taken apart in a process of its own, which may take so
-//! much time and memory and no more: what breaks it breaks nothing else.
+//! Text extraction. Untrusted documents are parsed in a child process with limits on time and memory, so a
+//! parser crash is contained.
 
 mod charset;
 mod pdf;
@@ -17,14 +17,14 @@ use uuid::Uuid;
 pub use read::{Extracted, Kind, media_type_of, read};
 use read::{decoded, decoded_html};
 
-/// How long one document may take to be read.
+/// Timeout of extraction for one document.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Bytes of the text of a document at most.
+/// Maximum size of extracted text.
 const MOST_TEXT_BYTES: usize = 32 * 1024 * 1024;
-/// The command of this binary that reads, and what it is told.
+/// Name of the CLI command that runs the extraction.
 pub const COMMAND: &str = "extract-text";
 
-/// The text of a document. An error is the document's: what is wrong with it.
+/// Extracts the text of a document. An error describes the fault of the document.
 pub async fn extract(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
     match kind {
         Kind::Text(_) => read(kind, bytes),
@@ -34,7 +34,7 @@ pub async fn extract(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
     }
 }
 
-/// Reads in a process of its own what is UTF-8, or no text at all.
+/// Extracts in a child process. Input is UTF-8, or a binary format.
 async fn read_outside(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
     let mark = Uuid::new_v4().to_string();
     let reading = async {
@@ -42,7 +42,8 @@ async fn read_outside(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
             std::env::current_exe().map_err(|_| "could not be read: no program does it")?;
         let mut child = Command::new(program)
             .args([COMMAND, kind.as_str(), "--mark", &mark])
-            // No secret of ours is near it; and what its allocator only reserves is no memory that it uses.
+            // The child gets no secrets. The allocator must not commit reserved memory, which would count
+            // against the limit.
             .env_clear()
             .env("MIMALLOC_ARENA_EAGER_COMMIT", "0")
             .stdin(Stdio::piped())
@@ -56,7 +57,7 @@ async fn read_outside(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
             return Err("could not be read".to_owned());
         };
         let sending = async {
-            // One that breaks off says why itself.
+            // If the child stops reading, its response holds the cause.
             let _ = stdin.write_all(bytes).await;
             drop(stdin);
         };
@@ -77,16 +78,14 @@ async fn read_answer(stdout: ChildStdout) -> Result<Vec<u8>, String> {
     Ok(told)
 }
 
-/// What stands behind the mark; what a parser has printed stands before it.
+/// The response follows the mark; output of parsers precedes it.
 fn answer_in(told: &[u8], mark: &str) -> Result<Extracted, String> {
     let place = told
         .windows(mark.len())
         .rposition(|window| window == mark.as_bytes());
     let answer = place.and_then(|place| told.get(place + mark.len()..));
     let Some(answer) = answer else {
-        return Err(
-            "cannot be read; it is damaged, or holds far more than its size says".to_owned(),
-        );
+        return Err("cannot be read; it is damaged, or expands far beyond its size".to_owned());
     };
     let answer: Answer = serde_json::from_slice(answer)
         .map_err(|_| "holds more text than the gateway takes; cut it into several".to_owned())?;
@@ -100,7 +99,7 @@ fn answer_in(told: &[u8], mark: &str) -> Result<Extracted, String> {
     }
 }
 
-/// How the process tells what it has read.
+/// Response of the child process.
 #[derive(Default, serde::Serialize, serde::Deserialize)]
 struct Answer {
     error: Option<String>,
@@ -118,7 +117,7 @@ impl From<WireHeading> for Heading {
     }
 }
 
-/// What the process prints behind its mark.
+/// The response that the child prints after its mark.
 pub fn told(read: Result<Extracted, String>) -> String {
     let answer = match read {
         Ok(read) if read.text.len() > MOST_TEXT_BYTES => Answer {

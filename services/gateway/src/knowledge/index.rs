@@ -1,4 +1,5 @@
-//! A document on its way into a base: read, cut, written beside what is searched, and put in its place.
+//! Indexing: extracts and chunks a document, writes the chunks next to the live version, then replaces that
+//! version.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -19,40 +20,40 @@ use crate::knowledge::extract::{Extracted, Kind, extract};
 use crate::knowledge::{EmbeddedBase, Knowledge, KnowledgeError, prepare};
 use crate::telemetry::metrics;
 
-/// How long a document waits until another one is indexed.
+/// Maximum wait for an indexing slot.
 const WAIT: Duration = Duration::from_secs(20);
-/// Chunks of one commit, and of one call of the provider of vectors.
+/// Number of chunks per commit and per embedding request.
 const BATCH: usize = 32;
 
-/// A document as it was sent.
+/// A document as uploaded.
 #[derive(Clone, Debug)]
 pub struct NewDocument {
     pub base: BaseKey,
     pub document_id: String,
     pub facts: DocumentFacts,
-    /// Names and values that filters find it by.
+    /// Metadata for filters, as names and values.
     pub entries: Vec<(String, String)>,
     pub source: Source,
 }
 
-/// Where the text of a document is taken from.
+/// Source of a document's text.
 #[derive(Clone, Debug)]
 pub enum Source {
     Bytes(Kind, Bytes),
-    /// What is searched now, to be made anew, and the content that it is of.
+    /// The stored text, to be reindexed, and its content version.
     Text(Extracted, i64),
 }
 
-/// A document that is searched now.
+/// An indexed document.
 #[derive(Clone, Debug)]
 pub enum Indexed {
-    /// It is new, or another one than before.
+    /// New or changed.
     Changed(DocumentRecord),
-    /// The very same was there before.
+    /// The same document was indexed before.
     Unchanged(DocumentRecord),
 }
 
-/// What was written of a content.
+/// Size of the written content.
 struct Written {
     characters: u64,
     chunks: u64,
@@ -60,7 +61,7 @@ struct Written {
 }
 
 impl Knowledge {
-    /// Room for one more document in memory, until it is dropped.
+    /// Waits for an indexing slot, which is held until dropped.
     pub async fn room(&self) -> Result<OwnedSemaphorePermit, KnowledgeError> {
         let room = Arc::clone(&self.0.indexing).acquire_owned();
         match tokio::time::timeout(WAIT, room).await {
@@ -69,7 +70,7 @@ impl Knowledge {
         }
     }
 
-    /// Indexes a document and returns when it is searched. Goes on when the caller has gone.
+    /// Indexes a document and returns when it is searchable. Continues if the caller is dropped.
     pub async fn index(
         &self,
         document: NewDocument,
@@ -92,7 +93,7 @@ impl Knowledge {
         let content = match self.0.parts.store.write(begin).await? {
             IndexingBegun::Content(content) => content,
             IndexingBegun::Unchanged(record) => return Ok(Indexed::Unchanged(*record)),
-            // Somebody sent it again, or deleted it, which comes first.
+            // The document was uploaded again, or deleted, which takes precedence.
             IndexingBegun::Busy | IndexingBegun::Gone => return Err(KnowledgeError::DocumentBusy),
             IndexingBegun::Full => return Err(KnowledgeError::BaseFull),
         };
@@ -104,7 +105,7 @@ impl Knowledge {
         indexing.await.map_err(|_| KnowledgeError::Stopping)?
     }
 
-    /// Removes a document.
+    /// Deletes a document.
     pub async fn remove(&self, base: BaseKey, document_id: String) -> Result<(), KnowledgeError> {
         self.embedded(&base.kb_id)?;
         let delete = DeleteDocument { base, document_id };
@@ -126,7 +127,7 @@ impl Knowledge {
             done = doing => done.unwrap_or_else(|_| {
                 tracing::error!("indexing a document panicked");
                 metrics::panicked(metrics::Task::Handler);
-                Err(KnowledgeError::Unreadable("could not be indexed; the gateway's log says why".to_owned()))
+                Err(KnowledgeError::Unreadable("could not be indexed; see the gateway's log".to_owned()))
             }),
             () = self.0.parts.stopping.cancelled() => Err(KnowledgeError::Stopping),
         };
@@ -138,7 +139,10 @@ impl Knowledge {
             };
             if let Err(error) = self.0.parts.store.write(fail).await {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "an indexing was not given up; the sweep will do it");
+                tracing::error!(
+                    error,
+                    "cannot cancel indexing of a document; the sweep retries"
+                );
             }
         }
         done.map(Indexed::Changed)
@@ -236,7 +240,7 @@ impl EmbeddedBase {
     }
 }
 
-/// Does what takes the processor for long where nobody waits for it.
+/// Runs CPU-bound work on a blocking thread.
 pub(super) async fn on_a_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, KnowledgeError> {
@@ -244,7 +248,7 @@ pub(super) async fn on_a_thread<T: Send + 'static>(
     done.map_err(|_| KnowledgeError::Unreadable("could not be indexed".to_owned()))
 }
 
-/// A chunk of the store as it was cut.
+/// Converts a stored chunk.
 pub(super) fn as_cut(found: store::FoundChunk) -> Chunk {
     let place = |place: u64| usize::try_from(place).unwrap_or(usize::MAX);
     Chunk {

@@ -1,4 +1,4 @@
-//! Chunks as the index wants them: with their terms and their vectors.
+//! Prepares chunks for the index: terms and vectors.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use crate::knowledge::embed::Embedder;
 use crate::outbound::model::Paid;
 use crate::outbound::upstream::UpstreamError;
 
-/// How long the provider of vectors may take for one batch.
+/// Timeout of an embedding request for one batch.
 pub(super) const EMBEDDING: Duration = Duration::from_mins(1);
-/// Numbers of a vector at most.
+/// Maximum number of dimensions.
 const MOST_DIMENSIONS: usize = 8192;
 
-/// What terms of a base are told apart from those of others by.
+/// Key that separates the terms of a base from those of others.
 pub(super) fn scope(base: &BaseKey) -> String {
     format!("knowledge {} {}", base.workspace, base.kb_id)
 }
 
-/// A chunk as it is searched: under its headings.
+/// Searchable text of a chunk, with its headings.
 pub(super) fn passage(heading: Option<&str>, text: &str) -> String {
     match heading {
         Some(heading) => format!("{heading}\n{text}"),
@@ -29,7 +29,7 @@ pub(super) fn passage(heading: Option<&str>, text: &str) -> String {
     }
 }
 
-/// Chunks with their terms.
+/// Adds terms to chunks.
 pub(super) fn with_terms(base: &BaseKey, chunks: &[Chunk]) -> Vec<NewChunk> {
     let scope = scope(base);
     let prepared = chunks.iter().map(|chunk| {
@@ -47,7 +47,7 @@ pub(super) fn with_terms(base: &BaseKey, chunks: &[Chunk]) -> Vec<NewChunk> {
     prepared.collect()
 }
 
-/// Gives each chunk its vector.
+/// Adds vectors to chunks.
 pub(super) async fn add_vectors(
     embedder: &dyn Embedder,
     model: &str,
@@ -57,7 +57,7 @@ pub(super) async fn add_vectors(
         .iter()
         .map(|chunk| passage(chunk.heading.as_deref(), &chunk.text))
         .collect();
-    // Documents of operators count for no run's budget.
+    // Indexing by operators counts against no budget of a run.
     let vectors = embed(embedder, model, &texts, EMBEDDING, &Paid::by_operator()).await?;
     for (chunk, vector) in chunks.iter_mut().zip(vectors) {
         chunk.vector = Some(vector_bytes(&vector));
@@ -65,7 +65,7 @@ pub(super) async fn add_vectors(
     Ok(())
 }
 
-/// A vector of length one for each text, all of the same number of dimensions.
+/// Returns one vector of length 1 per text. All have the same number of dimensions.
 pub(super) async fn embed(
     embedder: &dyn Embedder,
     model: &str,

@@ -1,4 +1,4 @@
-//! Making the index anew: from the texts that are searched, cut and embedded as the base is set up now.
+//! Reindexing: chunks and embeds the stored texts again with the current settings of the base.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use crate::knowledge::extract::Extracted;
 use crate::knowledge::index::{Indexed, NewDocument, Source, as_cut};
 use crate::knowledge::{Knowledge, KnowledgeError};
 
-/// How long one call goes on before it says where it is.
+/// Maximum duration of one call.
 const AT_MOST: Duration = Duration::from_secs(10);
-/// Documents of one call at most.
+/// Maximum number of documents per call.
 const DOCUMENTS: usize = 50;
-/// Chunks that are read at a time.
+/// Number of chunks per read.
 const PAGE: u64 = 500;
 
-/// Documents that were made anew.
+/// Result of one call.
 pub struct Reindexing {
     pub documents: Vec<DocumentRecord>,
-    /// The last one, when there are more behind it.
+    /// Cursor: the last document, if more follow.
     pub more_after: Option<String>,
 }
 
 impl Knowledge {
-    /// Makes some documents of a base anew, in the order of their ids, after `after`. Those that failed or
-    /// are being indexed are passed over as they are.
+    /// Reindexes documents of a base in the order of their ids, after `after`. Failed documents, and those being
+    /// indexed, are skipped.
     pub async fn reindex(
         &self,
         base: &BaseKey,
@@ -76,7 +76,7 @@ impl Knowledge {
         };
         match self.index(document, room).await {
             Ok(Indexed::Changed(record) | Indexed::Unchanged(record)) => Ok(record),
-            // What stands there still is searched; its record says what went wrong.
+            // The old version stays searchable; the record holds the error.
             Err(KnowledgeError::Store(error)) => Err(error.into()),
             Err(KnowledgeError::Stopping) => Err(KnowledgeError::Stopping),
             Err(_) => {
@@ -106,7 +106,7 @@ impl Knowledge {
             from += read;
         }
         let (text, headings) = join(chunks);
-        // A failed try has put its own reason there.
+        // After a failed attempt this field holds the reason of the failure.
         let missing = record.error.clone().filter(|_| record.status == "ready");
         Ok(Extracted {
             text,

@@ -1,4 +1,4 @@
-//! A query to a knowledge base, wherever it stands.
+//! Retrieval from embedded and remote bases.
 
 use domain::knowledge::filter::check_filters;
 use domain::knowledge::{DEFAULT_TOP, MOST_QUERY_BYTES, MOST_TOP};
@@ -13,7 +13,7 @@ use crate::knowledge::{Base, Knowledge, KnowledgeError};
 use crate::outbound::model::Paid;
 
 impl Knowledge {
-    /// The passages of a base that are closest to a query. Who may ask has been decided before, and who pays for its vector.
+    /// The closest passages of a base. The caller has authorized the query; `paid` pays for its vector.
     pub async fn retrieve(
         &self,
         base: &BaseKey,
@@ -65,7 +65,7 @@ fn check_query(query: &RetrievalQuery) -> Vec<Fault> {
     faults
 }
 
-/// A passage as the protocol tells it: without blanks at its ends, and with its place in the document.
+/// A passage in protocol form: trimmed, with its position in the document.
 fn entry(Close { chunk, score }: Close) -> RetrievalResultEntry {
     let text = chunk.text.trim();
     let before = chunk.text.len() - chunk.text.trim_start().len();

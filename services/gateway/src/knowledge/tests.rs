@@ -1,4 +1,4 @@
-//! Bases with vectors, whose provider stands in for a model: it knows which words mean the same.
+//! Tests of bases with vectors. The mock provider maps synonyms to equal vectors.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ const MEANINGS: [&[&str]; 3] = [
     &["天气", "weather"],
 ];
 
-/// A dimension for each meaning, and one for all else.
+/// One dimension per meaning, and one for other words.
 #[derive(Default)]
 struct Meanings {
     asked: AtomicUsize,
@@ -184,10 +184,10 @@ async fn meaning_finds_what_words_miss_and_both_together_stand_first() {
         ["parking", "words"]
     );
     assert_eq!(bench.find("weather", json!({})).await[0], "sky");
-    // The word and the meaning.
+    // Matches by word and by vector.
     assert_eq!(bench.find("holiday", json!({})).await[0], "words");
     assert_eq!(bench.find("car", json!({"first": "w"})).await, ["words"]);
-    // From memory as from the tables.
+    // The cache returns the same result as the tables.
     assert_eq!(bench.find("weather", json!({})).await[0], "sky");
     bench
         .put("another sky", "Weather report: 天气")

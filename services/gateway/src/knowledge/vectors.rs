@@ -1,4 +1,4 @@
-//! The closest vectors of a base, by looking at all of them: from memory where they fit, else page by page.
+//! Exact vector search: scans all vectors of a base, from the cache if they fit, else page by page.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,16 +11,16 @@ use tokio::sync::Semaphore;
 use crate::knowledge::KnowledgeError;
 use crate::knowledge::index::on_a_thread;
 
-/// Vectors of one page.
+/// Number of vectors per page.
 const PAGE: usize = 500;
-/// Bytes of the vectors of one base that are kept, and of all bases.
+/// Cache size in bytes, per base and in total.
 const MOST_OF_ONE: usize = 96 * 1024 * 1024;
 const MOST: usize = 256 * 1024 * 1024;
 
-/// Searches that gather vectors to keep them at once: each may gather as many as are kept of a base.
+/// Concurrent searches that load a base into the cache. Each may use as much memory as one cached base.
 const GATHERING: usize = 2;
 
-/// The vectors of bases as they were at one version.
+/// Cached vectors of bases, each at one version.
 pub(super) struct VectorCache {
     kept: Mutex<HashMap<(BaseKey, String), Arc<Kept>>>,
     gathering: Semaphore,
@@ -42,7 +42,7 @@ struct Kept {
 }
 
 impl VectorCache {
-    /// The closest vectors that `model` made, with how alike they are, the closest first.
+    /// The closest vectors of `model` with their similarity, best first.
     #[expect(clippy::too_many_arguments, reason = "they are one question")]
     pub(super) async fn closest(
         &self,
@@ -61,9 +61,9 @@ impl VectorCache {
         }
         let mut place = None;
         if is_whole {
-            // Never closed.
+            // The semaphore is never closed.
             place = self.gathering.acquire().await.ok();
-            // Who was before may have asked the same.
+            // An earlier search may have loaded the base.
             if let Some(kept) = kept() {
                 return closest_of(kept, query, top).await;
             }
@@ -88,7 +88,7 @@ impl VectorCache {
             kept = kept.filter(|_| bytes <= MOST_OF_ONE);
             match &mut kept {
                 Some(kept) => kept.extend(page),
-                // It goes on a page at a time, and holds up nobody who gathers.
+                // Too large for the cache: continue page by page without the permit.
                 None => drop(place.take()),
             }
             if is_last {
@@ -145,7 +145,7 @@ async fn closest_of(
     .await
 }
 
-/// Vectors of another length were made by another model of the same name: they are like nothing.
+/// Skips vectors of other dimensions, which come from an earlier model of the same name.
 fn look(vectors: &[StoredVector], query: &[f32], best: &mut Best) {
     for vector in vectors {
         if let Some(alike) = dot_bytes(query, &vector.bytes) {

@@ -1,5 +1,4 @@
-//! Where the bytes of artifacts stand: a directory, or a bucket that speaks S3. The bucket is reached by the
-//! one guarded client, like everything outside.
+//! Storage of artifact contents: a directory or an S3 bucket. The bucket is accessed through the guarded client.
 
 mod guarded;
 
@@ -21,39 +20,39 @@ use url::Url;
 use egress::Egress;
 use guarded::GuardedConnector;
 
-/// What is gathered before it is sent: S3 takes no smaller part but the last.
+/// Buffer size before a part is sent. S3 accepts no smaller part except the last.
 const PART_BYTES: usize = 5 * 1024 * 1024;
 
-/// The place that the operator chose.
+/// The configured storage.
 #[derive(Clone, Debug)]
 pub enum ArtifactPlace {
     Directory(PathBuf),
     Bucket(BucketSettings),
 }
 
-/// A bucket and who we are there.
+/// An S3 bucket and its credentials.
 #[derive(Clone, Debug)]
 pub struct BucketSettings {
     pub bucket: String,
-    /// What stands before each key; may be empty.
+    /// Prefix of each key; may be empty.
     pub prefix: String,
     pub region: String,
-    /// Of a server that is not Amazon's.
+    /// Endpoint of an S3-compatible server other than Amazon's.
     pub endpoint: Option<Url>,
     pub access_key_id: SecretString,
     pub secret_access_key: SecretString,
 }
 
-/// Why bytes could not be written or read. Shows no credential.
+/// Failure to read or write a content. Shows no credential.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
     #[error("the bytes are not there")]
     Gone,
-    #[error("there is no place for artifacts; set artifacts.url")]
+    #[error("no artifact store is configured; set artifacts.url")]
     Nowhere,
     #[error("the directory {0} cannot be made")]
     Directory(PathBuf, #[source] std::io::Error),
-    #[error("the place of artifacts failed")]
+    #[error("the artifact store failed")]
     Failed(#[source] object_store::Error),
 }
 
@@ -66,19 +65,19 @@ impl From<object_store::Error> for PlaceError {
     }
 }
 
-/// The bytes of all artifacts. Cheap to clone.
+/// Contents of all artifacts. Cheap to clone.
 #[derive(Clone)]
 pub struct ArtifactStore {
-    /// `None`: there is no place.
+    /// `None`: no storage is configured.
     objects: Option<Arc<dyn ObjectStore>>,
-    /// Of a directory: what a process that was killed has left of an upload is found there.
+    /// Root of directory storage. Used to remove partial uploads of killed processes.
     directory: Option<PathBuf>,
     prefix: String,
     tasks: TaskTracker,
 }
 
 impl ArtifactStore {
-    /// Opens the place. Uploads that are given up are cleared away in `tasks`.
+    /// Opens the storage. Aborted uploads are cleaned up in `tasks`.
     pub fn open(
         place: &ArtifactPlace,
         egress: &Egress,
@@ -92,7 +91,10 @@ impl ArtifactStore {
                 if let Err(error) = hide_all(directory) {
                     let (error, directory) =
                         (&error as &dyn std::error::Error, directory.display());
-                    tracing::warn!(error, "what lies in {directory} may be read by others");
+                    tracing::warn!(
+                        error,
+                        "artifacts in {directory} may be readable by other users; set mode 0700"
+                    );
                 }
                 let objects = LocalFileSystem::new_with_prefix(directory)?.with_fsync(true);
                 Ok(Self {
@@ -111,7 +113,7 @@ impl ArtifactStore {
         }
     }
 
-    /// A store without a place: whatever is asked of it fails.
+    /// A store without storage: every operation fails.
     pub fn nowhere() -> Self {
         Self {
             objects: None,
@@ -125,7 +127,7 @@ impl ArtifactStore {
         self.objects.as_ref().ok_or(PlaceError::Nowhere)
     }
 
-    /// Writes and deletes a few bytes, to learn whether that can be done.
+    /// Checks access by writing and deleting a few bytes.
     pub async fn probe(&self) -> Result<(), PlaceError> {
         let place = format!("probe/{}", uuid::Uuid::now_v7().simple());
         let mut writing = self.begin(&place);
@@ -134,7 +136,7 @@ impl ArtifactStore {
         self.delete(&place).await
     }
 
-    /// Begins to write. Nothing is seen at the place before the end.
+    /// Starts an upload. The content becomes visible when the upload finishes.
     pub fn begin(&self, place: &str) -> Writing {
         Writing {
             store: self.clone(),
@@ -144,13 +146,13 @@ impl ArtifactStore {
         }
     }
 
-    /// Reads a part that the content has.
+    /// Reads a range of a content.
     pub async fn read(
         &self,
         place: &str,
         part: Range<u64>,
     ) -> Result<impl Stream<Item = Result<Bytes, PlaceError>> + Send + 'static, PlaceError> {
-        // An empty range is an error to some stores, and a content of no bytes has no other.
+        // Some stores refuse an empty range, the only range of an empty content.
         let range = (!part.is_empty()).then_some(GetRange::Bounded(part));
         let options = GetOptions {
             range,
@@ -162,7 +164,7 @@ impl ArtifactStore {
             .map(|chunk| chunk.map_err(PlaceError::from)))
     }
 
-    /// Whether a content is there.
+    /// Whether a content exists.
     pub async fn has(&self, place: &str) -> Result<bool, PlaceError> {
         match self.objects()?.head(&self.path(place)).await {
             Ok(_) => Ok(true),
@@ -171,10 +173,10 @@ impl ArtifactStore {
         }
     }
 
-    /// Deletes a content, and what is left of an upload to its place. What is not there is deleted.
+    /// Deletes a content and a partial upload of it. Deleting a missing content succeeds.
     pub async fn delete(&self, place: &str) -> Result<(), PlaceError> {
         if let Some(directory) = &self.directory {
-            // Each place is written to once: no other upload has this name.
+            // Each path is written once, so no other upload has this name.
             let left = directory.join(format!("{place}#1"));
             if let Err(error) = tokio::fs::remove_file(&left).await
                 && error.kind() != std::io::ErrorKind::NotFound
@@ -199,7 +201,7 @@ fn make_private(directory: &FilePath) -> std::io::Result<()> {
     builder.recursive(true).mode(0o700).create(directory)
 }
 
-/// The directories of contents that are there already, made by whom and however.
+/// Makes existing content directories private, whatever their mode.
 fn hide_all(directory: &FilePath) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     for entry in std::fs::read_dir(directory)? {
@@ -224,7 +226,7 @@ fn bucket(
         .with_region(&settings.region)
         .with_access_key_id(settings.access_key_id.expose_secret())
         .with_secret_access_key(settings.secret_access_key.expose_secret())
-        // What may be asked without TLS is the guarded client's to say.
+        // The guarded client decides which hosts may be reached without TLS.
         .with_allow_http(true)
         .with_http_connector(GuardedConnector(egress.clone()));
     if let Some(endpoint) = &settings.endpoint {
@@ -233,7 +235,7 @@ fn bucket(
     Ok(builder.build()?)
 }
 
-/// A content on its way to its place.
+/// An upload in progress.
 pub struct Writing {
     store: ArtifactStore,
     place: Path,
@@ -242,7 +244,7 @@ pub struct Writing {
 }
 
 impl Writing {
-    /// Takes some bytes; what is gathered goes to the place in parts.
+    /// Buffers bytes and sends them in parts.
     pub async fn write(&mut self, mut bytes: &[u8]) -> Result<(), PlaceError> {
         while !bytes.is_empty() {
             let room = PART_BYTES - self.pending.len();
@@ -256,7 +258,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Others of the machine may read the operator's directory, and no more than that.
+    /// Only the operator's root directory may be readable by others; directories of contents are private.
     fn hide(&self) -> Result<(), PlaceError> {
         let Some(directory) = &self.store.directory else {
             return Ok(());
@@ -279,7 +281,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Writes what is left: the content is there when this returns.
+    /// Writes the rest of the buffer. The content is visible when this returns.
     pub async fn finish(mut self) -> Result<(), PlaceError> {
         if self.upload.is_none() {
             let all = self.pending.split().freeze();
@@ -299,13 +301,16 @@ impl Writing {
 }
 
 impl Drop for Writing {
-    /// Parts that were sent for nothing are paid for until somebody says that they are not wanted.
+    /// Aborts the upload: the provider bills its parts until then.
     fn drop(&mut self) {
         if let Some(mut upload) = self.upload.take() {
             self.store.tasks.spawn(async move {
                 if let Err(error) = upload.abort().await {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "the parts of an upload could not be cleared away");
+                    tracing::warn!(
+                        error,
+                        "cannot abort an upload; its parts remain in the bucket"
+                    );
                 }
             });
         }

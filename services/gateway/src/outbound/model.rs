@@ -1,4 +1,4 @@
-//! Models: every provider behind one way of asking, that of chat completions.
+//! Model providers behind one interface, that of OpenAI chat completions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,60 +43,57 @@ pub use scripted::{Script, ScriptFault, Scripted};
 pub use tokens::{TokenCount, Vocabulary};
 pub use watched::{Probed, Watched};
 
-/// The chunks of one completion, each a `chat.completion.chunk`. Ends after the last one; an error is the
-/// last item.
+/// Chunks of one completion, each a `chat.completion.chunk`. An error is the last item.
 pub type Chunks = BoxStream<'static, Result<JsonObject, UpstreamError>>;
 
-/// Where models are asked. Bodies and answers are those of OpenAI's API, which the field speaks; `model`
-/// in them is the provider's own name of the model.
+/// A model provider. Bodies and responses follow OpenAI's API; `model` is the provider's own model name.
 #[async_trait]
 pub trait Provider: Send + Sync {
-    /// A whole completion.
+    /// Returns a whole completion.
     async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
-    /// A completion that streams. Nothing is asked twice once this has returned.
+    /// Returns a streamed completion. The request is not retried after this has returned.
     async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError>;
     /// `{"model", "input": […]}` → its vectors.
     async fn embed(&self, body: JsonObject) -> Result<Embedded, UpstreamError>;
     /// `{"model", "query", "documents", "top_n"}` → `{"results": [{"index", "relevance_score"}]}`.
     async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
-    /// Whether it takes requests of that form as they are.
+    /// Whether the provider accepts requests in this wire format without translation.
     fn speaks(&self, _form: Form) -> bool {
         false
     }
-    /// A whole answer to a body of that form; an error unless it [`Self::speaks`] it.
+    /// Returns a whole response in this wire format. An error unless [`Self::speaks`] is true.
     async fn ask(&self, form: Form, _asked: Asked) -> Result<JsonObject, UpstreamError> {
         Err(form.unspoken())
     }
-    /// The events of an answer to a body of that form; an error unless it [`Self::speaks`] it. Nothing is asked twice
-    /// once this has returned.
+    /// Returns the events of a response in this wire format. An error unless [`Self::speaks`] is true. The
+    /// request is not retried after this has returned.
     async fn ask_for_events(&self, form: Form, _asked: Asked) -> Result<Events, UpstreamError> {
         Err(form.unspoken())
     }
-    /// Asks for the ids of its models, once with each key or once without any. Empty: it lists none, as one
-    /// that is nowhere but here.
+    /// Lists the model ids, once per key, or once without a key. Empty if the provider has no list, as for local
+    /// ones.
     async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {
         vec![Ok(Vec::new())]
     }
-    /// Which of [`BOUNDS`] it reads.
+    /// The parameter of [`BOUNDS`] that the provider reads.
     fn bound(&self) -> &'static str {
         "max_tokens"
     }
-    /// How it counts thoughts.
+    /// How the provider counts thinking tokens.
     fn thought_count(&self) -> ThoughtCount {
         ThoughtCount::Beside
     }
-    /// Its keys in their order, and which of them rest.
+    /// Cool-down of each key, in configuration order.
     fn resting_keys(&self) -> Vec<Option<Rest>> {
         Vec::new()
     }
-    /// How many of its answers were accepted in spite of a deviation from the protocol, by kind.
+    /// Number of accepted responses that deviated from the protocol, by kind.
     fn deviations(&self) -> BTreeMap<String, u64> {
         BTreeMap::new()
     }
 }
 
-/// What a million tokens cost, in millionths of the operator's currency: a dollar for a million tokens is
-/// a millionth for one.
+/// Price of a million tokens in the operator's currency, which equals millionths of it per token.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Price {
     pub input: f64,
@@ -104,7 +101,7 @@ pub struct Price {
 }
 
 impl Price {
-    /// What so many tokens cost, in millionths of the currency.
+    /// Cost of these tokens, in millionths of the currency.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -116,26 +113,26 @@ impl Price {
     }
 }
 
-/// One model of the catalog and how it is reached.
+/// A model of the catalog and its provider.
 #[derive(Clone)]
 pub struct Model {
     pub provider: Arc<Watched>,
-    /// Its name at the provider.
+    /// The provider's name for the model.
     pub upstream: String,
     pub context_window_tokens: Option<u64>,
     pub max_output_tokens: Option<u64>,
-    /// Members of a request that go to its provider beside those that all may send.
+    /// Further request parameters that the provider receives.
     pub extra_members: Arc<[String]>,
     pub price: Option<Price>,
     pub count: TokenCount,
     pub batch_size: BatchSize,
-    /// Knows where a provider may be sent.
+    /// Validates URLs that a provider may fetch.
     pub egress: Egress,
-    /// Its provider is where only `egress.allow` leads: inside, as far as one can know.
+    /// The provider's host is reachable only by `egress.allow`, so it is presumably internal.
     pub is_own: bool,
 }
 
-/// The models of the catalog, by their ids, and their providers. Cheap to clone.
+/// Models of the catalog by id, and their providers. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Models {
     models: Arc<BTreeMap<String, Model>>,
@@ -151,7 +148,7 @@ impl Models {
         }
     }
 
-    /// How the providers stand.
+    /// Health of the providers.
     pub fn providers(&self) -> Vec<ModelProvider> {
         let providers = self.providers.iter();
         providers
@@ -163,7 +160,7 @@ impl Models {
             .collect()
     }
 
-    /// Asks the providers whether they are there, all at once.
+    /// Probes all providers concurrently.
     pub async fn probe(&self) -> Vec<Probed> {
         let probes = self.providers.iter().map(|provider| async move {
             let is_its = |model: &&Model| Arc::ptr_eq(&model.provider, provider);
@@ -174,7 +171,7 @@ impl Models {
         futures_util::future::join_all(probes).await
     }
 
-    /// The model of that id; the snapshot has granted it.
+    /// The model of that id, which the snapshot has granted.
     pub fn find(&self, id: &str) -> Result<&Model, UpstreamError> {
         let gone = || UpstreamError::Unsupported(format!("model {id} has no provider any more"));
         self.models.get(id).ok_or_else(gone)
@@ -182,9 +179,9 @@ impl Models {
 }
 
 impl Model {
-    /// Judges a URL that its provider would fetch from, by where the gateway itself may go: by the URL alone. A provider
-    /// elsewhere may ask without TLS, too: pictures of chats often stand so. One of the operator's own may not: there a
-    /// name can lead inside, and only a certificate tells.
+    /// Validates a URL that the provider would fetch, by the gateway's egress rules. An external provider may
+    /// also fetch plain HTTP, which is common for pictures in chats. An internal provider may not: a name may
+    /// resolve to an internal address, and only a certificate proves the host.
     pub fn check_place(&self, url: &str) -> Result<(), EgressError> {
         let checked = self.egress.check_url(url);
         let checked = checked.or_else(|refusal| match url.strip_prefix("http://") {
@@ -194,19 +191,19 @@ impl Model {
         checked.map(drop)
     }
 
-    /// The most tokens that it may be asked with.
+    /// Context window in tokens.
     pub fn window(&self) -> u64 {
         self.context_window_tokens.unwrap_or(UNSAID_WINDOW_TOKENS)
     }
 
-    /// A body that asks this model: its name at the provider.
+    /// A request body with the provider's name for the model.
     pub fn asked(&self, mut body: JsonObject) -> JsonObject {
         body.insert("model".to_owned(), json!(self.upstream));
         body
     }
 
-    /// The same for a completion: no more tokens than the model may give and than the body bounds them to, said by the
-    /// name that the provider reads.
+    /// A completion request, limited to the tokens of the model and of the body. The limit uses the parameter
+    /// that the provider reads.
     pub fn asked_to_complete(&self, body: JsonObject) -> JsonObject {
         let mut body = self.asked(body);
         bounds::bound(&mut body, self.provider.bound(), self.max_output_tokens);
@@ -217,7 +214,7 @@ impl Model {
     }
 }
 
-/// The members of a value that was made as an object.
+/// Members of a JSON object; empty for other values.
 pub fn object(value: Value) -> JsonObject {
     match value {
         Value::Object(members) => members,
@@ -232,7 +229,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
 
-    /// A provider elsewhere fetches from where it stands; one of the operator's own stands inside.
+    /// An external provider fetches from outside, an internal one from inside the operator's network.
     #[test]
     fn only_a_provider_elsewhere_is_sent_anywhere_without_tls() {
         let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();

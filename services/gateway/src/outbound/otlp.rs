@@ -1,5 +1,4 @@
-//! Spans for a collector of traces, by OTLP over HTTP: gathered, posted, and forgotten. A collector that is
-//! away, slow or hostile costs spans and nothing else.
+//! OTLP/HTTP export of spans in batches. A slow, failing or hostile collector can only cause lost spans.
 
 mod wire;
 
@@ -20,33 +19,33 @@ use crate::telemetry::metrics::spans_told;
 use crate::telemetry::spans::{Span, Told};
 use egress::{Egress, EgressError};
 
-/// Spans of one request.
+/// Maximum number of spans per request.
 const BATCH: usize = 512;
-/// How long the first span of a request waits for others.
+/// Maximum time that the first span of a batch waits for others.
 const GATHER: Duration = Duration::from_secs(1);
-/// How long a request may take, its answer included.
+/// Timeout of a request, including its response.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Of an answer, so much is read.
+/// Maximum number of bytes read of a response.
 const ANSWER_BYTES: usize = 64 * 1024;
-/// How often a request is made that may go well the next time, and how long we wait before.
+/// Retries: attempts per request, and the pause between them.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// For what is left when the process stops.
+/// Time for the remaining spans at shutdown.
 const LAST: Duration = Duration::from_millis(500);
 
-/// Who collects traces, and what it is told of us.
+/// A trace collector and the export settings.
 #[derive(Clone)]
 pub struct Collector {
     /// Without `/v1/traces`.
     pub endpoint: Url,
-    /// Sent with every request; each may be a secret.
+    /// Headers of each request; each may be a secret.
     pub headers: BTreeMap<String, SecretString>,
     pub sample_ratio: f64,
     pub service_name: String,
 }
 
-/// Takes spans to a collector.
+/// Exports spans to a collector.
 pub struct Exporter {
     egress: Egress,
     url: Url,
@@ -57,7 +56,7 @@ pub struct Exporter {
     is_away: bool,
 }
 
-/// Why a collector took nothing. Shows nothing of what it said.
+/// A failed export. Shows nothing of the response body.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error("it cannot be reached")]
@@ -70,7 +69,7 @@ enum Refusal {
 }
 
 impl Exporter {
-    /// Takes `spans` there; `instance` is the name of this process.
+    /// Exports `spans`; `instance` is the id of this process.
     pub fn new(
         egress: Egress,
         collector: &Collector,
@@ -100,7 +99,7 @@ impl Exporter {
         }
     }
 
-    /// Tells what comes until `closing`, and then what is left.
+    /// Exports until `closing`, then flushes the remaining spans.
     pub async fn run(mut self, closing: CancellationToken) {
         loop {
             let telling = async {
@@ -111,7 +110,7 @@ impl Exporter {
                 break;
             }
         }
-        // What was on its way may come twice: a collector knows a span by its id.
+        // An interrupted batch may be sent twice; collectors deduplicate by span id.
         let rest = async {
             while self.take_rest() {
                 let told = self.post().await;
@@ -124,10 +123,10 @@ impl Exporter {
         }
     }
 
-    /// Waits for a span, and a moment for others. Nothing is lost when it is dropped.
+    /// Waits for a span and then for a batch. Cancel-safe.
     async fn gather(&mut self) {
         if self.batch.is_empty() && self.spans.recv_many(&mut self.batch, BATCH).await == 0 {
-            // Nobody is left who could tell anything.
+            // All senders are gone.
             std::future::pending::<()>().await;
         }
         let others = async {
@@ -141,7 +140,7 @@ impl Exporter {
         let _ = tokio::time::timeout(GATHER, others).await;
     }
 
-    /// Fills the batch with what waits; false: there is nothing.
+    /// Fills the batch with queued spans. False: there are none.
     fn take_rest(&mut self) -> bool {
         while self.batch.len() < BATCH
             && let Ok(span) = self.spans.try_recv()
@@ -151,7 +150,7 @@ impl Exporter {
         !self.batch.is_empty()
     }
 
-    /// Posts the batch, again where that may help.
+    /// Exports the batch and retries failures that may be temporary.
     async fn tell(&mut self) {
         for tried in 1.. {
             let told = self.post().await;
@@ -163,7 +162,7 @@ impl Exporter {
         }
     }
 
-    /// One request. Gives how many spans were refused.
+    /// Sends one request. Returns the number of rejected spans.
     async fn post(&self) -> Result<u64, Refusal> {
         let body = wire::request(&self.resource, &self.batch).encode_to_vec();
         let request = self
@@ -186,7 +185,7 @@ impl Exporter {
         Ok(u64::try_from(refused).unwrap_or(0))
     }
 
-    /// Forgets the batch, counts what became of it, and says once when that changes.
+    /// Clears the batch, counts its results, and logs a change of state once.
     fn note(&mut self, told: Result<u64, Refusal>) {
         let count = self.batch.len() as u64;
         self.batch.clear();
@@ -199,9 +198,9 @@ impl Exporter {
         match told {
             Err(error) if !self.is_away => tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "the collector of traces takes no spans; they are lost until it does"
+                "the trace collector accepts no spans; they are dropped until it recovers"
             ),
-            Ok(_) if self.is_away => tracing::info!("the collector of traces takes spans again"),
+            Ok(_) if self.is_away => tracing::info!("the trace collector accepts spans again"),
             _ => {}
         }
         self.is_away = refused == count;
@@ -209,7 +208,7 @@ impl Exporter {
 }
 
 impl Refusal {
-    /// How long to wait before the same request may go well; `None`: it will not.
+    /// Pause before a retry. `None`: the failure is permanent.
     fn wait(&self) -> Option<Duration> {
         match self {
             Self::Egress(EgressError::Blocked { .. }) => None,

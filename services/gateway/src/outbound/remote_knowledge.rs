@@ -1,5 +1,4 @@
-//! Knowledge bases of others, behind the External Knowledge API that Dify has published: one `POST`
-//! `{base_url}/retrieval` with a bearer key.
+//! Remote knowledge bases with Dify's External Knowledge API: one `POST {base_url}/retrieval` with a bearer key.
 
 use std::time::Duration;
 
@@ -20,13 +19,13 @@ use crate::outbound::upstream::UpstreamError;
 use egress::Egress;
 use egress::redact::Redactor;
 
-/// How long one answer may take in all.
+/// Timeout of a request, including its response.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of an answer at most, and of one that is an error.
+/// Maximum size of a response, and of the part read of an error response.
 const MOST_BYTES: usize = 4 * 1024 * 1024;
 const ERROR_BYTES: usize = 16 * 1024;
 
-/// A base that stands elsewhere.
+/// A remote knowledge base.
 pub struct RemoteBase {
     url: Url,
     authorization: HeaderValue,
@@ -35,16 +34,16 @@ pub struct RemoteBase {
     score_threshold: Option<f64>,
 }
 
-/// Where a remote base stands. The URL has been judged.
+/// Address of a remote base, with a validated URL.
 pub struct RemoteAddress {
     pub base_url: Url,
     pub api_key: SecretString,
     pub knowledge_id: String,
-    /// What scores less is not wanted; 0 to 1.
+    /// Minimum score of a passage, 0 to 1.
     pub score_threshold: Option<f64>,
 }
 
-/// An API key that no header can carry.
+/// The API key is not a valid header value.
 #[derive(Debug, thiserror::Error)]
 #[error("holds characters that no header may have")]
 pub struct UnusableKey;
@@ -82,7 +81,7 @@ impl RemoteBase {
         })
     }
 
-    /// The passages that it finds closest, the closest first.
+    /// Returns the closest passages, best first.
     pub async fn retrieve(
         &self,
         egress: &Egress,
@@ -110,7 +109,7 @@ impl RemoteBase {
             .collect())
     }
 
-    // A base that repeats what it was sent must not tell a runner the operator's key.
+    // Redacts the operator's key, since a base may echo it.
     fn read(&self, answer: &[u8]) -> serde_json::Result<Answer> {
         let mut answer = serde_json::from_slice(answer)?;
         self.redactor.take_known_out(&mut answer);
@@ -152,7 +151,7 @@ impl RemoteBase {
         Err(UpstreamError::of_status(status, &headers, &message))
     }
 
-    /// It names no ids: the same passage has the same one each time.
+    /// The base returns no ids. Equal passages get equal ids.
     fn entry(&self, record: Record) -> RetrievalResultEntry {
         let hash = store::sha256_hex(record.content.as_bytes());
         let mut metadata = record.metadata.unwrap_or_default();
@@ -185,7 +184,7 @@ async fn read(response: &mut Response, most: usize) -> Result<Vec<u8>, UpstreamE
     Ok(bytes)
 }
 
-/// What an error says: `error_msg`, or its text.
+/// Message of an error: `error_msg`, or the text.
 fn message_in(told: &[u8]) -> String {
     let sound = check_json_text(told).map_or(&b""[..], |()| told);
     let value: Value = serde_json::from_slice(sound).unwrap_or_default();
@@ -195,7 +194,7 @@ fn message_in(told: &[u8]) -> String {
     named.map_or_else(|| String::from_utf8_lossy(told).into_owned(), str::to_owned)
 }
 
-/// Its conditions compare one value each, and all of them are joined in one way.
+/// The API compares one value per condition and joins all conditions with one operator.
 fn metadata_condition(filters: &Filters) -> Result<Option<Value>, UpstreamError> {
     let condition = |name: &str, value: &Value| {
         let (operator, value) = match value {

@@ -1,4 +1,4 @@
-//! The Runner API, called (protocol §1): list, run, cancel. Every request is signed.
+//! Client of the Runner API (protocol §1): list, run, cancel. Every request is signed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,33 +25,33 @@ use crate::outbound::signature::SigningSecret;
 use crate::outbound::upstream::retry_after;
 use egress::{Egress, EgressError};
 
-/// How long a list of runners may take in all.
+/// Timeout of the list call, including its response.
 pub const LIST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How large a list of runners may be.
+/// Maximum size of a list of runners.
 const LIST_BYTES: usize = 4 * 1024 * 1024;
-/// How much of a body is read that is not asked for.
+/// Maximum number of bytes read of an unused body.
 const ASIDE_BYTES: usize = 4 * 1024;
 
-/// An endpoint, ready to be called.
+/// A runner endpoint and its credentials.
 #[derive(Debug)]
 pub struct Endpoint {
     pub base_url: Url,
     pub mode: EndpointMode,
     pub secret: SigningSecret,
-    /// Static headers: secrets.
+    /// Static headers, which are secrets.
     pub headers: HeaderMap,
 }
 
-/// One call of the Runner API, not signed yet.
+/// One unsigned call of the Runner API.
 #[derive(Clone)]
 pub struct Call {
     pub method: Method,
     pub url: Url,
-    /// Never the same for two calls.
+    /// Unique for each call.
     pub webhook_id: String,
-    /// What is signed and sent, to the byte.
+    /// The exact bytes that are signed and sent.
     pub body: String,
-    /// What this call says beside its signature and the endpoint's static headers.
+    /// Headers besides the signature and the static ones.
     pub headers: HeaderMap,
 }
 
@@ -95,7 +95,7 @@ impl Endpoint {
         Call::new(Method::POST, url, webhook_id, body).with(RUN_ID, &run.to_string())
     }
 
-    /// A call as a request that is not signed yet, content type included where there is a body.
+    /// A call as an unsigned request. A body gets a content type.
     pub fn request(&self, egress: &Egress, call: &Call) -> Result<RequestBuilder, EgressError> {
         let mut request = egress
             .request(call.method.clone(), &call.url)?
@@ -146,7 +146,7 @@ impl Call {
         self
     }
 
-    /// The headers that sign this call at `now` (epoch seconds) with `secret`.
+    /// Signature headers of this call at `now` (epoch seconds).
     pub fn signature(&self, secret: &SigningSecret, now: i64) -> [(&'static str, String); 3] {
         let signature = secret.sign(&self.webhook_id, now, self.body.as_bytes());
         [
@@ -157,76 +157,75 @@ impl Call {
     }
 }
 
-/// Calls runner endpoints.
+/// Client for runner endpoints.
 #[derive(Clone)]
 pub struct RunnerClient {
     egress: Egress,
     clock: Clock,
 }
 
-/// A run that a runner has taken: its results follow.
+/// A run that the runner has accepted. Its results follow.
 #[derive(Debug)]
 pub struct Started {
     pub response: Response,
     pub format: ResultFormat,
 }
 
-/// What follows the head of a runner's answer.
+/// Body of an accepted run.
 pub type Results = BoxStream<'static, Result<Bytes, EgressError>>;
 
 impl Started {
-    /// Lets the head go, and with it the buffer that it was read into: a run may wait for long.
+    /// Drops the response head and its buffer, since a run may take long.
     pub fn into_results(self) -> Results {
         let body = self.response.bytes_stream();
         body.map_err(EgressError::from).boxed()
     }
 }
 
-/// The answer to the POST of a run that was taken.
+/// Response to the POST of an accepted run.
 #[derive(Debug)]
 pub enum Answer {
     Started(Started),
-    /// `202`: the runner appends its results later. Its head says so: the body may stay open for as long as the runner
-    /// works.
+    /// `202`: the runner appends its results later. The body may stay open while the runner works.
     Deferred(Aside),
 }
 
-/// A body that nobody asked for.
+/// A body without relevant content.
 #[derive(Debug)]
 pub struct Aside(Response);
 
 impl Aside {
-    /// Reads it for the connection's sake: one whose body is over serves the next call, and one whose body is long is
-    /// closed. One that stays open is held for as long as this is: its runner may work for as long as it is read.
+    /// Reads the body so that the connection can be reused. A long body closes the connection. An open body is
+    /// held until this is dropped, so that its runner can keep working.
     pub async fn read_out(self) {
         let _ = read_at_most(self.0, ASIDE_BYTES).await;
     }
 }
 
-/// How results are framed.
+/// Framing of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultFormat {
     EventStream,
-    /// One result a line.
+    /// One result per line.
     JsonLines,
     /// `{"results": […]}`.
     Json,
 }
 
-/// Why a run was not taken.
+/// Failure to start a run.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("the runner cannot be reached")]
     Unreachable(#[source] EgressError),
-    /// Sent, but no answer came: the runner may have begun.
+    /// The request was sent without a response, so the runner may have started the run.
     #[error("the connection to the runner broke before it answered")]
     Broken(#[source] EgressError),
     #[error("the runner sent no answer in time")]
     Silent,
-    /// Nothing was sent: the endpoint has failed too often of late, and is left alone for `wait` at least.
-    #[error("the runner's endpoint failed too often; it is left alone for a while")]
+    /// Not sent: the endpoint's circuit is open for at least `wait`.
+    #[error("the runner's endpoint failed too often; its circuit is open for a while")]
     CircuitOpen { wait: Duration },
-    /// There was nothing to send: a fault of ours.
+    /// Not sent: an internal error.
     #[error("the run could not be posted: {0}")]
     Unprepared(&'static str),
     #[error("the runner answered HTTP {status}")]
@@ -238,7 +237,7 @@ pub enum StartError {
     BadContentType(String),
 }
 
-/// Why an endpoint has no list.
+/// Failure to list runners.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
     #[error("the endpoint cannot be reached")]
@@ -258,7 +257,7 @@ impl RunnerClient {
         Self { egress, clock }
     }
 
-    /// Asks an endpoint for its manifests.
+    /// Requests the manifests of an endpoint.
     pub async fn list_runners(&self, endpoint: &Endpoint) -> Result<Value, ListError> {
         let call = endpoint.list_call();
         let request = self.signed(endpoint, &call)?.timeout(LIST_TIMEOUT);
@@ -274,7 +273,8 @@ impl RunnerClient {
         serde_json::from_slice(&body).map_err(|_| ListError::NotJson)
     }
 
-    /// Posts a run. `body` is the `AgentRunRequest` as JSON; `sent` says whether its runner may have any of it by now.
+    /// Sends the run to its runner. `body` is the `AgentRunRequest` as JSON. `sent` becomes true once the runner
+    /// may have received a part of it.
     pub async fn start_run(
         &self,
         endpoint: &Endpoint,
@@ -288,7 +288,7 @@ impl RunnerClient {
             .signed(endpoint, &call)
             .map_err(StartError::Unreachable)?;
         let length = call.body.len();
-        // A body is asked for once there is a connection, and is told of before.
+        // The body is polled once the connection is open; its length is declared before.
         let body = Full::new(Bytes::from(call.body)).map_frame(move |frame| {
             sent.store(true, Ordering::Release);
             frame
@@ -309,7 +309,7 @@ impl RunnerClient {
         judge_answer(response)
     }
 
-    /// Tells a runner that its run was cancelled. Best effort: a runner may not know the call.
+    /// Notifies a runner that its run is cancelled. Best effort: the runner may not support the call.
     pub async fn cancel_run(
         &self,
         endpoint: &Endpoint,
@@ -332,12 +332,12 @@ impl RunnerClient {
     }
 }
 
-/// The same object with `action` first: what is signed is exactly what is sent.
+/// Inserts `action` as the first member. The result is signed and sent as it is.
 fn with_action(action: &str, body: &str) -> String {
     format!("{{\"action\":\"{action}\",{}", &body[1..])
 }
 
-/// Whether an answer takes a run: its status, content type and encoding.
+/// Checks status, content type and encoding of a response to a run.
 pub fn judge_answer(response: Response) -> Result<Answer, StartError> {
     if response.status() == StatusCode::ACCEPTED {
         return Ok(Answer::Deferred(Aside(response)));
@@ -381,7 +381,7 @@ fn judge_head(response: Response) -> Result<Started, StartError> {
     Ok(Started { response, format })
 }
 
-/// The beginning of an answer, no more than `most` bytes.
+/// The first `most` bytes of a response, at most.
 pub async fn read_at_most(mut response: Response, most: usize) -> Result<Vec<u8>, EgressError> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {
@@ -413,7 +413,7 @@ mod tests {
         }
     }
 
-    /// A run that is cancelled meanwhile needs no grace.
+    /// A run that is cancelled before the connection opens needs no grace period.
     #[tokio::test]
     async fn what_waits_for_its_connection_is_not_sent() {
         for (scheme, is_sent) in [("https", false), ("http", true)] {

@@ -1,4 +1,4 @@
-//! Signs what we send to runners, after the Standard Webhooks specification.
+//! Signs requests to runners as specified by Standard Webhooks.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ const PREFIX: &str = "whsec_";
 const LENGTHS: std::ops::RangeInclusive<usize> = 24..=64;
 const GENERATED_BYTES: usize = 32;
 
-/// The text is no signing secret. Never says what it held.
+/// The text is not a signing secret. The error does not show it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a signing secret is `whsec_` and the base64 of 24 to 64 bytes")]
 pub struct SigningSecretError;
 
-/// The key that a runner endpoint shares with us. Prints nothing of itself.
+/// Secret key shared with a runner endpoint. `Debug` shows nothing of it.
 #[derive(Clone)]
 pub struct SigningSecret(hmac::Key);
 
@@ -27,7 +27,7 @@ impl fmt::Debug for SigningSecret {
 }
 
 impl SigningSecret {
-    /// Reads `whsec_<base64>`.
+    /// Parses `whsec_<base64>`.
     pub fn parse(text: &SecretString) -> Result<Self, SigningSecretError> {
         let encoded = text
             .expose_secret()
@@ -42,7 +42,7 @@ impl SigningSecret {
         }
     }
 
-    /// A fresh secret in the form that [`SigningSecret::parse`] reads.
+    /// A new secret in the format of [`SigningSecret::parse`].
     pub fn generate() -> String {
         let mut bytes = [0; GENERATED_BYTES];
         rand::fill(&mut bytes).expect("the system's random source does not fail once it is seeded");

@@ -1,7 +1,7 @@
-//! Tools: what exists, from which source, and how each is called.
+//! The tool catalog: available tools, their sources and their calls.
 //!
-//! Tools of the configuration are there from the start; those of MCP servers come and go with their
-//! servers. The catalog, which agents grant from, is replaced each time.
+//! Configured tools are always available. Tools of MCP servers appear and disappear with their servers. Each
+//! change replaces the catalog that agents grant from.
 
 mod gateway;
 mod http;
@@ -48,12 +48,12 @@ pub use specs::{
     HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolFacts, ToolSpec, ToolSpecs,
 };
 
-/// Calls of HTTP tools that go on at a time. Three quarters of them are the most for runs of one endpoint, and for
-/// one tool; the next one waits within its own time.
+/// Maximum number of concurrent HTTP tool calls. One endpoint and one tool get at most three quarters each.
+/// Further calls wait within their own timeout.
 const HTTP_CALLS: usize = 256;
-/// How often a probe looks whether all servers have answered.
+/// Interval at which a probe checks for responses of all servers.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// The largest answer of a tool that is read.
+/// Maximum size of a tool response.
 const ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
 /// All tools of this process. Cheap to clone.
@@ -71,14 +71,14 @@ struct Inner {
     servers: Vec<Arc<Server>>,
     known: ArcSwap<BTreeMap<String, Arc<KnownTool>>>,
     http_places: Places,
-    /// Held while the lists are put together.
+    /// Serializes updates of the catalog.
     publishing: Mutex<()>,
 }
 
-/// A tool that exists now.
+/// An available tool.
 pub struct KnownTool {
     pub resource: ToolResource,
-    /// `None`: any parameters.
+    /// `None`: any arguments.
     schema: Option<Schema>,
     callee: Callee,
 }
@@ -91,18 +91,18 @@ enum Callee {
     RegisterSkill(Registration),
 }
 
-/// A schema of the configuration that cannot be used.
+/// An unusable schema in the configuration.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BadSchema(String);
 
-/// Judges a schema of the configuration.
+/// Validates a schema of the configuration.
 pub fn check_schema(schema: &JsonObject) -> Result<(), BadSchema> {
     Schema::compile(schema).map(|_| ()).map_err(BadSchema)
 }
 
 impl Tools {
-    /// The tools of a configuration, published in `catalog` from now on. Schemas were checked before.
+    /// Creates the tools of a configuration and publishes them in `catalog`. Schemas must be validated before.
     pub fn new(
         specs: ToolSpecs,
         egress: Egress,
@@ -130,7 +130,8 @@ impl Tools {
         Ok(tools)
     }
 
-    /// Keeps the MCP servers connected. Ends never, but by the panic of one: to be dropped, with their processes.
+    /// Maintains the connections to MCP servers. Never returns, except after a panic. Drop it to stop the child
+    /// processes.
     pub async fn keep(&self) {
         let mut keeping = JoinSet::new();
         for server in &self.0.servers {
@@ -147,7 +148,7 @@ impl Tools {
         std::future::pending::<()>().await;
     }
 
-    /// Connects to the MCP servers for a moment, and says how each stands.
+    /// Connects to the MCP servers once and returns their states.
     pub async fn probe(&self) -> Vec<McpServer> {
         let is_asked = |server: &McpServer| server.state == McpServerState::Connecting;
         let settled = async {
@@ -167,8 +168,8 @@ impl Tools {
         self.0.known.load().get(name).cloned()
     }
 
-    /// Calls a tool whose parameters were checked, for a run of this endpoint with these skills. Dropped before its
-    /// end, the tool is told so where its protocol has a word for it.
+    /// Calls a tool with validated parameters, for a run of this endpoint with these skills. Dropping the future
+    /// cancels the call if the tool's protocol supports it.
     pub async fn call(
         &self,
         tool: &KnownTool,
@@ -200,21 +201,20 @@ impl Tools {
             Callee::RegisterSkill(_) => skills.registrar.register(parameters).await,
         };
         counted.end(called.as_ref().map_or_else(UpstreamError::reason, |_| "ok"));
-        // A tool that repeats what it was sent must not tell a runner the operator's credentials.
+        // Redacts the operator's credentials, since a tool may echo them.
         called.map(|mut value| {
             self.0.redactor.take_known_out(&mut value);
             value
         })
     }
 
-    /// The MCP servers in the order of the configuration.
+    /// MCP servers in configuration order.
     pub fn servers(&self) -> Vec<McpServer> {
         let servers = self.0.servers.iter();
         servers.map(|server| server.view()).collect()
     }
 
-    /// Puts the lists of all sources together: tools of the configuration first; a name that a server serves stays
-    /// its own while it lists it.
+    /// Merges the lists of all sources. Configured tools come first. A server keeps a name while it lists it.
     fn publish(&self) {
         let publishing = self.0.publishing.lock();
         let _publishing = publishing.unwrap_or_else(PoisonError::into_inner);
@@ -251,12 +251,12 @@ impl Tools {
             };
             server.note_published(names(served), names(taken));
         }
-        // They are granted with skills: the catalog has them apart.
+        // Skill tools are granted with skills, separately from the catalog.
         for tool in &self.0.skill_tools {
             known.insert(tool.resource.tool_name.clone(), Arc::clone(tool));
         }
         self.0.known.store(Arc::new(known));
-        // What is decided from a catalog is kept as long as it is the same one.
+        // Decisions are cached per catalog, so an unchanged catalog is not replaced.
         if self.0.catalog.load().tools == order {
             return;
         }
@@ -268,7 +268,7 @@ impl Tools {
 }
 
 impl KnownTool {
-    /// Judges the parameters of a call; pointers begin at the parameters.
+    /// Validates the arguments of a call. Pointers are relative to the arguments.
     pub async fn check(&self, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
         if let Some(schema) = &self.schema {
             schema.check(parameters).await?;
@@ -280,18 +280,18 @@ impl KnownTool {
         }
     }
 
-    /// The longest that one call may take.
+    /// Maximum duration of one call.
     pub fn timeout(&self) -> Duration {
         match &self.callee {
             Callee::Gateway(_) | Callee::Skill(_) => Duration::from_secs(1),
-            // The database may take its time.
+            // Allows for a slow database.
             Callee::RegisterSkill(_) => Duration::from_secs(30),
             Callee::Http(spec) => spec.timeout,
             Callee::Mcp { server, .. } => server.timeout(),
         }
     }
 
-    /// A result as it is handed over. What skills say is bounded by itself.
+    /// The result in the form for the runner. Skill results have their own bounds.
     pub fn handed_over(&self, result: Value) -> HandedOver {
         match self.callee {
             Callee::Skill(_) => HandedOver::Whole(result),
@@ -299,20 +299,20 @@ impl KnownTool {
         }
     }
 
-    /// The skill that a call of it with these parameters activates.
+    /// Name of the skill that a call with these parameters activates.
     pub fn activates<'a>(&self, parameters: &'a JsonObject) -> Option<&'a str> {
         let is_it = matches!(self.callee, Callee::Skill(SkillTool::Activate));
         self.reads_skill(parameters).filter(|_| is_it)
     }
 
-    /// The skill that a call of it with these parameters reads.
+    /// Name of the skill that a call with these parameters reads.
     pub fn reads_skill<'a>(&self, parameters: &'a JsonObject) -> Option<&'a str> {
         let is_it = matches!(self.callee, Callee::Skill(_));
         let name = parameters.get("skill_name").and_then(Value::as_str);
         name.filter(|_| is_it)
     }
 
-    /// Whether its results have the form of MCP.
+    /// Whether results have MCP's format.
     pub fn speaks_mcp(&self) -> bool {
         matches!(self.callee, Callee::Mcp { .. })
     }
@@ -328,7 +328,7 @@ impl Callee {
     }
 }
 
-/// They are there without skills of the operator, too: runs may have registered some.
+/// Skill tools exist even without configured skills, because runs may have registered some.
 fn skill_tools(skills: &BTreeMap<String, SkillPackage>) -> Result<Vec<Arc<KnownTool>>, BadSchema> {
     let reading = SkillTool::ALL.map(|tool| (tool.resource(), Callee::Skill(tool)));
     let registration = Registration {

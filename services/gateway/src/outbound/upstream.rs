@@ -1,4 +1,4 @@
-//! Why a provider (a model, a tool, a knowledge base) gave nothing, in one vocabulary for all of them.
+//! Errors of providers (models, tools, knowledge bases) in one vocabulary.
 
 use std::time::Duration;
 
@@ -8,24 +8,23 @@ use http::{HeaderMap, StatusCode};
 
 use egress::EgressError;
 
-/// The longest wait that a runner or a provider may ask for.
+/// Maximum wait that a runner or provider may request.
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
 
-/// A call of a provider that brought no answer. Its texts hold no secret of ours: whoever makes one has
-/// them redacted.
+/// A failed provider call. Texts must be redacted before an error is created.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
     #[error("the provider asks to wait")]
     RateLimited { retry_after: Option<Duration> },
     #[error("the provider was silent for too long")]
     Timeout,
-    /// The messages are longer than the model's window.
+    /// The prompt is longer than the model's context window.
     #[error("the request is larger than the model's context window: {0}")]
     ContextOverflow(String),
-    /// It understood, and will not: something in the caller's request.
+    /// The provider rejected the content of the request.
     #[error("the provider refused the request (HTTP {status}): {message}")]
     Refused { status: u16, message: String },
-    /// It does not know us: the operator's business.
+    /// The provider rejected the operator's credential.
     #[error(
         "the provider refused the gateway's credential (HTTP {status}); its operator must renew it"
     )]
@@ -34,38 +33,38 @@ pub enum UpstreamError {
     Failing { status: u16, message: String },
     #[error("the provider cannot be reached: {0}")]
     Unreachable(EgressError),
-    /// Something had been sent, perhaps something had come back.
+    /// The request was sent, and a part of the response may have arrived.
     #[error("the connection to the provider broke: {0}")]
     Broken(EgressError),
     #[error("the provider's answer is larger than {most} bytes")]
     TooLarge { most: usize },
     #[error("the provider's answer cannot be read: {0}")]
     Malformed(String),
-    /// What it is asked for is not among what it does.
+    /// The provider does not support the operation.
     #[error("{0}")]
     Unsupported(String),
-    /// Nothing was sent: nobody is there. For providers that are no URL.
-    #[error("the provider is away: {0}")]
+    /// Not sent: the provider is not available. For providers without a URL.
+    #[error("the provider is not available: {0}")]
     Away(String),
-    /// Nothing was sent: other calls have all places that this one may have.
+    /// Not sent: no concurrency slot was free.
     #[error("{message}")]
     Busy {
         reason: &'static str,
         message: &'static str,
     },
-    /// It went while it was asked.
-    #[error("the provider went away before it answered: {0}")]
+    /// The provider stopped during the call.
+    #[error("the provider stopped before it answered: {0}")]
     Lost(String),
-    /// It understood, and will not. For protocols that have no HTTP status.
+    /// The provider rejected the request. For protocols without HTTP status.
     #[error("the provider refused the request: {0}")]
     Rejected(String),
-    /// It failed, and says so. For protocols that have no HTTP status.
+    /// The provider reported a failure. For protocols without HTTP status.
     #[error("the provider failed: {0}")]
     Faulty(String),
 }
 
 impl UpstreamError {
-    /// The code of the error that the caller sees, and of the audit.
+    /// Error code for the caller and for the audit.
     pub fn code(&self) -> &'static str {
         match self {
             Self::RateLimited { .. } | Self::Busy { .. } => "rate_limited",
@@ -86,7 +85,7 @@ impl UpstreamError {
         }
     }
 
-    /// Which of the causes it is, for programs: `details.reason`.
+    /// Machine-readable cause: `details.reason`.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::RateLimited { .. } => "upstream_rate_limited",
@@ -104,7 +103,7 @@ impl UpstreamError {
         }
     }
 
-    /// The HTTP status that the provider answered, where that is known.
+    /// HTTP status of the provider, if known.
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Refused { status, .. }
@@ -115,7 +114,7 @@ impl UpstreamError {
         }
     }
 
-    /// Whether the caller's request is at fault. A path or a model that is not there is the operator's.
+    /// Whether the caller's request is at fault. A missing path or model is the operator's fault.
     pub fn is_callers(&self) -> bool {
         match self {
             Self::ContextOverflow(_) | Self::Unsupported(_) | Self::Rejected(_) => true,
@@ -124,7 +123,7 @@ impl UpstreamError {
         }
     }
 
-    /// Whether the same call may go well later.
+    /// Whether a retry may succeed.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -139,7 +138,7 @@ impl UpstreamError {
         )
     }
 
-    /// Whether the provider surely did nothing: the same call may be made again, whatever it does.
+    /// Whether the provider had no effect, so that a retry is safe for any call.
     pub fn is_undone(&self) -> bool {
         matches!(
             self,
@@ -155,7 +154,7 @@ impl UpstreamError {
         )
     }
 
-    /// An answer that is no success. `message`: what it says, redacted.
+    /// The error of an HTTP status. `message`: the redacted text of the provider.
     pub fn of_status(status: StatusCode, headers: &HeaderMap, message: &str) -> Self {
         let is_overflow = says_context_overflow(message);
         let message = shown(message);
@@ -191,14 +190,14 @@ impl From<EgressError> for UpstreamError {
     }
 }
 
-/// `Retry-After` in seconds; a date would need the other's clock to be right, and is taken for none.
+/// `Retry-After` in seconds. A date is ignored, because it depends on the provider's clock.
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
     let seconds = text.trim().parse().ok()?;
     Some(Duration::from_secs(seconds).min(LONGEST_WAIT))
 }
 
-/// Every provider says it in its own words.
+/// Detects context overflow by the texts of several providers.
 fn says_context_overflow(message: &str) -> bool {
     let message = message.to_lowercase();
     [

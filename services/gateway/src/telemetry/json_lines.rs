@@ -1,4 +1,4 @@
-//! One log line as one JSON object: an error with all its causes, and nothing without an end.
+//! JSON log format: one object per line, errors with all their causes, fields of bounded length.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -12,11 +12,11 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Bytes of one field. What is longer is cut, and says so.
+/// Maximum size of one field. A longer value is cut and marked.
 const MOST_BYTES: usize = 4096;
 
-/// Fields stand beside `timestamp`, `level`, `message` and `target`. The library's own JSON tells of an
-/// error what it says of itself, and not why.
+/// Fields are siblings of `timestamp`, `level`, `message` and `target`. The library's own JSON format omits the
+/// causes of errors.
 pub(super) struct JsonLines;
 
 impl<S, N> FormatEvent<S, N> for JsonLines
@@ -47,8 +47,7 @@ where
     }
 }
 
-/// JSON text without the characters U+007F to U+009F, which steer terminals and which JSON does not escape: they stand only
-/// in its strings.
+/// Escapes U+007F to U+009F in JSON text. They control terminals, and JSON leaves them unescaped in strings.
 pub fn for_terminals(json: &str) -> Cow<'_, str> {
     let steers = |letter: char| matches!(letter, '\u{7f}'..='\u{9f}');
     if !json.contains(steers) {
@@ -57,7 +56,7 @@ pub fn for_terminals(json: &str) -> Cow<'_, str> {
     let mut escaped = String::with_capacity(json.len() + 16);
     for letter in json.chars() {
         if steers(letter) {
-            // Writing to a text cannot fail.
+            // Writing to a `String` cannot fail.
             let _ = write!(escaped, "\\u{:04x}", u32::from(letter));
         } else {
             escaped.push(letter);
@@ -89,7 +88,7 @@ impl Visit for Fields {
         let mut next = error.source();
         while let Some(cause) = next.filter(|_| text.len() <= MOST_BYTES) {
             let told = cause.to_string();
-            // An error that wraps another often says the same.
+            // A wrapping error often repeats its cause.
             if !text.ends_with(&told) {
                 text = format!("{text}: {told}");
             }

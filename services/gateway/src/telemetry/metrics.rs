@@ -1,10 +1,9 @@
-//! What is counted, for whoever watches from outside: names and labels stand here and nowhere else
-//! (those of the writer in [`store::meter`]), and so does the table that docs and dashboards are held to.
+//! Metrics. All names and labels are defined here (those of the writer in [`store::meter`]), and so is the table
+//! that docs and dashboards are tested against.
 //!
-//! Without [`install`] nothing is kept and every call is a no-op. A label is a name of ours, a route
-//! template, the id of a model as the configuration has it, or the name of an endpoint, of which [`ENDPOINTS`]
-//! at most are told apart: never the id of a run or a person, never what a client or a runner wrote. What
-//! happens for each batch of events has its handle ready; what happens once for a run or a request looks it up.
+//! Without [`install`] all calls are no-ops. Label values are fixed names, route templates, configured model
+//! ids, or endpoint names, at most [`ENDPOINTS`] of them. They are never ids of runs or persons, nor text of
+//! clients or runners. Metrics of each event batch have static handles; others are looked up per call.
 
 mod calls;
 mod table;
@@ -22,7 +21,7 @@ use crate::telemetry::spans::Told;
 pub use calls::{ModelCall, ToolCall, model_called};
 pub use table::{Kind, METRICS, Metric};
 
-/// Endpoints that are told apart; those beyond are `other`.
+/// Maximum number of endpoint label values; further ones are `other`.
 pub const ENDPOINTS: usize = 50;
 
 const OPEN_STREAMS: &str = "runnel_open_streams";
@@ -57,17 +56,17 @@ const READY: &str = "runnel_ready";
 const QUEUED_WRITES: &str = "runnel_writer_queue_items";
 const BUILD_INFO: &str = "runnel_build_info";
 
-/// From half a millisecond to half a minute.
+/// From 0.5 ms to 30 s.
 const LATENCIES: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
 ];
 const RUN_TIMES: [f64; 11] = [
     0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0,
 ];
-/// The writer commits 1,024 items at once at most.
+/// The writer commits at most 1,024 items at once.
 const BATCHES: [f64; 9] = [1.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0];
 
-/// What is needed for every batch of events, looked up once.
+/// Static handles for metrics of each event batch.
 struct Hot {
     open_streams: Gauge,
     events_appended: Counter,
@@ -92,7 +91,7 @@ static HOT: LazyLock<Hot> = LazyLock::new(|| Hot {
     .map(|way| (way, counter!(DOORBELL_RINGS, "way" => way.as_str()))),
 });
 
-/// Keeps what is counted from now on. To be called once, before anything is counted.
+/// Installs the recorder. Call it once, before any metric.
 pub fn install() -> Result<PrometheusHandle, BuildError> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &LATENCIES)?
@@ -107,7 +106,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     }
     LazyLock::force(&HOT);
     store::meter::register();
-    // Those begin at 0 and not with their first event: a rise from nothing is no rise.
+    // Exported as 0 from the start, since an increase needs an initial value.
     counter!(RUNS_STARTED).absolute(0);
     counter!(LEASES_LOST).absolute(0);
     for task in [Task::Run, Task::Handler, Task::Connection, Task::Upkeep] {
@@ -128,16 +127,16 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     Ok(handle)
 }
 
-/// How a ring of the doorbell went.
+/// Result of a notification on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ringing {
-    /// Handed over to be sent to the other replicas.
+    /// Queued for sending.
     Sent,
-    /// Too many waited to be sent.
+    /// Dropped: the send queue was full.
     Lost,
-    /// Came from another replica.
+    /// Received from another replica.
     Heard,
-    /// The connection was away or new: anything may have been rung.
+    /// Reconnected: notifications may have been lost.
     Missed,
 }
 
@@ -152,16 +151,16 @@ impl Ringing {
     }
 }
 
-/// Why the sweep took a run up.
+/// Reason why the sweep recovered a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swept {
-    /// Its lease had run out.
+    /// Its lease had expired.
     Orphaned,
-    /// The same, but its runner appends its results.
+    /// Its lease had expired, but its runner appends results.
     Continued,
-    /// It was stored and never dispatched.
+    /// It was stored but never dispatched.
     Dispatched,
-    /// It had waited behind others for too long.
+    /// It was queued for too long.
     Overdue,
 }
 
@@ -176,13 +175,13 @@ impl Swept {
     }
 }
 
-/// What panicked.
+/// The kind of task that panicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     Run,
     Handler,
     Connection,
-    /// What goes on beside the requests.
+    /// Background work.
     Upkeep,
 }
 
@@ -197,18 +196,18 @@ impl Task {
     }
 }
 
-/// Whether an endpoint is called.
+/// State of an endpoint's circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breaker {
-    /// As usual.
+    /// Calls pass.
     Closed,
-    /// One call at a time, to see.
+    /// One probe call at a time.
     HalfOpen,
-    /// Not at all for now.
+    /// Calls fail fast.
     Open,
 }
 
-/// A stream that somebody reads, until it is dropped.
+/// An open client stream, counted until it is dropped.
 #[derive(Debug)]
 pub struct OpenStream(());
 
@@ -225,79 +224,79 @@ impl Drop for OpenStream {
     }
 }
 
-/// Events of runs that are committed, and their bytes in the ledger.
+/// Committed run events, and their bytes in the ledger.
 pub fn appended(events: u64, bytes: usize) {
     HOT.events_appended.increment(events);
     HOT.event_bytes_appended.increment(bytes as u64);
 }
 
-/// From the oldest byte of a batch that was read to the moment at which clients may see it.
+/// Time from reading the oldest byte of a batch until it is visible to clients.
 pub fn relayed(after: Duration) {
     HOT.relay_seconds.record(after);
 }
 
-/// An event was answered after this time. `result`: `accepted`, `no_agent`, `duplicate`, or why it was not taken.
+/// Time to answer an event. `result`: `accepted`, `no_agent`, `duplicate`, or the reason of the refusal.
 pub fn ingested(result: &'static str, after: Duration) {
     HOT.ingest_seconds.record(after);
     counter!(EVENTS_INGESTED, "result" => result).increment(1);
 }
 
-/// A ring of the doorbell.
+/// A notification on the bus.
 pub fn rang(way: Ringing) {
     if let Some((_, counter)) = HOT.rings.iter().find(|(one, _)| *one == way) {
         counter.increment(1);
     }
 }
 
-/// A run is dispatched for the first time.
+/// A first dispatch of a run.
 pub fn run_started() {
     counter!(RUNS_STARTED).increment(1);
 }
 
-/// A run ended. `code`: `ok`, `runner.failed` for what a runner says of itself, or the gateway's own.
+/// The end of a run. `code`: `ok`, `runner.failed` for a failure reported by the runner, or a gateway code.
 pub fn run_ended(status: &'static str, code: &'static str, after_ms: i64) {
     counter!(RUNS_ENDED, "status" => status, "code" => code).increment(1);
     let after = Duration::from_millis(u64::try_from(after_ms).unwrap_or(0));
     histogram!(RUN_SECONDS).record(after);
 }
 
-/// A result of a runner was not taken.
+/// A rejected runner result.
 pub fn result_rejected(reason: &'static str) {
     counter!(RESULTS_REJECTED, "reason" => reason).increment(1);
 }
 
-/// Input that departs from its protocol was accepted all the same: see [`crate::telemetry::tolerance`].
+/// Accepted input that deviates from its protocol: see [`crate::telemetry::tolerance`].
 pub(super) fn input_tolerated(peer: &'static str, kind: &'static str) {
     counter!(INPUTS_TOLERATED, "peer" => peer, "kind" => kind).increment(1);
 }
 
-/// A runner was asked to run. `outcome`: `started` or the code of the failure.
+/// A dispatch attempt. `outcome`: `started` or the error code.
 pub fn dispatch_attempted(outcome: &'static str) {
     counter!(DISPATCH_ATTEMPTS, "outcome" => outcome).increment(1);
 }
 
-/// The sweep took a run up.
+/// A run recovered by the sweep.
 pub fn swept(why: Swept) {
     counter!(SWEPT_RUNS, "why" => why.as_str()).increment(1);
 }
 
-/// What became of spans for a collector of traces.
+/// Results of span export.
 pub fn spans_told(outcome: Told, count: u64) {
     counter!(SPANS, "outcome" => outcome.as_str()).increment(count);
 }
 
-/// A run that lived here is somebody else's by now.
+/// A lease that another replica took over.
 pub fn lease_lost() {
     counter!(LEASES_LOST).increment(1);
 }
 
-/// An endpoint was asked for its runners. `outcome`: `ok`, `unreachable` or `unhealthy`.
+/// A discovery of an endpoint. `outcome`: `ok`, `unreachable` or `unhealthy`.
 pub fn discovered(endpoint: &str, outcome: &'static str) {
     let endpoint = told_apart(endpoint);
     counter!(DISCOVERIES, "endpoint" => endpoint, "outcome" => outcome).increment(1);
 }
 
-/// Whether an endpoint is called from now on.
+/// The state of an endpoint's circuit breaker.
 pub fn breaker_is(endpoint: &str, state: Breaker) {
     let value = match state {
         Breaker::Closed => 0.0,
@@ -307,13 +306,13 @@ pub fn breaker_is(endpoint: &str, state: Breaker) {
     gauge!(BREAKER_STATE, "endpoint" => told_apart(endpoint)).set(value);
 }
 
-/// Something panicked, and only that.
+/// A caught panic, limited to its task.
 pub fn panicked(task: Task) {
     counter!(PANICS, "task" => task.as_str()).increment(1);
 }
 
-/// A request was answered, or its stream began. `route`: the template, `None` when there is none;
-/// `method`: `None` when the route does not serve it; `status`: the code.
+/// A response, or the start of its stream. `route`: the template, `None` if unknown; `method`: `None` if the
+/// route does not support it; `status`: the code.
 pub fn answered(route: Option<&str>, method: Option<&str>, status: u16, after: Duration) {
     let face = match route {
         Some(route) if route.starts_with("/host/v1/") => "host",
@@ -344,12 +343,12 @@ fn outcome_of(status: u16) -> &'static str {
     }
 }
 
-/// What is known only by looking, at the moment of looking.
+/// Gauges that are sampled when metrics are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Here {
-    /// Runs that this process drives.
+    /// Number of runs that this process drives.
     pub live_runs: usize,
-    /// Writes that wait for their commit.
+    /// Number of writes waiting for a commit.
     pub queued_writes: usize,
 }
 
@@ -362,17 +361,17 @@ impl Here {
     }
 }
 
-/// Whether new runs are taken, as `/readyz` says it.
+/// Whether new runs are accepted, as in `/readyz`.
 pub fn ready_is(ready: bool) {
     gauge!(READY).set(f64::from(u8::from(ready)));
 }
 
-/// How many runs of the database have not ended, by status. All replicas tell the same number.
+/// Number of unfinished runs in the database, by status. Equal on all replicas.
 pub fn runs_are(status: &'static str, count: u32) {
     gauge!(RUNS, "status" => status).set(f64::from(count));
 }
 
-/// The endpoint's name, or `other` once there are too many.
+/// The endpoint's name, or `other` beyond the limit.
 fn told_apart(endpoint: &str) -> String {
     static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     told_apart_among(

@@ -1,13 +1,12 @@
-//! What the kernel says of this process, under the names that every Prometheus client uses. Read from
-//! `/proc`: where there is none, nothing is told.
+//! Process metrics under the common Prometheus names, read from `/proc`. Without `/proc` there are none.
 
 use std::fmt::Write as _;
 use std::fs;
 
-/// Ticks in which Linux tells processor time to programs, on every architecture that we build for.
+/// Clock ticks per second of Linux, on all supported architectures.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The samples, in the text format of Prometheus.
+/// Samples in the Prometheus text format.
 pub fn render() -> String {
     let mut text = String::new();
     let status = read("status");
@@ -32,13 +31,13 @@ fn read(name: &str) -> String {
     fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default()
 }
 
-/// The first number behind `name` at the beginning of a line.
+/// The first number of the line that begins with `name`.
 fn field(text: &str, name: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Field `n` of `/proc/self/stat`, counted from 1. The second one is the name and may hold blanks.
+/// Field `n` of `/proc/self/stat`, counted from 1. The second field is the name, which may contain blanks.
 fn stat_field(stat: &str, n: usize) -> Option<f64> {
     let (_, behind_name) = stat.rsplit_once(')')?;
     behind_name.split_whitespace().nth(n - 3)?.parse().ok()
@@ -46,7 +45,7 @@ fn stat_field(stat: &str, n: usize) -> Option<f64> {
 
 #[expect(clippy::cast_precision_loss, reason = "bounded far below 2^52")]
 fn open_descriptors() -> Option<f64> {
-    // The directory itself is open while it is read.
+    // Without the descriptor of the directory itself.
     let count = fs::read_dir("/proc/self/fd").ok()?.count();
     Some(count.saturating_sub(1) as f64)
 }

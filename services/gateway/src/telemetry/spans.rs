@@ -1,8 +1,7 @@
-//! What is told of runs to a collector of traces: spans after OpenTelemetry's conventions for generative AI.
+//! Spans of runs, with OpenTelemetry's conventions for generative AI.
 //!
-//! A span is written when what it tells has ended, and nobody waits for it: it is queued, or dropped where the
-//! queue is full. Attributes hold names of the configuration, ids, counts and codes. What a person, a model
-//! or a tool said never stands in one.
+//! Spans are recorded at their end without blocking: they are queued, or dropped if the queue is full.
+//! Attributes hold configured names, ids, counts and codes, but never text of persons, models or tools.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +13,12 @@ use uuid::Uuid;
 use crate::clock::Clock;
 use crate::telemetry::metrics;
 
-/// Spans that wait for the collector. Those beyond are dropped.
+/// Queue size in spans. Further ones are dropped.
 const QUEUED: usize = 2048;
-/// Names and texts of attributes are cut here.
+/// Maximum length of names and text attributes, in characters.
 const TEXT_CHARS: usize = 256;
 
-/// Where spans go. Cheap to clone; the default is nowhere.
+/// Span recorder. Cheap to clone; the default records nothing.
 #[derive(Clone, Default)]
 pub struct Spans(Option<Telling>);
 
@@ -29,7 +28,7 @@ struct Telling {
     sample_ratio: f64,
 }
 
-/// Something that took its time in a trace.
+/// A span of a trace.
 #[derive(Debug)]
 pub struct Span {
     pub trace_id: TraceId,
@@ -37,38 +36,38 @@ pub struct Span {
     pub parent: Option<SpanId>,
     pub kind: SpanKind,
     pub name: String,
-    /// From 1970 on.
+    /// Since 1970.
     pub start: Duration,
     pub end: Duration,
     pub attributes: Vec<(&'static str, Attribute)>,
-    /// Why it failed; `None`: it did not.
+    /// Error code; `None`: success.
     pub error: Option<String>,
 }
 
-/// Whether what it tells happened here.
+/// Kind of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
     Internal,
-    /// Somebody else was asked.
+    /// A call to another service.
     Client,
 }
 
-/// What became of a span.
+/// Export result of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// A collector has taken it.
+    /// Accepted by the collector.
     Taken,
-    /// It could not be told, or was not taken.
+    /// Not sent, or rejected.
     Failed,
-    /// Too many waited.
+    /// Dropped: the queue was full.
     Dropped,
 }
 
 impl Told {
-    /// All that may become of one.
+    /// All results.
     pub const ALL: [Self; 3] = [Self::Taken, Self::Failed, Self::Dropped];
 
-    /// As it is counted.
+    /// Value of the metric label.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Taken => "taken",
@@ -78,7 +77,7 @@ impl Told {
     }
 }
 
-/// One value of a span.
+/// An attribute value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attribute {
     Text(String),
@@ -86,7 +85,7 @@ pub enum Attribute {
     Flag(bool),
 }
 
-/// The moment at which something began.
+/// The start time of a span.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
     wall: Duration,
@@ -94,7 +93,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Now.
+    /// The current time.
     pub fn now(clock: Clock) -> Self {
         Self {
             wall: since_1970(clock.now_ms()),
@@ -102,14 +101,14 @@ impl Begun {
         }
     }
 
-    /// How long ago that was.
+    /// Time since then.
     pub fn elapsed(&self) -> Duration {
         self.at.elapsed()
     }
 }
 
 impl Spans {
-    /// Spans for a collector, of this part of the traces, and where it takes them from.
+    /// A recorder that samples this fraction of traces, and the queue of its spans.
     pub fn telling(sample_ratio: f64) -> (Self, mpsc::Receiver<Span>) {
         let (queue, spans) = mpsc::channel(QUEUED);
         let telling = Telling {
@@ -119,26 +118,26 @@ impl Spans {
         (Self(Some(telling)), spans)
     }
 
-    /// The span that an event came with, where it is gone on with: nowhere, when nobody is told.
+    /// The parent span of an event. `None` if export is off.
     pub fn goes_on_with(&self, header: Option<&str>) -> Option<TraceParent> {
         self.0.as_ref()?;
         header.and_then(TraceParent::parse)
     }
 
-    /// What a run tells whom it calls.
+    /// Trace header for the run's outgoing calls.
     pub fn header_of(&self, run: &Run) -> TraceParent {
         let trace = trace_of(run);
         let telling = self.0.as_ref();
         trace.header(telling.is_none_or(|telling| trace.is_sampled(telling.sample_ratio)))
     }
 
-    /// Whether anything of this run is told.
+    /// Whether the run is sampled.
     pub fn tells_of(&self, run: &Run) -> bool {
         let telling = self.0.as_ref();
         telling.is_some_and(|telling| trace_of(run).is_sampled(telling.sample_ratio))
     }
 
-    /// Tells of a run that has ended now. `error`: the code of its end, unless that is good.
+    /// Records a run that ends now. `error`: the error code, unless it succeeded.
     pub fn run_ended(&self, run: &Run, agent_name: &str, end_ms: i64, error: Option<&str>) {
         let trace = trace_of(run);
         let mut attributes = vec![
@@ -150,7 +149,7 @@ impl Spans {
             ("runnel.runner.id", text(&run.runner_id.to_string())),
         ];
         if let Some(key) = &run.conversation_key {
-            // The row's own key: what a platform calls the conversation may be a telephone number.
+            // The database key, since the platform's conversation id may be a phone number.
             attributes.push(("gen_ai.conversation.id", text(key)));
         }
         self.tell(Span {
@@ -166,8 +165,7 @@ impl Spans {
         });
     }
 
-    /// Tells of a call that the runner of a run has made, and that ends now. `told`: the span that the
-    /// runner named.
+    /// Records a call of the run's runner that ends now. `told`: the parent span from the runner's header.
     pub fn call_ended(
         &self,
         run: &Run,
@@ -198,7 +196,7 @@ impl Spans {
     }
 }
 
-/// A call of a model, a tool or a knowledge base, as a span names it.
+/// Attributes of a call to a model, tool or knowledge base.
 #[derive(Debug)]
 pub struct CallSpan {
     kind: SpanKind,
@@ -207,8 +205,8 @@ pub struct CallSpan {
 }
 
 impl CallSpan {
-    /// A call of a model. `operation`: `chat`, `embeddings`, `rerank`; `provider`: its kind; `upstream`: the
-    /// model's name there; `id`: what it was granted as.
+    /// A model call. `operation`: `chat`, `embeddings`, `rerank`; `provider`: its kind; `upstream`: the
+    /// provider's model name; `id`: the granted id.
     pub fn of_model(operation: &'static str, provider: &str, upstream: &str, id: &str) -> Self {
         Self {
             kind: SpanKind::Client,
@@ -222,7 +220,7 @@ impl CallSpan {
         }
     }
 
-    /// A call of a tool. `call_id`: the key under which it is made once.
+    /// A tool call. `call_id`: its idempotency key.
     pub fn of_tool(name: &str, call_id: Option<&str>) -> Self {
         let mut attributes = vec![
             ("gen_ai.operation.name", text("execute_tool")),
@@ -238,7 +236,7 @@ impl CallSpan {
         }
     }
 
-    /// A search in a knowledge base. `top_k`: how many passages were asked for, where that was said.
+    /// A knowledge base search. `top_k`: the requested number of passages, if any.
     pub fn of_retrieval(kb_id: &str, top_k: Option<u64>) -> Self {
         let mut attributes = vec![
             ("gen_ai.operation.name", text("retrieval")),
@@ -254,13 +252,13 @@ impl CallSpan {
         }
     }
 
-    /// So many passages were found.
+    /// Sets the number of passages found.
     pub fn count_passages(&mut self, passages: u64) {
         let found = ("runnel.retrieval.passages", Attribute::Number(passages));
         self.attributes.push(found);
     }
 
-    /// What it used, as its provider has counted or, where that said nothing, we have.
+    /// Sets the token usage, as counted by the provider or estimated here.
     pub fn count(&mut self, input_tokens: u64, output_tokens: u64, is_estimate: bool) {
         let (input, output) = (
             Attribute::Number(input_tokens),
@@ -275,7 +273,7 @@ impl CallSpan {
     }
 }
 
-/// Where a run stands in its trace.
+/// Position of a run in its trace.
 pub fn trace_of(run: &Run) -> RunTrace {
     RunTrace::of(run.id, run.trace_parent)
 }

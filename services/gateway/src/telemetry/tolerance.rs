@@ -1,5 +1,5 @@
-//! Input that departs from its protocol and is accepted all the same. Each deviation is counted by kind and logged at
-//! debug; the caller also adds a note where the user looks: `processor.log`, health of the source, or the report.
+//! Accepted input that deviates from its protocol. Each deviation is counted by kind and logged at debug level.
+//! The caller also adds a note for the user: in `processor.log`, in the health of the source, or in the report.
 
 use std::fmt::Display;
 
@@ -29,10 +29,10 @@ impl Peer {
     }
 }
 
-/// Records one deviation. `kind`: a fixed name in `snake_case`, never text of the peer; `source`: the name of the peer as
-/// the configuration has it, or the id of the run. Callers bound how often one stream or document reports.
+/// Records one deviation. `kind`: a fixed name in `snake_case`, never text of the peer. `source`: the configured
+/// name of the peer, or the id of the run. Callers limit the reports per stream or document.
 pub fn tolerated(peer: Peer, kind: &'static str, source: impl Display) {
     let peer = peer.as_str();
     metrics::input_tolerated(peer, kind);
-    tracing::debug!(peer, kind, %source, "accepted input that departs from its protocol: {kind} from {peer} {source}");
+    tracing::debug!(peer, kind, %source, "accepted input that deviates from its protocol: {kind} from {peer} {source}");
 }

@@ -1,4 +1,4 @@
-//! Where artifacts stand, and which files of the operator are offered as such.
+//! The artifact store and the operator's files.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use super::secrets;
 
 const REGION: &str = "us-east-1";
 
-/// `None`: the faults say why not.
+/// `None`: the cause is in `faults`.
 pub(super) fn place(
     config: &Config,
     egress: Option<&Egress>,
@@ -36,7 +36,8 @@ pub(super) fn place(
     }
 }
 
-/// Shares of a workspace's artifacts by owner. Runs leave a quarter for events, clients leave half for them.
+/// Quotas by owner, as shares of the workspace quota. Runs leave a quarter for events; clients leave half for
+/// runs and events.
 pub(super) fn shares(config: &ArtifactsConfig) -> ArtifactShares {
     let all = config.workspace_bytes;
     ArtifactShares {
@@ -58,7 +59,7 @@ fn beside_database(url: &str) -> PathBuf {
         .join("artifacts")
 }
 
-/// What is there for a bucket, and would be obeyed by nobody.
+/// Refuses bucket keys that have no effect without a bucket.
 fn refuse_idle(config: &Config, faults: &mut Vec<ConfigFault>) {
     let artifacts = &config.artifacts;
     for (key, is_there) in [

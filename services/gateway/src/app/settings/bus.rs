@@ -1,11 +1,11 @@
-//! Which bus the configuration wants, and whether it can be had.
+//! Selects and validates the notification bus.
 
 use secrecy::SecretString;
 
 use crate::bus::{self, BusSettings, NatsLogin, NatsSettings};
 use crate::config::{BusConfig, BusKind, Config, ConfigFault, SecretRef};
 
-/// `None`: the faults say why not.
+/// `None`: the cause is in `faults`.
 pub(super) fn bus(config: &Config, faults: &mut Vec<ConfigFault>) -> Option<BusSettings> {
     let is_sqlite = config.database.url.starts_with("sqlite:");
     let automatic = if is_sqlite {
@@ -16,8 +16,7 @@ pub(super) fn bus(config: &Config, faults: &mut Vec<ConfigFault>) -> Option<BusS
     let kind = config.bus.kind.unwrap_or(automatic);
     let before = faults.len();
     if is_sqlite && kind != BusKind::None {
-        let message =
-            "is for replicas on PostgreSQL: one on SQLite has nobody to ring; leave it out";
+        let message = "needs PostgreSQL: SQLite has a single replica; leave it out";
         faults.push(ConfigFault::new("bus.kind", message));
     }
     let settings = if kind == BusKind::Nats {
@@ -32,7 +31,7 @@ pub(super) fn bus(config: &Config, faults: &mut Vec<ConfigFault>) -> Option<BusS
     settings.filter(|_| faults.len() == before)
 }
 
-/// What is there for NATS, and would be obeyed by nobody.
+/// Refuses NATS keys that have no effect without NATS.
 fn refuse_idle(bus: &BusConfig, faults: &mut Vec<ConfigFault>) {
     for (key, is_there) in [
         ("url", bus.url.is_some()),

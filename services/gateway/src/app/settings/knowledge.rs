@@ -1,4 +1,4 @@
-//! The knowledge bases of the configuration, ready to be asked.
+//! Knowledge bases of the configuration.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +11,7 @@ use crate::knowledge::{Base, EmbeddedBase};
 use crate::outbound::remote_knowledge::{RemoteAddress, RemoteBase};
 use egress::Egress;
 
-/// The bases of the configuration by their ids, secrets included. `egress`: it judges where remote ones
-/// stand.
+/// Knowledge bases by id, including secrets. `egress` validates the URLs of remote ones.
 pub(super) fn bases(
     config: &Config,
     egress: Option<&Egress>,

@@ -1,4 +1,4 @@
-//! Models and their providers, secrets and scripts included.
+//! Models and their providers, including secrets and scripts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,12 +14,12 @@ use crate::outbound::model::{
 };
 use egress::Egress;
 
-/// A script is read whole.
+/// Maximum size of a script; it is read into memory.
 const SCRIPT_BYTES: u64 = 1024 * 1024;
-/// What a model with a vocabulary of its own may count more than OpenAI's.
+/// Safety factor for token counts of models whose vocabulary is not OpenAI's.
 const MARGIN: f64 = 1.25;
 
-/// Providers that can be spoken to, and the models that they have.
+/// Usable providers and their models.
 #[derive(Clone, Default)]
 pub(crate) struct DeclaredModels {
     /// In the order of the configuration.
@@ -34,17 +34,17 @@ enum DeclaredProvider {
     Scripted(Arc<Scripted>),
 }
 
-/// A server that speaks OpenAI's API.
+/// A server with an OpenAI-compatible API.
 struct OpenAiServer {
     address: ProviderAddress,
-    /// How it calls the bound of an answer, where its host does not tell.
+    /// Name of the output token limit parameter. `None`: derived from the host.
     bound: Option<&'static str>,
     extra_members: Arc<[String]>,
-    /// Whether it takes requests of the Responses API, where its host does not tell.
+    /// Whether the server supports the Responses API. `None`: derived from the host.
     responses: Option<bool>,
 }
 
-/// Reads what the configuration declares.
+/// Reads the declared providers and models.
 pub(super) fn declared_models(
     config: &Config,
     egress: Option<&Egress>,
@@ -81,7 +81,7 @@ pub(super) fn declared_models(
     }
 }
 
-/// Whether one of those before says otherwise how the same model thinks.
+/// Whether an earlier entry sets another thinking mode for the same upstream model.
 fn contradicts(entry: &ModelEntry, before: &[ModelEntry]) -> bool {
     before.iter().any(|other| {
         let names = |entry: &ModelEntry| (entry.provider.clone(), upstream(entry).to_owned());
@@ -90,7 +90,7 @@ fn contradicts(entry: &ModelEntry, before: &[ModelEntry]) -> bool {
     })
 }
 
-/// The name of a model at its provider.
+/// The provider's name for the model.
 fn upstream(entry: &ModelEntry) -> &str {
     entry.upstream_model.as_ref().unwrap_or(&entry.model_id)
 }
@@ -151,7 +151,7 @@ fn script(path: Option<&Path>) -> Result<Script, String> {
 }
 
 impl DeclaredModels {
-    /// The models, ready to be asked through `egress`.
+    /// The models, ready for calls through `egress`.
     pub(crate) fn open(&self, egress: &Egress, clock: Clock) -> Models {
         let opened: BTreeMap<_, _> = self
             .providers
@@ -233,7 +233,7 @@ impl DeclaredModels {
         }
     }
 
-    /// How the models of a provider think, where the operator says it.
+    /// Thinking modes that the operator sets for models of a provider.
     fn thinking(&self, provider: &str) -> BTreeMap<String, Thinking> {
         let models = self
             .models

@@ -1,4 +1,4 @@
-//! Secrets, fetched from where the settings say that they are.
+//! Resolves secret references.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::config::{ConfigFault, SecretRef};
 
-/// The secret behind a reference. What cannot be read is a fault at `place`, and an empty secret.
+/// The secret of a reference. An unreadable secret becomes a fault at `place` and an empty value.
 pub(super) fn secret(
     reference: &SecretRef,
     place: &str,
@@ -19,7 +19,7 @@ pub(super) fn secret(
     })
 }
 
-/// The values of static headers: each of them is taken for a secret.
+/// Values of static headers. Each value is treated as a secret.
 pub(super) fn headers(
     entries: &BTreeMap<String, SecretRef>,
     place: &str,

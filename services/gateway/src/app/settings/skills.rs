@@ -1,4 +1,4 @@
-//! The skills of the configuration: one by one, and directories of them.
+//! Skills of the configuration: single ones and directories of skills.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use protocol::resources::SkillResource;
 use crate::config::{Config, ConfigFault, SkillEntry, check_skill_name};
 use crate::outbound::tool::{SkillPackage, packages_in};
 
-/// The most skills of one configuration.
+/// Maximum number of skills in one configuration.
 const SKILLS: usize = 500;
 
-/// Those that can be read, as they are granted and by their names; what is wrong with the others is a fault.
+/// Readable skills: resources for grants, and packages by name. Unreadable ones become faults.
 pub(super) fn skills(
     config: &Config,
     faults: &mut Vec<ConfigFault>,
@@ -42,7 +42,7 @@ pub(super) fn skills(
 }
 
 struct Reading<'a> {
-    /// Where each name was found.
+    /// Directory of each name.
     places: BTreeMap<String, PathBuf>,
     skills: Vec<SkillResource>,
     packages: BTreeMap<String, SkillPackage>,
@@ -62,7 +62,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Every directory in it that has a `SKILL.md`. A fault names which.
+    /// Reads each subdirectory that has a `SKILL.md`. Faults name the subdirectory.
     fn directory(&mut self, directory: &Path, place: &str) {
         let packages = match packages_in(directory, SKILLS) {
             Ok(packages) => packages,

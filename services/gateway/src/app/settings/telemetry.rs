@@ -1,10 +1,10 @@
-//! To whom traces are told, secrets included.
+//! The trace collector, including its secrets.
 
 use crate::config::{Config, ConfigFault};
 use crate::outbound::otlp::Collector;
 use egress::Egress;
 
-/// `None`: nobody is told, or the faults say why not.
+/// `None`: tracing is off, or the cause is in `faults`.
 pub(super) fn collector(
     config: &Config,
     egress: Option<&Egress>,

@@ -1,4 +1,4 @@
-//! Tools and MCP servers of the configuration, with their secrets.
+//! Tools and MCP servers of the configuration, including their secrets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,17 +20,17 @@ use crate::outbound::tool::{
 };
 use egress::Egress;
 
-/// What a child process gets of our own environment.
+/// Environment variables that child processes inherit.
 const INHERITED: [&str; 2] = ["PATH", "HOME"];
 
-/// What is read, and what is wrong with it.
+/// State of the reading: secrets and faults found so far.
 struct Reading<'a> {
     egress: Option<&'a Egress>,
     secrets: Vec<SecretString>,
     faults: &'a mut Vec<ConfigFault>,
 }
 
-/// Tools and servers, their URLs and schemas judged.
+/// Tools and servers with validated URLs and schemas.
 pub(super) fn tools(
     config: &Config,
     egress: Option<&Egress>,
@@ -113,9 +113,9 @@ impl Reading<'_> {
         }
     }
 
-    /// A query may hold a credential, which is not for runners: as it was written, and as it means.
+    /// Adds credentials in a query, raw and decoded, to the secrets that are redacted for runners.
     fn know_query(&mut self, url: &Url) {
-        // Empty ones are passed over by both.
+        // `query_pairs` also skips empty pairs.
         let raw = url.query().unwrap_or_default().split('&');
         let raw = raw.filter(|pair| !pair.is_empty());
         let raw = raw.map(|pair| pair.split_once('=').map_or("", |(_, value)| value));
@@ -188,7 +188,7 @@ impl Reading<'_> {
         let values = secrets::headers(entries, place, self.faults);
         let mut headers = HeaderMap::new();
         for (name, value) in values {
-            // What is wrong with them is a fault already.
+            // Malformed headers are faults already.
             let name = name.parse::<HeaderName>();
             if let (Ok(name), Ok(mut header)) = (name, HeaderValue::from_str(value.expose_secret()))
             {
@@ -205,7 +205,7 @@ impl Reading<'_> {
     }
 }
 
-/// The names that a schema has for members of an object, also in the parts that it is made of.
+/// Names of object properties in a schema and its subschemas.
 fn named_in(schema: &JsonObject) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut left = vec![schema];
@@ -233,8 +233,8 @@ fn effect(said: Option<&str>) -> Option<ToolEffect> {
     }
 }
 
-/// Whether a member of a query is one, by its name or as no word looks. What is one is taken out of all answers, so
-/// that a common word must not be.
+/// Whether a query parameter is a credential, by its name or by a value that looks random. Credentials are
+/// redacted in all responses, so a common word must not match.
 fn is_credential(name: &str, value: &str) -> bool {
     const NAMES: [&str; 9] = [
         "key",

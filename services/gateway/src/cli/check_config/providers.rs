@@ -1,4 +1,4 @@
-//! How the providers of models answered, and what to do about those that did not.
+//! Results of probing model providers, with advice for failures.
 
 use serde_json::{Value, json};
 
@@ -7,12 +7,12 @@ use crate::outbound::model::Probed;
 use crate::outbound::upstream::UpstreamError;
 use egress::EgressError;
 
-/// Whether every key of it was taken.
+/// Whether the provider accepted every key.
 pub(super) fn is_good(provider: &Probed) -> bool {
     provider.keys.iter().all(Result::is_ok)
 }
 
-/// A provider for programs.
+/// The result as JSON.
 pub(super) fn to_json(provider: &Probed) -> Value {
     let keys = provider.keys.iter().map(|key| match key {
         Ok(()) => json!({"ok": true}),
@@ -27,7 +27,7 @@ pub(super) fn to_json(provider: &Probed) -> Value {
     })
 }
 
-/// A provider for people.
+/// Prints the result.
 pub(super) fn show(provider: &Probed) {
     let name = &provider.name;
     let keys = provider.keys.len();

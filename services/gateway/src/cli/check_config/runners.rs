@@ -1,4 +1,4 @@
-//! Lists of the runner endpoints, and whether the agents fit their runners.
+//! Results of probing runner endpoints, and whether the agents fit their runners.
 
 use domain::agent::check_agent_for;
 use domain::manifest::Discovered;
@@ -9,7 +9,7 @@ use crate::cli::output;
 use crate::outbound::runner::RunnerClient;
 use crate::runs::discovery::list_of;
 
-/// How the endpoints answered, and what their manifests find in the agents.
+/// Lists of the endpoints, and faults of the agents.
 #[derive(Default)]
 pub(super) struct Runners {
     endpoints: Vec<(String, Result<Discovered, String>)>,
@@ -19,12 +19,12 @@ pub(super) struct Runners {
 struct CheckedAgent {
     name: String,
     runner_id: String,
-    /// `None`: no endpoint that answered lists its runner.
+    /// `None`: no reachable endpoint lists the runner.
     faults: Option<Vec<Fault>>,
 }
 
 impl Runners {
-    /// Asks every endpoint, and holds every enabled agent against its manifest.
+    /// Queries every endpoint and validates every enabled agent against its manifest.
     pub(super) async fn probe(
         client: &RunnerClient,
         endpoints: &[EndpointSpec],
@@ -55,13 +55,13 @@ impl Runners {
         }
     }
 
-    /// Whether every endpoint answered and every agent fits a runner.
+    /// Whether every endpoint responded and every agent fits its runner.
     pub(super) fn is_good(&self) -> bool {
         let fits = |agent: &CheckedAgent| agent.faults.as_ref().is_some_and(Vec::is_empty);
         self.endpoints.iter().all(|(_, listed)| listed.is_ok()) && self.agents.iter().all(fits)
     }
 
-    /// The endpoints for programs.
+    /// The endpoints as JSON.
     pub(super) fn endpoints_json(&self) -> Value {
         let endpoints = self.endpoints.iter().map(|(name, listed)| match listed {
             Err(error) => json!({"name": name, "state": "away", "last_error": error}),
@@ -72,7 +72,7 @@ impl Runners {
         endpoints.collect()
     }
 
-    /// The agents for programs.
+    /// The agents as JSON.
     pub(super) fn agents_json(&self) -> Value {
         let agents = self.agents.iter().map(|agent| {
             json!({
@@ -84,7 +84,7 @@ impl Runners {
         agents.collect()
     }
 
-    /// Both for people.
+    /// Prints endpoints and agents.
     pub(super) fn show(&self) {
         for (name, listed) in &self.endpoints {
             match listed {

@@ -1,8 +1,9 @@
-//! An explanation as text: who wins, who loses and why, what is granted and what each layer took away.
+//! Renders a dry run as text: the winning agent, the losing agents and reasons, grants, and removals by each
+//! layer.
 
 use serde_json::Value;
 
-/// The layers, in the order in which they are asked.
+/// The layers, in evaluation order.
 const LAYERS: [(&str, &str); 4] = [
     ("manifest", "the runner's manifest"),
     ("agent_policy", "the agent's policy"),
@@ -10,7 +11,7 @@ const LAYERS: [(&str, &str); 4] = [
     ("event_scope", "the scope of the event"),
 ];
 
-/// The lines of the answer of a dry run.
+/// The lines of a dry run.
 pub(super) fn draw(answer: &Value) -> Vec<String> {
     let mut lines = vec![headline(answer)];
     if answer["known_event"] == true {
@@ -42,8 +43,8 @@ fn headline(answer: &Value) -> String {
                 outcome.unwrap_or_default()
             )
         }
-        (None, Some("refused")) => format!("{event} goes to nobody"),
-        (None, _) => format!("{event} goes to nobody: no agent wants it"),
+        (None, Some("refused")) => format!("{event} has no agent"),
+        (None, _) => format!("{event} has no agent: no agent matches it"),
     }
 }
 
@@ -154,7 +155,7 @@ fn draw_grants(agent: &Value, lines: &mut Vec<String>) {
         lines.push("granted  nothing".to_owned());
     }
     for one in granted {
-        // Only a right that no layer has to name explains itself.
+        // Only rights that need no layer have an explanation.
         let why = match text(&one["kind"]) {
             "event_artifact" => format!(": {}", text(&one["rule"])),
             _ => String::new(),
@@ -181,7 +182,7 @@ fn what(decision: &Value) -> String {
         text(&decision["id"]),
         text(&decision["operation"]),
     );
-    // Kinds without resources name themselves: `history page`, not `history history page`.
+    // Kinds without resources are not repeated: `history page`, not `history history page`.
     if id == kind || id == operation {
         format!("{kind} {operation}")
     } else {
@@ -257,7 +258,7 @@ mod tests {
         check(
             json!({"event_type": "x", "outcome": "no_agent", "winner": null, "candidates": []}),
             &[
-                "x goes to nobody: no agent wants it",
+                "x has no agent: no agent matches it",
                 "agents   there are none",
             ],
         );
@@ -268,7 +269,7 @@ mod tests {
                     {"name": "a", "standing": "ties", "scope": {"kind": "bot"}, "priority": 0}],
             }),
             &[
-                "x goes to nobody",
+                "x has no agent",
                 "refused  HTTP 409: several agents",
                 "ties     a: scope bot, priority 0",
             ],

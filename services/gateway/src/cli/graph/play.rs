@@ -1,4 +1,4 @@
-//! Plays a graph against a script on a virtual clock: every call answers at once, and timers move the clock.
+//! Executes a graph against a script on a virtual clock. Calls return at once, and timers advance the clock.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,15 +16,15 @@ use serde_json::Value;
 use crate::cli::graph::script::{GRAPH_ID, Script};
 use crate::cli::graph::words::{Reply, run_word};
 
-/// Events of one graph: instances × attempts × iterations × 8, at their largest.
+/// Maximum number of events: instances × attempts × iterations × 8.
 const MOST_EVENTS: usize = 128 * 5 * 8 * 8;
 
-/// A graph that rests.
+/// An executed graph that is idle.
 pub(super) struct Played {
     pub(super) graph: Graph,
-    /// Reason why nothing moves; absent for a plan, which has not begun.
+    /// Reason of the idle state; `None` for a plan that has not started.
     pub(super) why: Option<Why>,
-    /// Every change of a state.
+    /// All state transitions.
     pub(super) transitions: Vec<Transition>,
     /// Time on the virtual clock.
     pub(super) now: Millis,
@@ -41,7 +41,7 @@ impl Played {
     }
 }
 
-/// Plays a graph until nothing moves. `seen` gets each change as it happens.
+/// Executes a graph until it is idle. `seen` receives each transition.
 pub(super) fn play(graph: Graph, script: &Script, seen: &mut dyn FnMut(&Transition)) -> Played {
     debug_assert_eq!(graph.id.0, GRAPH_ID);
     let mut player = Player {
@@ -74,7 +74,7 @@ struct Player<'a> {
     script: &'a Script,
     queue: VecDeque<Event>,
     timers: BTreeMap<(Millis, ActionId), Event>,
-    /// Calls so far of each executor.
+    /// Number of calls per executor.
     calls: BTreeMap<(ExecutorKind, String), usize>,
     transitions: Vec<Transition>,
     why: Option<Why>,
@@ -82,7 +82,7 @@ struct Player<'a> {
 }
 
 impl Player<'_> {
-    /// The next event: an answer, else the earliest timer, to which the clock moves.
+    /// The next event: a result, else the earliest timer, which advances the clock.
     fn next(&mut self) -> Option<Event> {
         if let Some(event) = self.queue.pop_front() {
             return Some(event);
@@ -115,7 +115,7 @@ impl Player<'_> {
                 self.finish(id, attempt, outcome);
             }
             Command::Quiescent(why) => self.why = Some(why),
-            // Nothing is stored, and an aborted call has answered already.
+            // Nothing is stored, and an aborted call has returned already.
             Command::Persist(_) | Command::Abort { .. } | Command::Count(_) => {}
         }
     }
@@ -148,7 +148,7 @@ impl Player<'_> {
         }
     }
 
-    /// The second check of arguments, once their bindings are replaced.
+    /// Validates arguments a second time, after bindings are replaced.
     fn refused(&self, node: &Node, input: &Value) -> Option<Outcome> {
         let faults = check_bound(&node.action, input, self.script.catalog());
         let fault = faults.first()?;

@@ -1,4 +1,4 @@
-//! The files of `runnel graph`: a model output, and a script of tools.
+//! Input files of `runnel graph`: a model output, and a script of tools.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -11,18 +11,18 @@ use serde_json::Value;
 use crate::cli::graph::script::{Script, ScriptFile};
 use crate::config::parse_toml;
 
-/// Bytes of one file; the largest declaration has half of it.
+/// Maximum size of a file; twice the largest declaration.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// A model output in the form in which its file holds it.
+/// A model output and its format.
 pub(super) struct ModelFile {
     /// The output.
     pub(super) output: ModelOutput,
-    /// The form that the agent is assumed to be configured for.
+    /// Format that the agent is assumed to be configured for.
     pub(super) carrier: CarrierMode,
 }
 
-/// Reads a model output. A text that begins with `{` is the carrier's arguments; anything else is Markdown.
+/// Reads a model output. Text that begins with `{` is carrier arguments; other text is Markdown.
 pub(super) fn read_model_output(path: &Path) -> anyhow::Result<ModelFile> {
     Ok(model_output(&read(path)?))
 }
@@ -40,7 +40,7 @@ pub(super) fn model_output(text: &str) -> ModelFile {
     }
 }
 
-/// Reads a script: JSON when its name ends with `.json`, else TOML.
+/// Reads a script: JSON if the extension is `.json`, else TOML.
 pub(super) fn read_script(path: &Path) -> anyhow::Result<Script> {
     let text = read(path)?;
     let place = path.display();

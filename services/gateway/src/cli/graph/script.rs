@@ -1,4 +1,4 @@
-//! Scripted executors: their catalogue, their answers, and the user's approvals.
+//! Scripted executors: catalogue, answers and approvals.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,23 +15,23 @@ use serde_json::{Value, json};
 
 use crate::cli::graph::read::ModelFile;
 
-/// The id of the graph; a fixed one keeps the output the same for the same files.
+/// Id of the graph, fixed for reproducible output.
 pub(super) const GRAPH_ID: &str = "g_scripted";
-/// Time of the run on its virtual clock, in milliseconds.
+/// Time limit on the virtual clock, in milliseconds.
 pub(super) const REMAINING_MS: u64 = 3_600_000;
-/// Name of the executor that `auto` finds without a script.
+/// Executor for `auto` without a script.
 const AUTO: &str = "scripted";
-/// Executors that one script may declare.
+/// Maximum number of executors in a script.
 const MOST_TOOLS: usize = 256;
 
-/// A script as its file holds it.
+/// A script file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ScriptFile {
-    /// The request of the user, for `input:user.goal`.
+    /// The user's request, for `input:user.goal`.
     #[serde(default)]
     goal: String,
-    /// The event that began the run, for `input:event`.
+    /// The event of the run, for `input:event`.
     #[serde(default)]
     event: Value,
     /// Tools, agents, pipelines, services, and questions to the user (`type = "human"`).
@@ -63,9 +63,9 @@ struct Tool {
     granted: bool,
     #[serde(default = "yes")]
     available: bool,
-    /// The user's reply when a call needs an approval; absent: the call waits.
+    /// The user's reply to an approval request; absent: the call waits.
     approve: Option<bool>,
-    /// Answers of its calls in turn; the last one repeats. Absent: a call returns its arguments.
+    /// Answers of successive calls; the last one repeats. Absent: a call returns its arguments.
     #[serde(default)]
     answers: Vec<Answer>,
 }
@@ -83,10 +83,10 @@ struct Answer {
     /// Whether the failed call was sent.
     #[serde(default = "sent")]
     sent: Sent,
-    /// Whether a failed call may succeed at another attempt.
+    /// Whether a retry of a failed call may succeed.
     #[serde(default)]
     retryable: bool,
-    /// Whether the work was done, so that the edges of dependents open.
+    /// Whether the work was done, so that edges to dependents open.
     #[serde(default = "yes")]
     satisfying: bool,
 }
@@ -107,7 +107,7 @@ fn yes() -> bool {
     true
 }
 
-/// A script that is ready to answer.
+/// A validated script.
 pub(super) struct Script {
     pub(super) goal: String,
     pub(super) event: Value,
@@ -118,7 +118,8 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// Checks a script. Fails on doubles, answers without or with both parts, and executors that cannot be scripted.
+    /// Validates a script. Fails on duplicates, on answers with neither or both parts, and on executors that
+    /// cannot be scripted.
     pub(super) fn new(file: ScriptFile) -> anyhow::Result<Self> {
         if file.tools.len() > MOST_TOOLS {
             bail!("/tools has more than {MOST_TOOLS} entries");
@@ -160,7 +161,7 @@ impl Script {
         Ok(script)
     }
 
-    /// The executors that an output names; each takes any arguments and returns them.
+    /// The executors of an output; each accepts any arguments and returns them.
     pub(super) fn open(model: &ModelFile) -> Self {
         let schema = || json!({"type": "object"});
         let named = named_executors(model).into_iter().map(|(kind, name)| {
@@ -184,7 +185,7 @@ impl Script {
         }
     }
 
-    /// Whether no file restricts the executors.
+    /// Whether any executor is allowed, because there is no script file.
     pub(super) fn is_open(&self) -> bool {
         self.is_open
     }
@@ -193,12 +194,12 @@ impl Script {
         &self.catalog
     }
 
-    /// The user's reply to an approval; `None` while the call waits for one.
+    /// The user's reply to an approval request; `None`: the call waits.
     pub(super) fn approval(&self, kind: ExecutorKind, name: &str) -> Option<bool> {
         self.approvals.get(&(kind, name.to_owned())).copied()
     }
 
-    /// The end of the call with this number, from 0. `None`: a question that waits for the user.
+    /// Result of the call with this index, from 0. `None`: a question that waits for the user.
     pub(super) fn answer(
         &self,
         kind: ExecutorKind,
@@ -264,7 +265,7 @@ fn done(value: Value, satisfying: bool) -> Outcome {
     Outcome::Ok { output, satisfying }
 }
 
-/// The JSON of a declaration; `null` where there is none.
+/// The JSON of a declaration; `null` without one.
 fn body(model: &ModelFile) -> Value {
     let text = match (model.output.calls.first(), find(&model.output.text)) {
         (Some(call), _) => call.arguments.as_str(),
@@ -274,7 +275,7 @@ fn body(model: &ModelFile) -> Value {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// The calls or actions of a declaration, and the object in each that names the executor.
+/// The calls or actions of a declaration, and the key of the object that names the executor.
 fn executors(body: &Value) -> Vec<(Value, &'static str)> {
     let list = |pointer| body.pointer(pointer).and_then(Value::as_array);
     let calls = list("/calls").or_else(|| list("/input/calls"));

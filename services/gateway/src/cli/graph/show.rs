@@ -1,4 +1,4 @@
-//! The lines and documents of `runnel graph`.
+//! Output of `runnel graph`.
 
 use action_graph::accept::Repair;
 use action_graph::code::Level;
@@ -71,7 +71,7 @@ fn mark(state: State) -> char {
     }
 }
 
-/// The word of a state; the projection's seven words are fewer.
+/// Label of a state, more precise than the seven statuses of the projection.
 fn word(state: State) -> String {
     match state {
         State::Uncertain => "uncertain".to_owned(),
@@ -104,7 +104,7 @@ pub(super) fn message_turn(declaration: &Declaration) -> String {
     render(&[Turn::Answer { text }])
 }
 
-/// The turns of a graph: the user's request where the script has one, then the declaration with its observations.
+/// The turns of a graph: the user's request if the script has one, then the declaration with its observations.
 pub(super) fn graph_turn(played: &Played, goal: &str) -> String {
     let user = (!goal.is_empty()).then(|| Turn::User {
         text: goal.to_owned(),
@@ -129,7 +129,7 @@ pub(super) fn record(played: &Played, diagnostics: Vec<Diagnostic>) -> Value {
     json!(record)
 }
 
-/// The report of a completed graph that declares one; the missing part where it cannot be rendered.
+/// The report of a completed graph that declares one, or the error of rendering it.
 pub(super) fn report(played: &Played) -> Option<String> {
     let spec = played.graph.info.report.as_ref()?;
     if played.graph.status() != Status::Completed {
@@ -138,7 +138,7 @@ pub(super) fn report(played: &Played) -> Option<String> {
     Some(render_report(&played.graph, spec).unwrap_or_else(|missing| missing.to_string()))
 }
 
-/// The reason why the graph rests.
+/// The reason of the idle state.
 pub(super) fn end_line(played: &Played) -> String {
     let status = played.graph.status().as_str();
     let next = match played.why {

@@ -1,4 +1,4 @@
-//! The runtime's own words in a scripted run.
+//! Built-in functions of the runtime in a scripted run.
 
 use action_graph::code::Code;
 use action_graph::node::{Output, Sent};
@@ -6,22 +6,22 @@ use action_graph::schedule::{Failure, Outcome};
 use action_graph::words::{merge, summarize};
 use serde_json::{Value, json};
 
-/// The reply of a word.
+/// Result of a function.
 pub(super) enum Reply {
-    /// It is done.
+    /// Completed.
     Done(Outcome),
-    /// It is done after this many milliseconds.
+    /// Completed after this number of milliseconds.
     Wait(u64),
 }
 
 impl Reply {
-    /// The end of a wait.
+    /// Result of a wait.
     pub(super) fn waited() -> Outcome {
         done(Output::json(json!({"waited": true})))
     }
 }
 
-/// Runs a word with its bound arguments. `expand` and `decide` fail: there are no earlier graphs.
+/// Runs a function with bound arguments. `expand` and `decide` fail, since there are no earlier graphs.
 pub(super) fn run_word(word: &str, input: &Value) -> Reply {
     let values = || -> Vec<Value> {
         let refs = input.get("refs").and_then(Value::as_array);

@@ -1,4 +1,4 @@
-//! The files that are put into a knowledge base.
+//! Files to add to a knowledge base.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,19 +8,19 @@ use domain::knowledge::{MOST_DOCUMENT_BYTES, MOST_DOCUMENTS};
 
 use crate::knowledge::extract::media_type_of;
 
-/// Directories below one that is given.
+/// Maximum depth of subdirectories.
 const DEEPEST: usize = 32;
 
-/// A file that the gateway reads.
+/// A file of a supported format.
 pub(super) struct FoundFile {
-    /// Its name, or its path within the directory that was given, with `/`.
+    /// Its name, or its path within the given directory, with `/`.
     pub(super) id: String,
     pub(super) path: PathBuf,
     pub(super) media_type: String,
 }
 
 impl FoundFile {
-    /// Names the encoding of a text.
+    /// Sets the encoding of a text file.
     pub(super) fn name_charset(&mut self, name: &str) {
         if self.media_type.starts_with("text/") {
             self.media_type = format!("{}; charset={name}", self.media_type);
@@ -37,8 +37,8 @@ impl FoundFile {
     }
 }
 
-/// The files of these paths, those of a directory by their names. A file that is named is taken whatever it
-/// is called; in directories only what is known to be read.
+/// Files of these paths; those of a directory are sorted by name. A named file of an unknown format is read as plain
+/// text; in directories such files are skipped.
 pub(super) fn find_files(paths: &[PathBuf]) -> anyhow::Result<Vec<FoundFile>> {
     let mut found = Vec::new();
     for path in paths {
@@ -75,7 +75,7 @@ fn search(
         if entry.file_name().to_string_lossy().starts_with('.') {
             continue;
         }
-        // Where a link leads is not searched.
+        // Symbolic links are not followed.
         let kind = entry.file_type().with_context(unreadable)?;
         if kind.is_dir() && depth < DEEPEST {
             search(root, &path, depth + 1, found)?;

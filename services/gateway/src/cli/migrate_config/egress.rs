@@ -1,4 +1,4 @@
-//! Lines of `egress.allow` for addresses that are no public HTTPS.
+//! Lines of `egress.allow` for addresses without public HTTPS.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use domain::migrate::{Table, TableKind};
 use egress::{Egress, EgressError, parse_plain_url};
 use serde_json::Value;
 
-/// Nothing is asked here.
+/// No connection is made.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// What the gateway needs for these tables, each line once. Names are not resolved.
+/// Rules that the gateway needs for these tables, without duplicates. Names are not resolved.
 pub(super) fn lines_for_tables(tables: &[Table]) -> Result<Vec<String>, EgressError> {
     let urls = tables.iter().filter_map(|table| {
         let member = match table.kind {
@@ -23,7 +23,7 @@ pub(super) fn lines_for_tables(tables: &[Table]) -> Result<Vec<String>, EgressEr
     lines_for(urls)
 }
 
-/// What a guarded client needs for these URLs.
+/// Rules that a guarded client needs for these URLs.
 pub(super) fn lines_for<'u>(
     urls: impl Iterator<Item = &'u str>,
 ) -> Result<Vec<String>, EgressError> {

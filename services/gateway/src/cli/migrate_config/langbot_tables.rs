@@ -1,4 +1,4 @@
-//! Tables of LangBot's database, of all versions since 4.0.
+//! Tables of LangBot's database, for all versions since 4.0.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,16 @@ pub(super) const LIMITS: ForeignLimits = ForeignLimits {
     rows: 5000,
     bytes: 32 * 1024 * 1024,
 };
-/// The workspace of a row, since 4.10.
+/// Workspace column of a row, since 4.10.
 const WORKSPACE: &str = "workspace_uuid";
-/// The table of pipelines, and the name that exports have for it.
+/// The table of pipelines, and its name in exports.
 const PIPELINES: (&str, &str) = ("legacy_pipelines", "pipelines");
 
 const fn table(name: &'static str, columns: &'static [&'static str]) -> ForeignTable {
     ForeignTable { name, columns }
 }
 
-/// What a migration reads. Bots, users, plugins and what was said are none of it.
+/// Tables that a migration reads. Bots, users, plugins and messages are excluded.
 pub(super) const TABLES: &[ForeignTable] = &[
     table(
         PIPELINES.0,
@@ -103,7 +103,7 @@ pub(super) const TABLES: &[ForeignTable] = &[
     table("knowledge_base_files", &["uuid", WORKSPACE, "kb_id"]),
 ];
 
-/// The tables as one document. `workspace`: the only one whose rows are taken.
+/// The tables as one document. `workspace`: read only rows of this workspace.
 pub(super) fn document(tables: Vec<ForeignRows>, workspace: Option<&str>) -> anyhow::Result<Value> {
     ensure!(
         tables.iter().any(|table| table.table == PIPELINES.0),

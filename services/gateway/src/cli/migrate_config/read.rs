@@ -1,4 +1,4 @@
-//! Documents and databases to migrate from.
+//! Sources of a migration: documents and databases.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -14,14 +14,14 @@ use super::langbot_tables::{LIMITS, TABLES, document};
 use crate::cli::output;
 use crate::config::{SecretRef, parse_toml};
 
-/// The most bytes of a file that is read.
+/// Maximum size of a file.
 const FILE_BYTES: u64 = 16 * 1024 * 1024;
-/// The first bytes of a database file.
+/// Header of a database file.
 const SQLITE: &[u8] = b"SQLite format 3\0";
-/// Beginnings of URLs; `SQLAlchemy` names its driver in the last.
+/// URL schemes; the last one names the driver of `SQLAlchemy`.
 const POSTGRES: [&str; 3] = ["postgres://", "postgresql://", "postgresql+asyncpg://"];
 
-/// A source as a document, with the name that it has in reports. `workspace`: of a database, the only one to read.
+/// Reads a source as a document, with its name for reports. `workspace`: the only one to read from a database.
 pub(super) async fn read_source(
     source: &str,
     workspace: Option<&str>,
@@ -44,7 +44,7 @@ pub(super) async fn read_source(
     Ok((shown, read_document(path)?))
 }
 
-/// The URL of a database; `env:NAME` and `file:PATH` keep its password off the command line.
+/// URL of a database. `env:NAME` and `file:PATH` keep its password off the command line.
 fn postgres_url(source: &str) -> anyhow::Result<Option<String>> {
     let is_url = |text: &str| POSTGRES.iter().any(|scheme| text.starts_with(scheme));
     let url = if is_url(source) {
@@ -68,7 +68,7 @@ fn postgres_url(source: &str) -> anyhow::Result<Option<String>> {
     )))
 }
 
-/// A database's place, without user, password and options.
+/// Location of a database, without user, password and options.
 fn place(url: &str) -> String {
     let parsed = Url::parse(url).ok();
     let place = parsed.as_ref().and_then(|url| {
@@ -92,7 +92,7 @@ fn is_sqlite(path: &Path) -> bool {
     read.is_ok() && head == SQLITE
 }
 
-/// A file as a document. A parser's message may quote the file, which holds secrets: only the place is told.
+/// Reads a file as a document. Errors contain only the location, since a parser message may quote secrets.
 fn read_document(path: &Path) -> anyhow::Result<Value> {
     let shown = path.display();
     let size = fs::metadata(path)
@@ -115,7 +115,7 @@ fn read_document(path: &Path) -> anyhow::Result<Value> {
     }
 }
 
-/// The text of a file in UTF-8; other encodings and formats that exports come in are named.
+/// UTF-8 text of a file. The error names other encodings and formats of exports.
 fn text_of<'a>(bytes: &'a [u8], path: &Path) -> anyhow::Result<&'a str> {
     let shown = path.display();
     let other = match bytes {

@@ -1,4 +1,4 @@
-//! The report for persons.
+//! Text report of a migration.
 
 use std::fmt::Write as _;
 

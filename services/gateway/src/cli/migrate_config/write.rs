@@ -1,4 +1,4 @@
-//! Tables into a file that may hold some already.
+//! Merges tables into a configuration file.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,13 +12,13 @@ use crate::config::parse_toml;
 const HEAD: &str = "# Begun by `runnel migrate-config`. Every other setting: see the defaults.\n\n\
     [auth]\nmaster_key = \"env:RUNNEL_MASTER_KEY\"\n";
 
-/// What was written, or would be.
+/// Result of a write or dry run.
 pub(super) struct Written {
     pub(super) text: String,
     /// `dry_run`, `created`, `extended` or `unchanged`.
     pub(super) outcome: &'static str,
     pub(super) added: Vec<String>,
-    /// Tables that stand there and say something else.
+    /// Existing tables with different content.
     pub(super) kept: Vec<String>,
 }
 
@@ -38,16 +38,13 @@ impl Written {
             let _ = write!(told, "\n  added {name}");
         }
         for name in &self.kept {
-            let _ = write!(
-                told,
-                "\n  kept {name}: it stands there already and says something else"
-            );
+            let _ = write!(told, "\n  kept {name}: it exists with different content");
         }
         told
     }
 }
 
-/// Adds to the file what is missing in it.
+/// Adds missing tables to the file.
 pub(super) fn write(path: &Path, tables: &[Table]) -> anyhow::Result<Written> {
     let shown = path.display();
     let before = match fs::read_to_string(path) {
@@ -100,7 +97,7 @@ pub(super) fn write(path: &Path, tables: &[Table]) -> anyhow::Result<Written> {
     })
 }
 
-/// Puts the text in the file's place, whole or not at all, unless somebody has changed it since.
+/// Replaces the file atomically. Fails if the file has changed since it was read.
 fn replace(path: &Path, before: Option<&str>, after: &str) -> anyhow::Result<()> {
     let shown = path.display();
     let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());

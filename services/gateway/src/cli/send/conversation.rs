@@ -1,4 +1,4 @@
-//! Which conversation a message belongs to, and which one the next goes on with.
+//! The conversation of a message, and its persistence between commands.
 
 use std::path::{Path, PathBuf};
 
@@ -7,27 +7,27 @@ use uuid::Uuid;
 use crate::cli::output;
 use crate::dev::write_private;
 
-/// The file beside `dev.json` with the id of the conversation that goes on.
+/// File next to `dev.json` with the id of the current conversation.
 const FILE: &str = "conversation";
 const FIRST: &str = "dev";
-/// The longest id that the gateway takes.
+/// Maximum length of an id.
 const MOST_BYTES: usize = 255;
 
 /// The conversation of the next message.
 #[derive(Debug)]
 pub(super) struct Conversation {
     id: String,
-    /// Where it is remembered.
+    /// File that stores the id.
     file: Option<PathBuf>,
 }
 
 impl Conversation {
-    /// This one, and the next message may belong to another.
+    /// A given conversation, which is not stored.
     pub(super) fn named(id: String) -> Self {
         Self { id, file: None }
     }
 
-    /// The one that goes on in a playground's data directory.
+    /// The current conversation of a playground.
     pub(super) fn of_home(home: Option<&Path>) -> Self {
         let file = home.map(|home| home.join(FILE));
         let known = file.as_ref().and_then(|file| {
@@ -45,7 +45,7 @@ impl Conversation {
         &self.id
     }
 
-    /// Begins another one. Where nothing remembers it, a remark says how to go on with it.
+    /// Starts a new conversation. Without a file to store it, a remark states how to continue it.
     pub(super) fn renew(&mut self) -> anyhow::Result<()> {
         let number = Uuid::new_v4().simple().to_string();
         self.id = format!("{FIRST}-{}", &number[..12]);

@@ -1,16 +1,16 @@
-//! A graph of actions as lines, one for each action: what results of type `x.graph.projection` say.
+//! Action graph as one line per action, from results of type `x.graph.projection`.
 
 use serde_json::Value;
 
 use super::tool_line::{Reader, cut, plain};
 
-/// The type of the results.
+/// Result type.
 pub(super) const PROJECTION: &str = "x.graph.projection";
-/// Lines of a list at a terminal: what is above the screen cannot be drawn anew.
+/// Maximum number of lines at a terminal; lines above the screen cannot be redrawn.
 const MOST_LINES: usize = 16;
 const COLUMNS: usize = 200;
 
-/// The newest state of a graph.
+/// The current state of a graph.
 #[derive(Default)]
 pub(super) struct GraphList {
     id: String,
@@ -25,7 +25,7 @@ struct Line {
 }
 
 impl GraphList {
-    /// Takes a result over. Places of the lines that are new or differ.
+    /// Applies a result. Returns the indexes of new and changed lines.
     pub(super) fn take(&mut self, data: &Value) -> Vec<usize> {
         let (change, is_whole) = match data["form"].as_str() {
             Some("whole") => (&data["projection"], true),
@@ -53,13 +53,13 @@ impl GraphList {
             .collect()
     }
 
-    /// Whether a call belongs to an action of the graph: its id begins with the graph's.
+    /// Whether a call belongs to an action of the graph: its id begins with the graph's id.
     pub(super) fn holds(&self, tool_call_id: &str) -> bool {
         let graph = tool_call_id.split('/').next();
         !self.id.is_empty() && graph == Some(&self.id)
     }
 
-    /// The lines as a whole, as many as can be drawn anew.
+    /// The lines that fit on the screen.
     pub(super) fn lines(&self, columns: usize) -> Vec<String> {
         let reader = Reader::Terminal { columns };
         let skipped = self.actions.len().saturating_sub(MOST_LINES - 1);
@@ -72,7 +72,7 @@ impl GraphList {
         above.into_iter().chain(shown).collect()
     }
 
-    /// One line for a program.
+    /// One line for non-terminal output.
     pub(super) fn line(&self, place: usize) -> String {
         self.actions[place].shown(Reader::Program)
     }

@@ -1,4 +1,4 @@
-//! Questions of a run, asked at the terminal and answered as interactions.
+//! Asks questions of a run at the terminal and submits the answers as interactions.
 
 use anyhow::Context as _;
 use http::Method;
@@ -8,7 +8,7 @@ use url::form_urlencoded;
 use crate::cli::gateway::Gateway;
 use crate::cli::output;
 
-/// Capabilities of a terminal, as the `delivery` of an event.
+/// Capabilities of a terminal, for the `delivery` of an event.
 pub(super) fn delivery() -> Value {
     json!({"surface": "terminal", "supports_streaming": true, "interactions": {
         "field_types": ["text", "textarea", "select", "multiselect", "number", "boolean"],
@@ -25,7 +25,7 @@ pub(super) async fn open_question(gateway: &Gateway, run: &str) -> anyhow::Resul
     Ok(last.cloned())
 }
 
-/// Hands an answer in. The run that goes on with it, where it is a new one.
+/// Submits an answer. Returns the id of the new run that continues, if any.
 pub(super) async fn submit(
     gateway: &Gateway,
     question: &Value,
@@ -39,7 +39,7 @@ pub(super) async fn submit(
     let path = format!("/v1/interactions/{id}/submit");
     let request = gateway.request(Method::POST, &path)?.json(&body);
     let taken = gateway.ask(request).await?;
-    // A live run that waits for the answer has it: then the interaction comes back.
+    // If a live run waits for the answer, the response is the interaction itself.
     let run = taken["run_id"]
         .as_str()
         .filter(|_| taken["request"].is_null());
@@ -53,7 +53,7 @@ pub(super) struct Answer {
     values: Map<String, Value>,
 }
 
-/// Asks for every field and for the action. `None`: the input ended before, and the question stays open.
+/// Prompts for every field and the action. `None`: the input ended first, and the question stays open.
 pub(super) fn ask(
     request: &Value,
     mut line: impl FnMut(&str) -> anyhow::Result<Option<String>>,
@@ -90,7 +90,7 @@ pub(super) fn ask(
     }))
 }
 
-/// The value of a field; null where it may be left out.
+/// The value of a field; null if an optional field is left empty.
 fn ask_field(
     field: &Value,
     line: &mut impl FnMut(&str) -> anyhow::Result<Option<String>>,
@@ -137,7 +137,7 @@ fn value_of(kind: &str, options: &[Value], typed: &str) -> Option<Value> {
     }
 }
 
-/// The id of the action that is typed. `None`: the input has ended.
+/// Id of the selected action. `None`: the input ended.
 fn choose<'a>(
     prompt: &str,
     actions: &'a [Value],
@@ -154,7 +154,7 @@ fn choose<'a>(
     }
 }
 
-/// The item of that number, name or label.
+/// The item with that number, name or label.
 fn chosen<'a>(items: &'a [Value], key: &str, typed: &str) -> Option<&'a str> {
     let is_named = |item: &&Value| {
         [key, "label"].iter().any(|key| {

@@ -1,4 +1,4 @@
-//! What is seen of a run: its text on standard output, everything else on standard error.
+//! Terminal output of a run: its text on standard output, everything else on standard error.
 
 use std::io::IsTerminal as _;
 
@@ -14,45 +14,45 @@ const PLAIN: Part<'_> = Part::Escape(Escape("\u{1b}[0m"));
 const CLEAR_LINE: Part<'_> = Part::Escape(Escape("\r\u{1b}[K"));
 const LINE_UP: Part<'_> = Part::Escape(Escape("\u{1b}[A"));
 const CLEAR_BELOW: Part<'_> = Part::Escape(Escape("\r\u{1b}[J"));
-/// Columns of a terminal that does not say how many it has.
+/// Default width of a terminal, in columns.
 const COLUMNS: usize = 80;
 
-/// Who reads.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// A program that wants the events themselves.
+    /// JSON events for a program.
     Events,
     Text,
 }
 
-/// Where the cursor of the terminal stands.
+/// Position of the terminal cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cursor {
     LineStart,
     BehindText,
-    /// Where a remark has ended the line of the text: its own line breaks are not needed any more.
+    /// A remark has ended the line of the text, whose own next line break is dropped.
     BehindRemark,
 }
 
-/// A call that has begun.
+/// A tool call in progress.
 struct Call {
     id: String,
     name: String,
     parameters: Value,
 }
 
-/// Shows one run.
+/// Output of one run.
 pub(super) struct Screen {
     mode: Mode,
-    /// Whether a person sees standard output, and standard error.
+    /// Whether standard output and standard error are terminals.
     out_is_terminal: bool,
     err_is_terminal: bool,
-    /// The text so far.
+    /// Text printed so far.
     shown: String,
     cursor: Cursor,
     calls: Vec<Call>,
     graph: GraphList,
-    /// Lines of the graph that stand right above the cursor.
+    /// Number of graph lines directly above the cursor.
     graph_rows: usize,
     frame: usize,
     spins: bool,
@@ -74,7 +74,7 @@ impl Screen {
         }
     }
 
-    /// Shows an event of the ledger.
+    /// Prints a run event.
     pub(super) fn show(&mut self, event: &Value) {
         if self.mode == Mode::Events {
             output::document(event);
@@ -84,7 +84,7 @@ impl Screen {
         match event["type"].as_str().unwrap_or_default() {
             "message.delta" => self.show_delta(&data["chunk"]),
             "message.completed" | "run.completed" => self.show_whole(&data["message"]),
-            // The list shows its own actions.
+            // The list shows actions of the graph.
             "tool.call.started" | "tool.call.completed" if self.is_of_graph(data) => {}
             "tool.call.started" => self.begin_call(data),
             "tool.call.completed" => self.end_call(data),
@@ -93,7 +93,7 @@ impl Screen {
         }
     }
 
-    /// One more moment has passed without anything.
+    /// Advances the spinner.
     pub(super) fn wait(&mut self) {
         let has_room = self.cursor != Cursor::BehindText;
         if self.mode == Mode::Events || !self.err_is_terminal || !has_room {
@@ -102,7 +102,7 @@ impl Screen {
         self.frame = (self.frame + 1) % FRAMES.len();
         let frame = FRAMES[self.frame];
         let label = self.calls.first().map(|call| {
-            // The frame and the blank behind it.
+            // Width without the spinner and a blank.
             let columns = columns().saturating_sub(2);
             tool_line(
                 &call.name,
@@ -117,7 +117,7 @@ impl Screen {
         self.spins = true;
     }
 
-    /// A remark on a line of its own.
+    /// Prints a remark on its own line.
     pub(super) fn remark(&mut self, text: &str) {
         self.stop_spinning();
         self.break_line();
@@ -129,7 +129,7 @@ impl Screen {
         }
     }
 
-    /// Ends the text, and the line that it stands on.
+    /// Ends the text and its line.
     pub(super) fn end(&mut self) {
         self.stop_spinning();
         if self.mode == Mode::Events || self.shown.is_empty() {
@@ -154,7 +154,7 @@ impl Screen {
         }
     }
 
-    /// Shows what is new of a text that grows; a text that changed stands on a line of its own.
+    /// Prints the new part of a growing text. A changed text is printed on a new line.
     fn show_text(&mut self, text: String) {
         match text.strip_prefix(self.shown.as_str()) {
             Some(new) => self.print(new),
@@ -190,7 +190,7 @@ impl Screen {
         self.graph.holds(id)
     }
 
-    /// Draws the list of actions anew where it stands; a program gets a line for each change.
+    /// Redraws the list of actions. Non-terminal output gets a line per change.
     fn show_graph(&mut self, data: &Value) {
         let changed = self.graph.take(data);
         let graph = &self.graph;
@@ -241,7 +241,7 @@ impl Screen {
         self.remark(&line);
     }
 
-    /// Where text and remarks share a terminal, a remark begins on a line of its own.
+    /// On a shared terminal, a remark begins on its own line.
     fn break_line(&mut self) {
         if self.cursor == Cursor::BehindText {
             output::piece("\n");

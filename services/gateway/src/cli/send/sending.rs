@@ -1,4 +1,4 @@
-//! One message, to the end of its run. When the stream breaks, it is taken up again where it was.
+//! Sends one message and follows its run to the end. A broken stream is resumed.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -15,20 +15,20 @@ use crate::cli::gateway::Gateway;
 use crate::cli::output;
 use egress::{RequestBuilder, Response};
 
-/// How often a stream that ended early is taken up again: a gateway that stops closes its streams, and
-/// another one, or its next start, goes on with them.
+/// Maximum number of resumes. A stopping gateway closes its streams; another replica, or its next start,
+/// continues them.
 const RESUMES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(300);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Between two moments of waiting.
+/// Interval of spinner updates.
 const MOMENT: Duration = Duration::from_millis(100);
 const LIMITS: SseLimits = SseLimits {
     line_bytes: 4 * 1024 * 1024,
     event_bytes: 4 * 1024 * 1024,
 };
 
-/// Posts a message, shows its run and those that go on after its questions. Fails when there is no run; a run that fails
-/// is told by the code. `input` answers questions; without it they stay open.
+/// Posts a message and follows its run, and those that continue after its questions. Fails if there is no run. A
+/// failed run sets the exit code. `input` answers questions; without it they stay open.
 pub(super) async fn say(
     gateway: &Gateway,
     conversation: &str,
@@ -67,11 +67,11 @@ struct Sending<'a> {
     last_id: Option<String>,
     ending: Option<Value>,
     started: Instant,
-    /// The run has asked something that is not answered yet.
+    /// The run has asked a question.
     has_asked: bool,
-    /// It goes no further before the answer.
+    /// The run waits for the answer.
     waits: bool,
-    /// The run that an answer began.
+    /// Id of the run that the answer started.
     next: Option<String>,
 }
 
@@ -91,7 +91,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Shows the run to its end and has its questions answered.
+    /// Follows the run to its end and answers its questions.
     async fn follow(&mut self, input: &mut Option<Input<'_>>) -> anyhow::Result<ExitCode> {
         let mut resumes = 0;
         while self.ending.is_none() && resumes < RESUMES {
@@ -113,7 +113,7 @@ impl<'a> Sending<'a> {
         Ok(code)
     }
 
-    /// Asks what the run has asked, and hands the answer in.
+    /// Prompts for the run's question and submits the answer.
     async fn answer(&mut self, input: &mut Option<Input<'_>>) -> anyhow::Result<()> {
         (self.has_asked, self.waits) = (false, false);
         let Some(question) = open_question(self.gateway, &self.run_id).await? else {
@@ -177,7 +177,7 @@ impl<'a> Sending<'a> {
         Ok(())
     }
 
-    /// Reads until the body ends, however it ends: what is missing is asked for again.
+    /// Reads to the end of the body. A missing rest is requested again.
     async fn read(&mut self, mut response: Response) {
         let mut decoder = Decoder::new(LIMITS);
         while let Ok(Some(chunk)) = waiting(&mut self.screen, response.chunk()).await {
@@ -193,7 +193,7 @@ impl<'a> Sending<'a> {
             if let Some(id) = decoder.last_id() {
                 self.last_id = Some(id.to_owned());
             }
-            // A run that waits sends nothing else.
+            // A waiting run sends nothing else.
             if outcome.is_err() || self.waits {
                 return;
             }
@@ -249,7 +249,7 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// What comes of it; while it does not come, one sees that it is waited for.
+/// Awaits a future and shows a spinner meanwhile.
 async fn waiting<T>(screen: &mut Screen, future: impl Future<Output = T>) -> T {
     tokio::pin!(future);
     loop {

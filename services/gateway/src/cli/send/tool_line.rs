@@ -1,20 +1,20 @@
-//! A call of a tool on one line.
+//! Formats a tool call as one line.
 
 use serde_json::Value;
 
-/// Where it is read: at a terminal of so many columns, or by a program, in ASCII.
+/// Output device: a terminal with this width, or a program that reads ASCII.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reader {
     Terminal { columns: usize },
     Program,
 }
 
-/// Columns of a line that no terminal bounds.
+/// Maximum length of a line outside terminals.
 const COLUMNS: usize = 200;
-/// Of what is not known yet.
+/// Placeholder for a pending result.
 const DOTS: &str = "…";
 
-/// A call, and what came of it once something has.
+/// A call and its result, if it has one.
 pub(super) fn tool_line(
     name: &str,
     parameters: &Value,
@@ -32,7 +32,7 @@ pub(super) fn tool_line(
         parameters => plain(&parameters.to_string()),
     };
     let outcome = plain(outcome.unwrap_or_default());
-    // The outcome is what one waits for: parameters leave it some of the line.
+    // The result matters most, so parameters get a part of the line only.
     let head = cut(
         &format!("{mark} {name} {parameters}"),
         columns * 3 / 5,
@@ -42,7 +42,7 @@ pub(super) fn tool_line(
     cut(line.trim_end(), columns, dots)
 }
 
-/// What a tool has answered.
+/// The result of a tool call.
 pub(super) fn outcome(completed: &Value) -> String {
     if let Some(error) = completed["error"].as_str() {
         return format!("failed: {error}");
@@ -58,7 +58,7 @@ pub(super) fn outcome(completed: &Value) -> String {
     }
 }
 
-/// A text without what could move a cursor; blanks in a row are one.
+/// Removes control characters and merges white space.
 pub(super) fn plain(text: &str, reader: Reader) -> String {
     let words: Vec<_> = text
         .split(|letter: char| letter.is_whitespace() || letter.is_control())
@@ -79,7 +79,7 @@ fn in_ascii(letter: char) -> String {
     }
 }
 
-/// The beginning of a text in so many columns.
+/// Truncates a text to this width.
 pub(super) fn cut(text: &str, columns: usize, dots: &str) -> String {
     let mut taken = 0;
     let room = columns.saturating_sub(dots.chars().count());
@@ -96,7 +96,7 @@ pub(super) fn cut(text: &str, columns: usize, dots: &str) -> String {
     text.to_owned()
 }
 
-/// The columns of a letter, near enough: those of East Asia and pictures are wide.
+/// Approximate width of a character: East Asian characters and emoji take two columns.
 fn width(letter: char) -> usize {
     let is_wide = matches!(u32::from(letter),
         0x1100..=0x115F | 0x2E80..=0xA4CF | 0xAC00..=0xD7A3 | 0xF900..=0xFAFF | 0xFE30..=0xFE6F

@@ -1,4 +1,4 @@
-//! Runs as the gateway would make them: authorized, described, signed for and on the stage.
+//! Creates runs like the gateway: authorized, with context and token, and registered with the mock host.
 
 use std::time::Duration;
 
@@ -27,30 +27,30 @@ use crate::conform::ConformError;
 use crate::outbound::runner::Call;
 use crate::runs::told_limits;
 
-/// What an agent's runs get when it asks for nothing else.
+/// Default deadline of an agent's runs.
 const DEADLINE: Duration = Duration::from_mins(5);
 
-/// What a run is made of.
+/// Inputs of a run.
 pub(in crate::conform) struct Plan {
     pub(in crate::conform) event: EventEnvelope,
     pub(in crate::conform) deadline: Duration,
-    /// Changes the request before it is signed.
+    /// Modifies the request before it is signed.
     pub(in crate::conform) bend: fn(&mut Value),
 }
 
-/// A run that may be posted.
+/// A run that is ready to be posted.
 pub(in crate::conform) struct Opened {
     pub(in crate::conform) run: RunId,
     pub(in crate::conform) snapshot: AuthorizationSnapshot,
     pub(in crate::conform) token: SecretString,
     pub(in crate::conform) call: Call,
     pub(in crate::conform) expects_message: bool,
-    /// Its token goes on opening after the end of the run.
+    /// The token stays valid after the end of the run.
     pub(in crate::conform) lasting: bool,
 }
 
 impl Kit {
-    /// Holds the agent's configuration against the runner's form.
+    /// Validates the agent's configuration against the runner's form.
     pub(in crate::conform) fn check_config(
         &self,
         runner: &AcceptedManifest,
@@ -79,7 +79,7 @@ impl Kit {
         serde_json::from_value(spec).expect("the specification is well formed")
     }
 
-    /// A message that nobody sent before, in a conversation of its own.
+    /// A new message in a new conversation.
     pub(in crate::conform) fn message(&self, text: &str) -> Plan {
         let id = format!("conform-{}", Uuid::new_v4().simple());
         Self::plan(json!({
@@ -92,7 +92,7 @@ impl Kit {
         }))
     }
 
-    /// An event with nothing in it that an event may lack.
+    /// An event without optional fields.
     pub(in crate::conform) fn bare_event() -> Plan {
         let id = format!("conform-{}", Uuid::new_v4().simple());
         Self::plan(json!({"event_type": "conform.checked", "event_id": id}))
@@ -106,7 +106,7 @@ impl Kit {
         }
     }
 
-    /// Makes a run of a plan: authorized, described and on the stage of the little host API.
+    /// Creates a run from a plan: authorizes it, builds its context and registers it with the mock host.
     pub(in crate::conform) fn open(&self, runner: &AcceptedManifest, plan: &Plan) -> Opened {
         let run = RunId(Uuid::now_v7());
         let mut snapshot = self.authorize(runner, plan, run);
@@ -201,7 +201,7 @@ impl Kit {
         )
     }
 
-    /// The transcript holds the message of the run itself.
+    /// The transcript contains the message of the run itself.
     fn history(&self, snapshot: &AuthorizationSnapshot, plan: &Plan) -> Vec<TranscriptItem> {
         let text = plan
             .event

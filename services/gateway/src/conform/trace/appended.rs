@@ -1,4 +1,4 @@
-//! Results that come call by call, behind a `202`.
+//! Results that are appended call by call after a `202`.
 
 use std::pin::pin;
 
@@ -10,7 +10,7 @@ use crate::outbound::runner::Aside;
 use crate::runs::reader::Item;
 
 impl Reading<'_> {
-    /// Reads what the runner appends, as long as it is heard of.
+    /// Reads appended results while the runner is active.
     pub(super) async fn read_appended(mut self, aside: Aside, until: Instant) -> Trace {
         let mut aside = pin!(aside.read_out());
         let mut is_read_out = false;

@@ -1,10 +1,10 @@
-//! Whether the run's token stands in what a runner sends.
+//! Detects the run's token in the runner's output.
 
 use secrecy::ExposeSecret as _;
 
 use crate::conform::kit::Opened;
 
-/// Finds a token in bytes that come in pieces.
+/// Searches a token in chunked bytes.
 pub(super) struct Leak {
     token: Vec<u8>,
     tail: Vec<u8>,

@@ -1,11 +1,11 @@
-//! The encoding that a page of HTML names itself, by the prescan of the WHATWG: within its first 1024 bytes.
+//! Encoding declared by an HTML page, by the WHATWG prescan of its first 1024 bytes.
 
 use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
 
-/// Bytes that are looked at.
+/// Number of bytes to scan.
 const PRESCAN: usize = 1024;
 
-/// The encoding of a page's `<meta charset>`, `<meta http-equiv>` or XML declaration, if it is known.
+/// The encoding of `<meta charset>`, `<meta http-equiv>` or an XML declaration, if it is known.
 pub(super) fn declared(bytes: &[u8]) -> Option<&'static Encoding> {
     let bytes = bytes.get(..PRESCAN).unwrap_or(bytes);
     if bytes.starts_with(b"<?xml") {
@@ -32,7 +32,7 @@ pub(super) fn declared(bytes: &[u8]) -> Option<&'static Encoding> {
         } else if matches!(rest.get(1), Some(b'!' | b'?')) {
             behind(rest, b">")?
         } else {
-            // A `>` within an attribute is none.
+            // A `>` inside an attribute does not end the tag.
             let mut inside = rest.get(1..)?;
             if matches!(rest.get(1..3), Some([letter, _] | [b'/', letter]) if letter.is_ascii_alphabetic())
             {
@@ -63,7 +63,7 @@ fn behind<'a>(bytes: &'a [u8], mark: &[u8]) -> Option<&'a [u8]> {
     bytes.get(place + mark.len()..)
 }
 
-/// The charset of a `<meta>`, and the bytes behind its attributes.
+/// The charset of a `<meta>` tag, and the bytes after its attributes.
 fn meta(mut rest: &[u8]) -> (Option<&'static Encoding>, &[u8]) {
     let (mut charset, mut content, mut is_content_type) = (None, None, false);
     while let Some((attribute, after)) = attribute(rest) {
@@ -80,7 +80,7 @@ fn meta(mut rest: &[u8]) -> (Option<&'static Encoding>, &[u8]) {
     (label.and_then(|label| known(&label)), rest)
 }
 
-/// The label behind `charset=` of a content type.
+/// The label after `charset=` in a content type.
 fn in_content(value: &[u8]) -> Option<Vec<u8>> {
     let mut rest = value;
     loop {
@@ -104,7 +104,7 @@ fn known(label: &[u8]) -> Option<&'static Encoding> {
     if label.eq_ignore_ascii_case(b"x-user-defined") {
         return Some(WINDOWS_1252);
     }
-    // Whose tags are read as ASCII is not in UTF-16, whatever it says.
+    // Tags that are readable as ASCII rule out UTF-16.
     let encoding = Encoding::for_label(label)?;
     Some(if encoding.is_ascii_compatible() {
         encoding
@@ -119,7 +119,7 @@ struct Attribute {
     value: Vec<u8>,
 }
 
-/// The next attribute of a tag and what stands behind it; `None`: the tag ends.
+/// The next attribute of a tag and the rest. `None`: the end of the tag.
 fn attribute(bytes: &[u8]) -> Option<(Attribute, &[u8])> {
     let skipped = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'?');
     let start = bytes.iter().position(|byte| !skipped(byte))?;

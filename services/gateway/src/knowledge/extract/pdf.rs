@@ -1,4 +1,4 @@
-//! PDF, page by page: a page that breaks the reader costs that page alone.
+//! PDF extraction page by page. A parser failure affects one page only.
 
 mod cmaps;
 
@@ -10,12 +10,12 @@ use pdf_extract::{Document, ObjectId, PlainTextOutput, output_doc_page};
 
 use super::read::{Extracted, tidy};
 
-/// Pages whose faults are told.
+/// Maximum number of pages whose faults are reported.
 const TOLD: usize = 8;
-/// Characters of one fault.
+/// Maximum length of one fault, in characters.
 const FAULT_CHARACTERS: usize = 120;
 
-/// Page by page: where a passage stands is the page's number.
+/// Extracts page by page. Headings are page numbers.
 pub(super) fn pdf(bytes: &[u8]) -> Result<Extracted, String> {
     let document = guarded(|| opened(bytes)).unwrap_or_else(Err);
     let document = document.map_err(|error| format!("is no PDF that can be read: {error}"))?;
@@ -66,7 +66,7 @@ fn opened(bytes: &[u8]) -> Result<Document, String> {
     Ok(document)
 }
 
-/// The text of a page as far as it is read, and why no further.
+/// The text of a page up to a fault, and the fault.
 fn page_of(document: &Document, number: u32, id: ObjectId) -> (String, Option<String>) {
     let mut text = String::new();
     let read = guarded(|| {
@@ -81,7 +81,7 @@ fn page_of(document: &Document, number: u32, id: ObjectId) -> (String, Option<St
     (text, fault)
 }
 
-/// The reader panics on what it does not know; a panic is an error with its message.
+/// Converts a panic of the parser into an error.
 fn guarded<T>(read: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(read)).map_err(|panic| message_of(panic.as_ref()))
 }

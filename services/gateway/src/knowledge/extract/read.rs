@@ -1,4 +1,4 @@
-//! Reading: bytes of a kind in, text and headings out. Runs in the process of its own.
+//! Parsers of document formats: bytes in, text and headings out. They run in the child process.
 
 use domain::knowledge::chunk::Heading;
 use encoding_rs::{Encoding, UTF_8};
@@ -8,17 +8,17 @@ use super::charset::declared;
 use super::pdf::pdf;
 use super::words::Words;
 
-/// What a document is.
+/// Format of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Text(&'static Encoding),
     Markdown(&'static Encoding),
-    /// `None`: the page says it itself.
+    /// `None`: the page declares its encoding.
     Html(Option<&'static Encoding>),
     Pdf,
 }
 
-/// A text and where its parts begin.
+/// Extracted text and its headings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extracted {
     pub text: String,
@@ -30,7 +30,7 @@ pub struct Extracted {
 const KNOWN: &str = "text/plain, text/markdown, text/html or application/pdf";
 
 impl Kind {
-    /// The kind that a media type names. Text may be in any encoding of the web, UTF-8 unless it says which.
+    /// The format of a media type. Text may be in any web encoding; UTF-8 is the default.
     pub fn of_media_type(media_type: &str) -> Result<Self, String> {
         let mut parts = media_type.split(';').map(str::trim);
         let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// The kind that the ending of a file's name tells.
+    /// The format of a file name's extension.
     pub fn of_name(name: &str) -> Result<Self, String> {
         let unsaid =
             || format!("has a name whose ending says nothing of its kind; send it as {KNOWN}");
@@ -66,7 +66,7 @@ impl Kind {
             .and_then(Self::of_media_type)
     }
 
-    /// As the process is told, which gets text in UTF-8.
+    /// Media type for the child process, which receives text as UTF-8.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Text(_) => "text/plain",
@@ -77,7 +77,7 @@ impl Kind {
     }
 }
 
-/// The media type that the ending of a file's name tells, if it is one that is read.
+/// The media type of a supported file name extension.
 pub fn media_type_of(name: &str) -> Option<&'static str> {
     let (_, ending) = name.rsplit_once('.')?;
     match ending.to_ascii_lowercase().as_str() {
@@ -89,7 +89,7 @@ pub fn media_type_of(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Reads a document.
+/// Extracts the text of a document.
 pub fn read(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
     match kind {
         Kind::Text(encoding) => {
@@ -106,9 +106,9 @@ pub fn read(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
     }
 }
 
-/// The text of bytes: with one kind of line ends, and without the one character that databases differ about.
+/// Decodes text, normalizes line ends, and replaces NUL, which databases treat differently.
 pub(super) fn decoded(encoding: &'static Encoding, bytes: &[u8]) -> Result<String, String> {
-    // A mark at the beginning says more than a header.
+    // A byte order mark takes precedence over a header.
     let (encoding, bytes) = match Encoding::for_bom(bytes) {
         Some((encoding, length)) => (encoding, bytes.get(length..).unwrap_or_default()),
         None => (encoding, bytes),
@@ -121,7 +121,7 @@ pub(super) fn decoded(encoding: &'static Encoding, bytes: &[u8]) -> Result<Strin
     Ok(tidy(&text))
 }
 
-/// The text of a page: in the encoding that a header names, else in the one of its `<meta>`, else in UTF-8.
+/// Decodes a page: by the header's encoding, else by its `<meta>`, else as UTF-8.
 pub(super) fn decoded_html(
     told: Option<&'static Encoding>,
     bytes: &[u8],
@@ -132,7 +132,7 @@ pub(super) fn decoded_html(
     };
     match (told, meta) {
         (Some(encoding), _) => decoded(encoding, bytes),
-        // An editor may have saved it as UTF-8 and left its `<meta>` as it was.
+        // An editor may have converted the page to UTF-8 without updating `<meta>`.
         (None, Some(encoding)) => {
             decoded(encoding, bytes).or_else(|fault| decoded(UTF_8, bytes).map_err(|_| fault))
         }
@@ -191,16 +191,16 @@ fn depth(level: HeadingLevel) -> u8 {
     }
 }
 
-/// A title is told with each chunk below it.
+/// The title is repeated with each chunk below it, so it is truncated.
 fn shortened(mut heading: Heading) -> Heading {
     const MOST: usize = 120;
     heading.title = heading.title.trim().chars().take(MOST).collect();
     heading
 }
 
-/// As Markdown: with headings and lists, without scripts, styles and addresses.
+/// Converts HTML to Markdown: keeps headings and lists, drops scripts, styles and URLs.
 fn html(source: &str) -> Result<Extracted, String> {
-    // Nothing is broken into lines that was one.
+    // Disables line wrapping.
     const WIDTH: usize = 100_000;
     let rendered = html2text::config::with_decorator(Words)
         .no_table_borders()

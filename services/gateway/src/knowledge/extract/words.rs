@@ -1,8 +1,8 @@
-//! A page as plain Markdown: headings, lists and quotes keep their signs, all else is its words.
+//! Renders a page as plain Markdown: headings, lists and quotes keep their markers, other markup is dropped.
 
 use html2text::render::TextDecorator;
 
-/// Marks what a reader of the text needs, and neither links nor letters.
+/// Decorator without links and inline markup.
 #[derive(Clone, Copy)]
 pub(super) struct Words;
 

@@ -1,4 +1,4 @@
-//! The one guarded client, as the object store asks for it.
+//! Adapter of the guarded client to the `object_store` crate.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use url::Url;
 
 use egress::{Egress, EgressError};
 
-/// From a request to the head of its answer.
+/// Timeout from a request to the head of its response.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Gives the guarded client to whoever wants one.
+/// Provides the guarded client as a connector.
 #[derive(Debug)]
 pub(super) struct GuardedConnector(pub(super) Egress);
 

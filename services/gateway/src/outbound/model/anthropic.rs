@@ -1,4 +1,4 @@
-//! Anthropic's messages, asked and answered as chat completions.
+//! Adapter from chat completions to Anthropic's Messages API.
 
 use std::collections::BTreeMap;
 
@@ -19,21 +19,21 @@ mod thinking;
 
 pub use thinking::Thinking;
 
-/// The version of the API that is spoken.
+/// API version of requests.
 const VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
 
-/// Where it is asked, below its base URL.
+/// Path below the base URL.
 const MESSAGES: [&str; 2] = ["v1", "messages"];
 
-/// One such provider.
+/// A provider with Anthropic's Messages API.
 pub struct Anthropic {
     exchange: Exchange,
-    /// By the names of its models; others are known by theirs.
+    /// Thinking modes by model name. Other models get theirs from their name.
     thinking: BTreeMap<String, Thinking>,
 }
 
 impl Anthropic {
-    /// `base_url` without `/v1`, as Anthropic's clients take it. `thinking`: of models whose names do not tell.
+    /// `base_url` without `/v1`, as for Anthropic's clients. `thinking`: modes that names do not imply.
     pub fn new(
         egress: Egress,
         address: ProviderAddress,
@@ -144,7 +144,7 @@ impl Provider for Anthropic {
         self.exchange.list_models(&["v1", "models"]).await
     }
 
-    /// It is asked to think by `reasoning_effort` alone, for less than `max_tokens`.
+    /// Thinking is requested by `reasoning_effort` alone, and counts within `max_tokens`.
     fn thought_count(&self) -> ThoughtCount {
         ThoughtCount::Within
     }

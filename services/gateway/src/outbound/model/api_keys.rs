@@ -1,4 +1,4 @@
-//! The keys of one provider, taken in turn. One that is told to wait, or that is refused, rests.
+//! API keys of one provider, used round-robin. A rate-limited or refused key cools down.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use secrecy::SecretString;
 
-/// How long a key rests that was refused or told to wait without a time.
+/// Default cool-down of a refused or rate-limited key.
 const REST: Duration = Duration::from_secs(10);
 
-/// All keys of a provider; none: it asks for none.
+/// All keys of a provider; may be empty.
 pub(super) struct ApiKeys {
     keys: Vec<SecretString>,
     turns: Mutex<Turns>,
@@ -20,11 +20,11 @@ struct Turns {
     resting: Vec<Option<Rest>>,
 }
 
-/// A key that rests, until when and why.
+/// The cool-down of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rest {
     pub until: Instant,
-    /// The reason of the refusal.
+    /// Reason of the refusal.
     pub because: &'static str,
 }
 
@@ -37,12 +37,12 @@ impl ApiKeys {
         }
     }
 
-    /// How often a call may be tried: once with each key.
+    /// Maximum attempts of a call: one per key.
     pub(super) fn tries(&self) -> usize {
         self.keys.len().max(1)
     }
 
-    /// The key whose turn it is, awake ones first. `None`: the provider has none.
+    /// The next key; keys in cool-down come last. `None`: the provider has no keys.
     pub(super) fn take(&self, now: Instant) -> Option<(usize, &SecretString)> {
         if self.keys.is_empty() {
             return None;
@@ -56,7 +56,7 @@ impl ApiKeys {
         Some((taken, &self.keys[taken]))
     }
 
-    /// Lets a key rest.
+    /// Starts the cool-down of a key.
     pub(super) fn rest(
         &self,
         key: usize,
@@ -68,19 +68,19 @@ impl ApiKeys {
         self.turns().resting[key] = Some(Rest { until, because });
     }
 
-    /// Which keys rest, in their order.
+    /// Cool-down of each key, in configuration order.
     pub(super) fn resting(&self, now: Instant) -> Vec<Option<Rest>> {
         let turns = self.turns();
         let rests = |rest: &Option<Rest>| rest.filter(|rest| rest.until > now);
         turns.resting.iter().map(rests).collect()
     }
 
-    /// All of them, in their order.
+    /// All keys, in configuration order.
     pub(super) fn all(&self) -> &[SecretString] {
         &self.keys
     }
 
-    // A turn is whole after any panic.
+    // The state is consistent after any panic.
     fn turns(&self) -> std::sync::MutexGuard<'_, Turns> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }

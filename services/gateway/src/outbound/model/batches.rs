@@ -1,4 +1,4 @@
-//! Texts for embedding in batches of the size that their provider takes.
+//! Embedding in batches that adapt to the provider's limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use super::paid::Paid;
 use super::{Model, object};
 use crate::outbound::upstream::UpstreamError;
 
-/// Words of a refusal that speaks of too much at once.
+/// Words in error messages about an excessive size.
 const OF_SIZE: [&str; 14] = [
     "batch",
     "size",
@@ -27,12 +27,13 @@ const OF_SIZE: [&str; 14] = [
     "array",
 ];
 
-/// The most texts of one request to a provider: as configured, and no more than it was seen to take. Cheap to clone.
+/// Maximum number of texts per request: the configured limit, lowered to sizes that the provider accepted. Cheap
+/// to clone.
 #[derive(Clone, Debug)]
 pub struct BatchSize(Arc<AtomicUsize>);
 
 impl BatchSize {
-    /// `None`: as many as are asked for, until the provider refuses them.
+    /// `None`: unlimited, until the provider refuses a batch.
     pub fn new(most: Option<usize>) -> Self {
         Self(Arc::new(AtomicUsize::new(most.unwrap_or(usize::MAX))))
     }
@@ -47,8 +48,8 @@ impl BatchSize {
 }
 
 impl Model {
-    /// Asks for the vectors of texts, in their order. A batch that is refused for its size is halved, and what came of
-    /// the batches before stays; the size that the provider took is kept for later requests.
+    /// Returns the vectors of texts, in order. A batch that is refused for its size is halved; earlier results
+    /// are kept. Later requests use the accepted size.
     pub async fn vectors(
         &self,
         texts: &[String],
@@ -61,7 +62,7 @@ impl Model {
             let batch = &batch[..batch.len().min(most)];
             match self.batch_of_vectors(batch, paid).await {
                 Ok(more) => vectors.extend(more),
-                // Each refusal halves: as many as the number has digits.
+                // Each refusal halves the batch, so the number of retries is logarithmic.
                 Err(refused) if batch.len() > 1 && is_of_size(&refused) => {
                     (most, is_halved) = (batch.len() / 2, true);
                 }

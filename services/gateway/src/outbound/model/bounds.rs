@@ -1,34 +1,33 @@
-//! How much a model may say to one request.
+//! Output token limits of requests.
 
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-/// Both names of the bound of a completion's tokens. Providers read one of them, and not all the same one.
+/// Both names of the output token limit. Each provider reads one of them.
 pub const BOUNDS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
-/// What a model may answer where neither the request nor the operator says it; a provider that demands a bound is told
-/// this one.
+/// Default output token limit, for providers that require one.
 pub const UNSAID_TOKENS: u64 = 8192;
-/// What a model may read where the operator does not say it: as much as those of today do that are asked most.
+/// Default context window, as large as that of common models.
 pub const UNSAID_WINDOW_TOKENS: u64 = 200_000;
-/// Where a body says how much may be thought, as pointers into it.
+/// JSON pointers to thinking budgets.
 pub const THOUGHTS: [&str; 3] = [
     "/thinking_budget",
     "/reasoning/max_tokens",
     "/thinking/budget_tokens",
 ];
-/// Where it says how much is answered at least: some servers go past the bound for it.
+/// JSON pointer to the minimum answer length; some servers exceed the limit for it.
 pub const LEAST: &str = "/min_tokens";
 
-/// How a provider counts what it lets a model think.
+/// How a provider counts thinking tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThoughtCount {
-    /// Beside the bound of the answer, or so it may be: it gets [`THOUGHTS`] and [`LEAST`] as a body says them.
+    /// In addition to the output limit, possibly. The provider receives [`THOUGHTS`] and [`LEAST`].
     Beside,
-    /// Within the bound, which holds for all that is said: it gets neither.
+    /// Within the output limit. The provider receives neither.
     Within,
 }
 
-/// Says the smallest bound of all by the one name that is `read`, and by no other. Where there is none, none is said.
+/// Sets the smallest limit under the name `read` and removes the other name. Without any limit, none is set.
 pub(super) fn bound(body: &mut JsonObject, read: &str, of_model: Option<u64>) {
     let said = BOUNDS.iter().filter_map(|key| body.get(*key)?.as_u64());
     if let Some(smallest) = said.chain(of_model).min() {
@@ -39,7 +38,7 @@ pub(super) fn bound(body: &mut JsonObject, read: &str, of_model: Option<u64>) {
     }
 }
 
-/// Cuts what is said beside the bound to what the model may give.
+/// Caps thinking budgets and the minimum length at the model's limit.
 pub(super) fn cut(body: &mut JsonObject, most: u64) {
     for pointer in THOUGHTS.into_iter().chain([LEAST]) {
         let (member, rest) = member_of(pointer);
@@ -52,13 +51,13 @@ pub(super) fn cut(body: &mut JsonObject, most: u64) {
     }
 }
 
-/// What stands in a body at one of these pointers.
+/// The value in a body at one of these pointers.
 pub fn value_at<'a>(body: &'a JsonObject, pointer: &str) -> Option<&'a Value> {
     let (member, rest) = member_of(pointer);
     body.get(member)?.pointer(rest)
 }
 
-/// The member of a body that a pointer leads through, and the way on from there.
+/// Splits a pointer into its first member and the rest.
 fn member_of(pointer: &str) -> (&str, &str) {
     let path = pointer.trim_start_matches('/');
     path.split_at(path.find('/').unwrap_or(path.len()))

@@ -1,5 +1,4 @@
-//! Vectors as a provider answers them. They hold so many numbers that no value is built of them, nor of what else
-//! stands there.
+//! Embedding responses. They are large, so they are deserialized directly, without building JSON values.
 
 use domain::json_text::check_json_text;
 use protocol::message::LlmTokenUsage;
@@ -8,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::outbound::upstream::UpstreamError;
 
-/// The vectors of texts, and what reading the texts has used.
+/// Vectors of texts, and the token usage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Embedded {
     pub vectors: Vec<EmbeddedText>,
@@ -18,7 +17,7 @@ pub struct Embedded {
 /// The vector of one text.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct EmbeddedText {
-    /// The place of the text; that of the vector where none is told.
+    /// Index of the text. Default: the position of the vector.
     pub index: Option<usize>,
     pub embedding: Vec<f32>,
 }
@@ -44,7 +43,7 @@ impl Embedded {
         })
     }
 
-    /// The vectors in the order of `texts` texts: one for each.
+    /// The vectors in text order, exactly one per text.
     pub(super) fn in_order(self, texts: usize) -> Result<Vec<Vec<f32>>, UpstreamError> {
         let malformed = |what: &str| UpstreamError::Malformed(what.to_owned());
         let mut vectors = vec![Vec::new(); texts];

@@ -1,4 +1,4 @@
-//! One exchange with a provider over HTTP: sent once with each key at most, bounded in time and size.
+//! One HTTP exchange with a provider: at most one attempt per key, with limits on time and size.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -30,27 +30,27 @@ pub(super) use refused::error_in;
 use reading::Reading;
 use refused::error_message;
 
-/// A whole answer.
+/// Maximum size of a whole response.
 const ANSWER_BYTES: usize = 32 * 1024 * 1024;
-/// An answer that is an error: enough of it to say why.
+/// Maximum number of bytes read of an error response.
 const ERROR_BYTES: usize = 16 * 1024;
-/// How long a provider that is probed may take, unless it may take less.
+/// Maximum time of a probe, unless `idle` is shorter.
 const LIST: Duration = Duration::from_secs(10);
 
-/// Where a provider is, and how we show ourselves there.
+/// Address and credentials of a provider.
 #[derive(Clone)]
 pub struct ProviderAddress {
     pub base_url: Url,
     pub api_keys: Vec<SecretString>,
-    /// Sent with every request; each may be a secret.
+    /// Static headers of each request; each may be a secret.
     pub headers: BTreeMap<String, SecretString>,
-    /// How long it may be silent: until its answer begins, and between two pieces of it.
+    /// Maximum silence before the response and between two pieces of it.
     pub idle: Duration,
-    /// Keeps its deviations from the protocol.
+    /// Records protocol deviations of the provider.
     pub notes: Notes,
 }
 
-/// How a key is shown.
+/// Header that carries the key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum KeyHeader {
     /// `Authorization: Bearer …`
@@ -59,7 +59,7 @@ pub(super) enum KeyHeader {
     ApiKey,
 }
 
-/// A body to post.
+/// A request body.
 pub(super) struct Posted<'a> {
     body: &'a JsonObject,
     header: Option<(HeaderName, HeaderValue)>,
@@ -72,7 +72,7 @@ impl<'a> From<&'a JsonObject> for Posted<'a> {
 }
 
 impl Posted<'_> {
-    /// The same with a header of its own. A value that no header can have is left out.
+    /// Adds a header. A value that is not a valid header value is dropped.
     pub(super) fn with_header(mut self, name: HeaderName, value: Option<String>) -> Self {
         let value = value.and_then(|value| HeaderValue::try_from(value).ok());
         self.header = value.map(|value| (name, value));
@@ -80,7 +80,7 @@ impl Posted<'_> {
     }
 }
 
-/// Speaks to one provider.
+/// HTTP client of one provider.
 pub(super) struct Exchange {
     egress: Egress,
     base_url: Url,
@@ -116,7 +116,7 @@ impl Exchange {
         }
     }
 
-    /// Sends this header with every request that has no other of its name.
+    /// Adds a default header to every request.
     pub(super) fn with_header(mut self, name: &'static str, value: &'static str) -> Self {
         let name = HeaderName::from_static(name);
         self.headers
@@ -125,13 +125,13 @@ impl Exchange {
         self
     }
 
-    /// Gets a whole answer, which must be a JSON object.
+    /// Sends a GET. The response must be a JSON object.
     pub(super) async fn get(&self, path: &[&str]) -> Result<JsonObject, UpstreamError> {
         self.object(self.send(path, None, "application/json").await?)
             .await
     }
 
-    /// Posts and reads a whole answer, which must be a JSON object.
+    /// Sends a POST. The response must be a JSON object.
     pub(super) async fn post(
         &self,
         path: &[&str],
@@ -142,7 +142,7 @@ impl Exchange {
             .await
     }
 
-    /// Posts and gives the text of a whole answer, for those who judge it themselves.
+    /// Sends a POST and returns the raw response.
     pub(super) async fn post_for_text(
         &self,
         path: &[&str],
@@ -153,14 +153,14 @@ impl Exchange {
             .await
     }
 
-    /// An object that is no error: some servers tell theirs under 200.
+    /// Parses an object. Some servers report errors with status 200; these fail here.
     async fn object(&self, response: Response) -> Result<JsonObject, UpstreamError> {
         let object = self.reader.object(&self.text(response).await?)?;
         let failed = error_in(&self.redactor, &object);
         failed.map_or(Ok(object), Err)
     }
 
-    /// The error that the text of an answer under 200 tells.
+    /// The error in a response with status 200.
     pub(super) fn error_of(&self, text: &[u8]) -> Option<UpstreamError> {
         let is_short = text.len() <= ERROR_BYTES;
         let object = is_short.then(|| self.reader.object(text).ok()).flatten()?;
@@ -175,8 +175,8 @@ impl Exchange {
         Ok(bytes)
     }
 
-    /// Posts and gives what comes of a completion: its events, or one document, whichever was asked for. A failure that is
-    /// told before the first of them fails the call itself, unless the answer says that it streams.
+    /// Sends a completion request. Returns its events, or one document, whichever the server sends. An error
+    /// before the first event fails the call, unless the response is declared as a stream.
     pub(super) async fn complete(
         &self,
         path: &[&str],
@@ -202,13 +202,12 @@ impl Exchange {
         Ok(stream::iter([Ok(first)]).chain(rest).boxed())
     }
 
-    /// Deviations of one answer from the protocol.
+    /// Records protocol deviations of one response.
     pub(super) fn noted(&self) -> Noted {
         self.reader.noted()
     }
 
-    /// Sends with one key after the other, as long as they are refused or told to wait. Nothing of an
-    /// answer has been read then.
+    /// Tries the keys in turn while they are refused or rate-limited. No response has been read then.
     async fn send(
         &self,
         path: &[&str],
@@ -257,7 +256,7 @@ impl Exchange {
         Ok(request.body(body))
     }
 
-    /// A request as the provider knows us, without a body.
+    /// A request with credentials, without a body.
     fn head(
         &self,
         method: Method,
@@ -291,7 +290,7 @@ impl Exchange {
         UpstreamError::of_status(status, &headers, &self.redactor.redact(&message))
     }
 
-    /// At most one byte more than `most`, so that the caller sees that it is too large.
+    /// Returns at most `most` bytes plus one, so that the caller detects an excess.
     async fn read(&self, mut response: Response, most: usize) -> Result<Vec<u8>, UpstreamError> {
         let mut bytes = Vec::new();
         while bytes.len() <= most {
@@ -306,12 +305,12 @@ impl Exchange {
         Ok(bytes)
     }
 
-    /// Which keys rest.
+    /// Cool-down of each key.
     pub(super) fn resting_keys(&self) -> Vec<Option<Rest>> {
         self.keys.resting(Instant::now())
     }
 
-    /// Asks for its list of models, once with each key or once without any: the ids.
+    /// Lists the model ids, once per key or once without a key.
     pub(super) async fn list_models(
         &self,
         path: &[&str],
@@ -335,7 +334,7 @@ impl Exchange {
     ) -> Result<Vec<String>, UpstreamError> {
         let request = self.head(Method::GET, path, "application/json", key)?;
         let response = self.egress.send(request).await?;
-        // It answers, and lists nothing: not all do.
+        // The provider is available but has no model list.
         if matches!(response.status().as_u16(), 404 | 405 | 501) {
             return Ok(Vec::new());
         }
@@ -344,7 +343,7 @@ impl Exchange {
         }
         let bytes = self.read(response, ANSWER_BYTES).await?;
         let answer = Value::Object(self.reader.object(&bytes).unwrap_or_default());
-        // A part of a list says of no model that it is not there.
+        // An incomplete list cannot prove that a model is missing.
         if answer["has_more"] == Value::Bool(true) {
             return Ok(Vec::new());
         }
@@ -353,12 +352,12 @@ impl Exchange {
         Ok(ids.collect())
     }
 
-    /// Deviations of its answers, by kind.
+    /// Protocol deviations of responses, by kind.
     pub(super) fn deviations(&self) -> BTreeMap<String, u64> {
         self.reader.deviations()
     }
 
-    /// Takes this provider's secrets out of texts.
+    /// Redacts this provider's secrets from texts.
     pub(super) fn redactor(&self) -> Redactor {
         self.redactor.clone()
     }

@@ -1,4 +1,4 @@
-//! Wire forms in which a provider is asked without a translation.
+//! Wire formats that pass to a provider without translation.
 
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt as _};
@@ -8,7 +8,7 @@ use protocol::JsonObject;
 use super::exchange::{Event, Exchange, Item, Posted, error_in};
 use crate::outbound::upstream::UpstreamError;
 
-/// A wire form beside chat completions.
+/// A wire format other than chat completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Anthropic's `POST /v1/messages`.
@@ -18,7 +18,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The error of a provider that takes no requests of this form.
+    /// The error for a provider that does not support this format.
     pub(super) fn unspoken(self) -> UpstreamError {
         UpstreamError::Unsupported(format!(
             "the provider takes no requests of the form {self:?}"
@@ -26,12 +26,12 @@ impl Form {
     }
 }
 
-/// A request in a wire form.
+/// A request in a wire format.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// As the provider gets it.
+    /// Body as sent to the provider.
     pub body: JsonObject,
-    /// Names for the header `anthropic-beta`; providers of other forms get none.
+    /// Values of the header `anthropic-beta`. Providers of other formats do not receive it.
     pub betas: Vec<&'static str>,
 }
 
@@ -45,21 +45,21 @@ impl From<JsonObject> for Asked {
 }
 
 impl Asked {
-    /// As it is posted to a provider that knows betas.
+    /// The request with its beta header.
     fn posted(&self) -> Posted<'_> {
         let betas = (!self.betas.is_empty()).then(|| self.betas.join(","));
         Posted::from(&self.body).with_header(BETA, betas)
     }
 }
 
-/// Where a request names beta features.
+/// Header for beta features.
 const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 
-/// The events of one streamed answer, each the JSON of its `data`. An error is the last item. Ends where the provider's
-/// stream ends; the caller judges whether the answer was whole.
+/// Events of one streamed response: the JSON of each `data`. An error is the last item. The stream may end
+/// early; the caller checks that the response is complete.
 pub type Events = BoxStream<'static, Result<JsonObject, UpstreamError>>;
 
-/// Asks for a whole answer.
+/// Requests a whole response.
 pub(super) async fn ask(
     exchange: &Exchange,
     path: &[&str],
@@ -69,7 +69,7 @@ pub(super) async fn ask(
     exchange.post(path, asked.posted()).await
 }
 
-/// Asks for the events of an answer.
+/// Requests a streamed response.
 pub(super) async fn ask_for_events(
     exchange: &Exchange,
     path: &[&str],
@@ -92,7 +92,7 @@ pub(super) async fn ask_for_events(
     Ok(until_error(events).boxed())
 }
 
-/// The items up to the first error, which is the last.
+/// Items up to and including the first error.
 fn until_error(
     events: impl Stream<Item = Result<JsonObject, UpstreamError>> + Send + 'static,
 ) -> impl Stream<Item = Result<JsonObject, UpstreamError>> + Send {

@@ -1,15 +1,15 @@
-//! Deviations of a provider from its protocol that its answers were forgiven: shown with its health.
+//! Accepted protocol deviations of a provider, reported with its health.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::telemetry::tolerance::{Peer, tolerated};
 
-/// Deviations of one provider since this process started. Cheap to clone.
+/// Deviations of one provider since the start of the process. Cheap to clone.
 #[derive(Clone)]
 pub struct Notes {
     provider: Arc<str>,
-    /// Answers with each kind. The kinds are a fixed few.
+    /// Number of responses by kind. The set of kinds is fixed.
     answers: Arc<Mutex<BTreeMap<&'static str, u64>>>,
 }
 
@@ -22,7 +22,7 @@ impl Notes {
         }
     }
 
-    /// For one answer.
+    /// Recorder for one response.
     pub(super) fn of_answer(&self) -> Noted {
         Noted {
             notes: self.clone(),
@@ -30,7 +30,7 @@ impl Notes {
         }
     }
 
-    /// How many answers had each kind of deviation.
+    /// Number of responses by kind of deviation.
     pub fn counts(&self) -> BTreeMap<String, u64> {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers
@@ -40,7 +40,7 @@ impl Notes {
     }
 }
 
-/// Deviations of one answer: each kind counts once. Cheap to clone.
+/// Deviations of one response. Each kind counts once. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Noted {
     notes: Notes,

@@ -1,5 +1,5 @@
-//! Providers that speak OpenAI's API: chat completions and embeddings, and the rerank of Cohere and Jina at
-//! the same base URL. Bodies pass unchanged, both ways.
+//! Providers with OpenAI's API: chat completions, embeddings, and rerank as by Cohere and Jina at the same base
+//! URL. Bodies pass unchanged in both directions.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ use super::{Asked, BOUNDS, Chunks, Embedded, Events, Form, Provider, Rest, form}
 use crate::outbound::upstream::UpstreamError;
 use egress::Egress;
 
-/// Where models think: some of them refuse `max_tokens`, which is all that many other servers know.
+/// Hosts with reasoning models. Some of these refuse `max_tokens`, the only name that many other servers
+/// support.
 const OWN_HOSTS: [&str; 4] = [
     ".openai.com",
     ".openai.azure.com",
@@ -22,18 +23,18 @@ const OWN_HOSTS: [&str; 4] = [
     ".cognitiveservices.azure.com",
 ];
 
-/// One such provider.
+/// A provider with OpenAI's API.
 pub struct OpenAi {
     exchange: Exchange,
     bound: &'static str,
     speaks_responses: bool,
 }
 
-/// Where responses are asked, below the base URL.
+/// Path of the Responses API below the base URL.
 const RESPONSES: [&str; 1] = ["responses"];
 
 impl OpenAi {
-    /// `base_url` as OpenAI's clients take it, `/v1` included.
+    /// `base_url` as for OpenAI's clients, including `/v1`.
     pub fn new(egress: Egress, address: ProviderAddress) -> Self {
         let host = address.base_url.host_str().unwrap_or_default();
         let is_openais_own = OWN_HOSTS.iter().any(|own| host.ends_with(own));
@@ -45,14 +46,14 @@ impl OpenAi {
         }
     }
 
-    /// One that takes requests of the form [`Form::Responses`], or none, wherever it is.
+    /// Sets whether the provider supports [`Form::Responses`].
     #[must_use]
     pub fn speaking_responses(mut self, speaks: bool) -> Self {
         self.speaks_responses = speaks;
         self
     }
 
-    /// One that reads this of [`BOUNDS`], wherever it is.
+    /// Sets which parameter of [`BOUNDS`] the provider reads.
     #[must_use]
     pub fn reading_bound(mut self, bound: &'static str) -> Self {
         self.bound = bound;
@@ -61,7 +62,7 @@ impl OpenAi {
 }
 
 impl OpenAi {
-    /// The names of the models that it has, in its order.
+    /// Names of the provider's models, in its order.
     pub async fn list_models(&self) -> Result<Vec<String>, UpstreamError> {
         let answer = self.exchange.get(&["models"]).await?;
         let listed = answer.get("data").and_then(Value::as_array);

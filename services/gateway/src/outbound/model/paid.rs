@@ -1,11 +1,11 @@
-//! Payment for embedding requests, decided before the provider is called.
+//! Payer of embedding requests, decided before the provider is called.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use protocol::message::LlmTokenUsage;
 
-/// Payment for one use of a provider. It is made where a budget was asked, or where an operator is the user, so that no
-/// request goes out that neither of them pays. It gathers what the provider has counted.
+/// Payer of provider calls. It exists only after a budget reservation or for operator actions, so no request is
+/// unpaid. Sums the token usage of all responses.
 #[derive(Debug)]
 pub struct Paid(Mutex<Used>);
 
@@ -13,27 +13,27 @@ pub struct Paid(Mutex<Used>);
 struct Used {
     is_asked: bool,
     counted: Option<LlmTokenUsage>,
-    /// An answer came without a count.
+    /// A response had no token count.
     is_uncounted: bool,
 }
 
 impl Paid {
-    /// By a run, whose budgets have reserved the most that it may use.
+    /// Paid by a run, whose budgets hold a reservation.
     pub(crate) fn reserved() -> Self {
         Self(Mutex::default())
     }
 
-    /// By the operator: documents that are added, and searches that no run makes.
+    /// Paid by the operator: document indexing and searches outside runs.
     pub fn by_operator() -> Self {
         Self(Mutex::default())
     }
 
-    /// Something was asked that the provider may bill.
+    /// Records a request that the provider may bill.
     pub(super) fn ask(&self) {
         self.used().is_asked = true;
     }
 
-    /// An answer has come with this count.
+    /// Records a response with this usage.
     pub(super) fn count(&self, told: Option<&LlmTokenUsage>) {
         let mut used = self.used();
         let Some(told) = told else {
@@ -49,12 +49,12 @@ impl Paid {
         sum.total_tokens = add(sum.total_tokens, told.total_tokens);
     }
 
-    /// Whether a provider may bill anything.
+    /// Whether the provider may bill anything.
     pub fn is_used(&self) -> bool {
         self.used().is_asked
     }
 
-    /// The sum over all answers. `None`: one answer had no count.
+    /// Total usage. `None` if a response had no count.
     pub fn counted(&self) -> Option<LlmTokenUsage> {
         let used = self.used();
         used.counted.clone().filter(|_| !used.is_uncounted)

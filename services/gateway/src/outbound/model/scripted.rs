@@ -1,5 +1,5 @@
-//! A model that says what a script says: for trying things out, for tests, for conformance. It answers as
-//! any other provider does, delays and failures included.
+//! A scripted model for demos, tests and conformance. It behaves like other providers, including delays and
+//! failures.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -21,11 +21,11 @@ mod likeness;
 
 use heard::Heard;
 
-/// Letters of one chunk where a script cuts none itself.
+/// Chunk size in characters, unless the script sets chunks.
 const CHUNK: usize = 12;
 const MOST_TURNS: usize = 1000;
 
-/// What a scripted model says. Turns are tried in their order; the first that fits speaks.
+/// Script of a model. The first turn that matches answers.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
@@ -35,35 +35,38 @@ pub struct Script {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Turn {
-    /// Fits when the newest user message has these words, in any case.
+    /// Matches if the newest user message contains these words, ignoring case.
     when: Option<String>,
-    /// Fits when the user message before the newest has these words, in any case.
+    /// Matches if the previous user message contains these words, ignoring case.
     before: Option<String>,
-    /// Fits only right after the result of a tool, or only not.
+    /// `true`: matches only directly after a tool result. `false`: only otherwise.
     after_tool: Option<bool>,
-    /// Fits only where this tool was offered.
+    /// Matches only if this tool is offered.
     offered: Option<String>,
-    /// Fits only where knowledge bases gave a passage, or only where not.
+    /// `true`: matches only with a retrieved passage. `false`: only without.
     retrieved: Option<bool>,
-    /// Fits only where the user has said something before, or only where not.
+    /// `true`: matches only with earlier user messages. `false`: only without.
     remembers: Option<bool>,
-    /// Fits so often in the life of the process.
+    /// Maximum number of matches in the lifetime of the process.
     times: Option<u32>,
-    /// `{input}` is the newest user message, `{first}` and `{before}` the first and the last of those before it,
-    /// `{tool}` the newest result of a tool, `{passage}` the first of the passages in the newest user or system
-    /// message that begins with JSON with `data.chunks[0].content`. What is not there is empty.
+    /// Template of the answer. Missing values are empty.
+    /// - `{input}`: the newest user message; `{first}` and `{before}`: the first and the last of those before
+    ///   it.
+    /// - `{tool}`: the newest tool result.
+    /// - `{passage}`: the first passage in the newest user or system message that begins with JSON with
+    ///   `data.chunks[0].content`.
     answer: String,
-    /// The same in the pieces that stream.
+    /// The answer in streamed pieces.
     chunks: Vec<String>,
     thinking: Option<String>,
     tool_calls: Vec<ScriptedCall>,
     delay_ms: u64,
     chunk_ms: u64,
-    /// It fails with this status.
+    /// Fails with this HTTP status.
     status: Option<u16>,
     retry_after: Option<u64>,
     message: Option<String>,
-    /// The connection breaks after so many chunks.
+    /// The connection breaks after this number of chunks.
     break_after: Option<usize>,
     #[serde(skip)]
     used: AtomicU32,
@@ -77,7 +80,7 @@ struct ScriptedCall {
     arguments: JsonObject,
 }
 
-/// What is wrong with a script.
+/// An invalid script.
 #[derive(Debug, thiserror::Error)]
 #[error("the script is not valid at {place}: {message}")]
 pub struct ScriptFault {
@@ -86,7 +89,7 @@ pub struct ScriptFault {
 }
 
 impl Script {
-    /// Reads a script; `None` gives the one that repeats what it hears.
+    /// Parses a script. `None`: echoes the input.
     pub fn read(value: Option<Value>) -> Result<Self, ScriptFault> {
         let value = value.unwrap_or_else(|| json!({"turns": [{"answer": "You said: {input}"}]}));
         let script: Self =
@@ -134,7 +137,7 @@ impl Turn {
                 .is_none_or(|remembers| remembers != heard.before.is_empty())
     }
 
-    /// Takes one of its times; false when there is none left.
+    /// Consumes one match. False if none is left.
     fn take(&self) -> bool {
         let Some(times) = self.times else { return true };
         let more = |used: u32| (used < times).then_some(used + 1);
@@ -165,12 +168,12 @@ impl Turn {
     }
 }
 
-/// The provider of scripted models.
+/// The provider for scripted models.
 pub struct Scripted {
     script: Script,
 }
 
-/// One answer, as it will be said.
+/// One answer, before it is sent.
 struct Speech {
     id: String,
     model: Value,

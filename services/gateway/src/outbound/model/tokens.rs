@@ -1,6 +1,5 @@
-//! How many tokens a request has, counted here: exact for the texts of models that use OpenAI's
-//! vocabularies, with a margin for all others. What providers add around the texts is not published; what
-//! stands in for it is never too little.
+//! Token counts of requests. Texts are exact for OpenAI vocabularies; other models get a margin. Providers do
+//! not publish the overhead per message, so the estimate is an upper bound.
 
 use std::sync::LazyLock;
 
@@ -10,7 +9,7 @@ use domain::chat::carried_texts;
 use protocol::message::{ContentElement, Message, MessageContent, ToolCall};
 use protocol::model::LlmTool;
 
-/// A vocabulary that texts are cut by.
+/// A tokenizer vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vocabulary {
     /// GPT-4o and later.
@@ -19,36 +18,36 @@ pub enum Vocabulary {
     Cl100k,
 }
 
-/// How the tokens of one model are counted.
+/// Token counting for one model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenCount {
     pub vocabulary: Vocabulary,
-    /// What a count is multiplied by, where the model has a vocabulary of its own; 1 or more.
+    /// Factor on counts, for models with another vocabulary; at least 1.
     pub margin: f64,
 }
 
-/// Around a message: its role and its ends.
+/// Overhead of a message: role and delimiters.
 const MESSAGE: u64 = 4;
-/// Around a tool call, and around the definition of a tool.
+/// Overhead of a tool call and of a tool definition.
 const CALL: u64 = 8;
 const TOOL: u64 = 12;
-/// Before the answer.
+/// Overhead before the answer.
 const ANSWER: u64 = 3;
-/// An image, whatever its size: as much as a large one in detail.
+/// Tokens of an image: the count of a large one in high detail.
 const IMAGE: u64 = 1105;
-/// Bytes of a file for one token, at least.
+/// Minimum bytes of a file per token.
 const FILE_BYTES: u64 = 2;
 
-/// Counts of texts that were counted before: agents send their history again and again.
+/// Cache of text counts, because agents resend their history.
 static COUNTED: LazyLock<DashMap<[u8; 16], u32>> = LazyLock::new(DashMap::new);
-/// Shorter texts are counted faster than they are looked up.
+/// Counting a shorter text is faster than a cache lookup.
 const SHORT: usize = 256;
 const MOST_COUNTED: usize = 20_000;
-/// Texts that are longer together are counted where they hold nobody else up.
+/// Total text size above which counting uses a blocking section.
 const LONG: usize = 64 * 1024;
 
 impl TokenCount {
-    /// The tokens of a request, not fewer than the provider will count.
+    /// Upper bound of the tokens of a request.
     pub fn of_request(&self, messages: &[Message], tools: &[LlmTool]) -> u64 {
         let schemas: Vec<_> = tools.iter().map(schema_of).collect();
         let of_tool = |(tool, schema): (&LlmTool, &String)| {
@@ -60,13 +59,13 @@ impl TokenCount {
             let messages = messages.iter().map(|message| self.of_message(message));
             let tools = tools.iter().zip(&schemas);
             let tools = tools.map(|(tool, schema)| self.of_tool(tool, schema));
-            // Without a message no answer begins.
+            // Without messages there is no answer.
             let answer = messages.len().min(1) as u64 * ANSWER;
             self.with_margin(answer + messages.sum::<u64>() + tools.sum::<u64>())
         })
     }
 
-    /// The tokens of texts that are read, one by one.
+    /// Total tokens of texts.
     pub fn of_texts<'a>(&self, texts: impl Iterator<Item = &'a String>) -> u64 {
         let texts: Vec<_> = texts.collect();
         let bytes = texts.iter().map(|text| text.len()).sum();
@@ -75,7 +74,7 @@ impl TokenCount {
         })
     }
 
-    /// The tokens of what is no text: images, and files of so many bytes.
+    /// Tokens of images, and of files with this total size.
     pub fn of_data(&self, images: u64, file_bytes: u64) -> u64 {
         self.with_margin(images.saturating_mul(IMAGE) + file_bytes / FILE_BYTES)
     }
@@ -123,7 +122,7 @@ impl TokenCount {
         TOOL + self.of_text(&tool.name) + self.of_text(&tool.description) + self.of_text(schema)
     }
 
-    /// The tokens of one text, by the vocabulary alone.
+    /// Tokens of one text, without the margin.
     fn of_text(&self, text: &str) -> u64 {
         if text.len() < SHORT {
             return self.cut(text);
@@ -166,7 +165,7 @@ fn schema_of(tool: &LlmTool) -> String {
     serde_json::to_string(&tool.parameters).unwrap_or_default()
 }
 
-/// Counts where it holds nobody else up, unless that is soon done.
+/// Counts long texts in a blocking section, so that they do not stall the worker thread.
 fn aside_if_long(bytes: usize, count: impl FnOnce() -> u64) -> u64 {
     if bytes > LONG {
         tokio::task::block_in_place(count)
@@ -175,7 +174,7 @@ fn aside_if_long(bytes: usize, count: impl FnOnce() -> u64) -> u64 {
     }
 }
 
-/// All that is counted of a message.
+/// Total bytes of all counted texts of a message.
 fn text_bytes(message: &Message) -> usize {
     fn sum<'a>(texts: impl IntoIterator<Item = &'a Option<String>>) -> usize {
         texts.into_iter().flatten().map(String::len).sum()
@@ -249,7 +248,7 @@ mod tests {
         assert!(EXACT.of_request(&[plain], &[tool]) > base + TOOL);
     }
 
-    /// The corpus and its true counts: `tests/peer/count_corpus.mjs` says how they were made.
+    /// Corpus with true counts; `tests/peer/count_corpus.mjs` documents how they were made.
     const CORPUS: &str = include_str!("../../../../../tests/fixtures/token_corpus.json");
 
     #[derive(serde::Deserialize)]

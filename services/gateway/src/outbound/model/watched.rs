@@ -1,4 +1,4 @@
-//! A provider, and what came of its calls: what an operator asks first when models fail.
+//! Health of a provider, from the results of its calls.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::{Asked, Chunks, Embedded, Events, Form, Paid, Provider, Rest, Thought
 use crate::clock::Clock;
 use crate::outbound::upstream::UpstreamError;
 
-/// A provider whose answers and failures are noted, on this replica and since it started.
+/// A provider that records successes and failures, on this replica and since its start.
 pub struct Watched {
     name: String,
     kind: &'static str,
@@ -20,7 +20,7 @@ pub struct Watched {
     health: Health,
 }
 
-/// What was noted. Cheap to clone.
+/// Recorded results. Cheap to clone.
 #[derive(Clone)]
 struct Health {
     clock: Clock,
@@ -35,13 +35,13 @@ struct Seen {
     consecutive_failures: u64,
 }
 
-/// What came of asking a provider whether it is there.
+/// Result of probing a provider.
 pub struct Probed {
     pub name: String,
     pub kind: &'static str,
-    /// By key, in the order of the configuration; one for a provider without keys.
+    /// By key, in configuration order; one entry for a provider without keys.
     pub keys: Vec<Result<(), UpstreamError>>,
-    /// Models of the configuration that it lists to nobody, although it lists some.
+    /// Configured models that are missing from the provider's lists. Empty if all lists are empty.
     pub unlisted: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ impl Watched {
         }
     }
 
-    /// What it speaks.
+    /// Kind of the provider.
     pub fn kind(&self) -> &'static str {
         self.kind
     }
@@ -85,8 +85,7 @@ impl Watched {
         self.health.noted(self.provider.complete(body).await)
     }
 
-    /// As [`Provider::stream`]. It has answered with its first chunk, and fails with an error wherever that
-    /// stands.
+    /// As [`Provider::stream`]. The first chunk counts as success, an error anywhere as failure.
     pub async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError> {
         self.health.watched(self.provider.stream(body).await)
     }
@@ -106,7 +105,7 @@ impl Watched {
             .noted(self.provider.ask(form, asked.into()).await)
     }
 
-    /// As [`Provider::ask_for_events`], noted as [`Self::stream`] is.
+    /// As [`Provider::ask_for_events`], recorded like [`Self::stream`].
     pub async fn ask_for_events(
         &self,
         form: Form,
@@ -116,9 +115,9 @@ impl Watched {
         self.health.watched(events)
     }
 
-    /// As [`Provider::embed`], paid for.
+    /// As [`Provider::embed`], charged to `paid`.
     pub async fn embed(&self, body: JsonObject, paid: &Paid) -> Result<Embedded, UpstreamError> {
-        // One that is given up may be billed.
+        // The provider may bill an aborted request.
         let asking = Asking(Some(paid));
         let embedded = self.provider.embed(body).await;
         asking.end(embedded.as_ref().err());
@@ -130,12 +129,12 @@ impl Watched {
         self.health.noted(self.provider.rerank(body).await)
     }
 
-    /// Its name in the configuration.
+    /// Name in the configuration.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How it stands; `models` are asked there.
+    /// Health of the provider; `models` are its models.
     pub fn view(&self, models: Vec<String>) -> ModelProvider {
         let now = (Instant::now(), self.health.clock.now_ms());
         let keys = self.provider.resting_keys().into_iter();
@@ -154,7 +153,7 @@ impl Watched {
         }
     }
 
-    /// Asks it for its models, with each key; `wanted` are those of the configuration, by their names there.
+    /// Lists the models with each key. `wanted`: the configured models, by their provider names.
     pub async fn probe(&self, wanted: Vec<String>) -> Probed {
         let listed = self.provider.list_models().await;
         let known: Vec<_> = listed.iter().flatten().flatten().cloned().collect();
@@ -169,7 +168,7 @@ impl Watched {
 }
 
 impl Health {
-    /// The items of a stream, of which the first is an answer and an error is a failure.
+    /// Records the first item of a stream as success and an error as failure.
     fn watched(&self, items: Result<Chunks, UpstreamError>) -> Result<Chunks, UpstreamError> {
         let items = match items {
             Ok(items) => items,
@@ -202,7 +201,7 @@ impl Health {
         seen.consecutive_failures = 0;
     }
 
-    /// A request that was refused for what stands in it tells nothing of its provider.
+    /// An error caused by the request says nothing about the provider.
     fn failed(&self, error: &UpstreamError) {
         if error.is_callers() {
             return;
@@ -218,13 +217,13 @@ impl Health {
         seen.consecutive_failures += 1;
     }
 
-    // What was seen is whole after any panic.
+    // The state is consistent after any panic.
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A request that its provider may bill, unless it ends otherwise.
+/// A request that may be billed, unless it ends with a failure that is free.
 struct Asking<'a>(Option<&'a Paid>);
 
 impl Asking<'_> {

@@ -1,5 +1,5 @@
-//! Completions as both faces of the host API get them: calls told apart, halves of surrogate pairs joined, tokens counted
-//! in one place, and nothing behind the end of an answer that could fail it.
+//! Normalizes completions for both host APIs: separates tool calls, joins surrogate halves, merges token usage,
+//! and ignores failures after the end of an answer.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ mod settler;
 
 use settler::{Settler, Step};
 
-/// How long more is awaited behind a whole answer: only its tokens can follow.
+/// Maximum wait for token usage after a complete answer.
 const REST: Duration = Duration::from_secs(3);
 
-/// One piece of a completion that streams.
+/// One piece of a streamed completion.
 pub(super) enum Said {
     Chunk {
         chunk: JsonObject,
@@ -33,7 +33,7 @@ pub(super) enum Said {
 }
 
 impl Said {
-    /// A chunk of a text that was whole when it was repaired.
+    /// A chunk whose texts are complete.
     pub(super) fn whole(chunk: JsonObject) -> Self {
         Self::Chunk {
             chunk,
@@ -42,16 +42,17 @@ impl Said {
     }
 }
 
-/// The pieces of a completion as they come. A `Malformed` one may be followed by others.
+/// Pieces of a completion. Others may follow a `Malformed` error.
 pub(super) type Saying = BoxStream<'static, Result<Said, UpstreamError>>;
 
-/// The answers that a request asks for.
+/// Number of answers that a request asks for.
 pub(super) fn asked_answers(body: &JsonObject) -> usize {
     let asked = body.get("n").and_then(Value::as_u64).unwrap_or(1);
     usize::try_from(asked).unwrap_or(usize::MAX)
 }
 
-/// The chunks of a completion of so many answers. An error is the last item; without one the answer is whole.
+/// Chunks of a completion with this number of answers. An error is the last item; without one the answer is
+/// complete.
 pub(super) fn settled(saying: Saying, answers: usize, noted: Noted) -> Chunks {
     let settling = Settling {
         saying,
@@ -66,7 +67,7 @@ pub(super) fn settled(saying: Saying, answers: usize, noted: Noted) -> Chunks {
 struct Settling {
     saying: Saying,
     settler: Settler,
-    /// Until when more is awaited behind a whole answer.
+    /// Deadline for pieces after a complete answer.
     rest: Option<Instant>,
     is_over: bool,
 }
@@ -102,7 +103,7 @@ impl Settling {
     }
 }
 
-/// A document as a completion.
+/// Validates a document as a completion.
 pub(super) fn completion(mut document: JsonObject) -> Result<JsonObject, UpstreamError> {
     let choices = document.get_mut("choices").and_then(Value::as_array_mut);
     let choices = choices.filter(|choices| choices.iter().any(Value::is_object));
@@ -120,7 +121,7 @@ pub(super) fn completion(mut document: JsonObject) -> Result<JsonObject, Upstrea
     Ok(document)
 }
 
-/// The chunks of a stream as the completion that was asked for instead.
+/// Assembles streamed chunks into one completion.
 pub(super) async fn assembled(
     mut chunks: impl Stream<Item = Result<JsonObject, UpstreamError>> + Unpin,
 ) -> Result<JsonObject, UpstreamError> {

@@ -1,10 +1,10 @@
-//! OTLP's messages, as far as we have something to say (opentelemetry-proto 1.x, `trace/v1/trace.proto`).
+//! The subset of OTLP messages in use (opentelemetry-proto 1.x, `trace/v1/trace.proto`).
 
 use prost::{Message, Oneof};
 
 use crate::telemetry::spans::{Attribute, Span, SpanKind};
 
-/// The conventions that names of attributes follow.
+/// Semantic conventions of attribute names.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
 
 #[derive(Clone, PartialEq, Message)]
@@ -35,7 +35,7 @@ struct ResourceSpans {
     schema_url: String,
 }
 
-/// Who tells.
+/// Source of the spans.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]
@@ -119,7 +119,7 @@ const CLIENT: i32 = 3;
 const ERROR: i32 = 2;
 const SAMPLED: u32 = 1;
 
-/// This process, as its spans name it.
+/// This process as a resource.
 pub(super) fn resource(service_name: &str, instance: &str) -> Resource {
     let version = env!("CARGO_PKG_VERSION");
     let attributes = [
@@ -133,7 +133,7 @@ pub(super) fn resource(service_name: &str, instance: &str) -> Resource {
     }
 }
 
-/// Spans, ready to be sent.
+/// An export request for `spans`.
 pub(super) fn request(resource: &Resource, spans: &[Span]) -> ExportRequest {
     let scope = Scope {
         name: "runnel".to_owned(),

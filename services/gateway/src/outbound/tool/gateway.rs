@@ -1,4 +1,4 @@
-//! Tools that are a part of the gateway.
+//! Built-in tools.
 
 use chrono::{DateTime, FixedOffset, SecondsFormat, Utc};
 use protocol::JsonObject;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::clock::Clock;
 use crate::outbound::upstream::UpstreamError;
 
-/// One of them.
+/// A built-in tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GatewayTool {
     CurrentTime,
@@ -20,7 +20,7 @@ impl GatewayTool {
         (name == "get_current_time").then_some(Self::CurrentTime)
     }
 
-    /// How it is offered.
+    /// The tool as listed in the catalog.
     pub fn resource(self) -> ToolResource {
         let parameters = json!({
             "type": "object",

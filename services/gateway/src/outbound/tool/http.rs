@@ -1,4 +1,4 @@
-//! A tool that is one HTTP request.
+//! HTTP tools: one request per call.
 
 use domain::foreign_text::shown;
 use egress::{RequestBuilder, Response};
@@ -16,12 +16,12 @@ use crate::outbound::upstream::UpstreamError;
 use egress::Egress;
 use egress::redact::Redactor;
 
-/// The longest URL that parameters may make.
+/// Maximum length of a URL with its parameters.
 const URL_BYTES: usize = 16 * 1024;
-/// Of a refusal, so much is read.
+/// Maximum number of bytes read of an error response.
 const REFUSAL_BYTES: usize = 4 * 1024;
 
-/// Calls it once, with parameters that were checked. The time is the caller's business.
+/// Sends one request with validated parameters. The caller applies the timeout.
 pub(super) async fn call(
     egress: &Egress,
     redactor: &Redactor,
@@ -61,8 +61,7 @@ fn request(
     })
 }
 
-/// Refuses parameters that would leave their segment of the path, or stand in the query under a name that is not
-/// theirs.
+/// Refuses parameters that would leave their path segment or override a query parameter.
 pub(super) fn check(spec: &HttpToolSpec, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
     let at = |name: &str| format!("/parameters/{}", domain::form::escape_pointer(name));
     let placed = place(spec, parameters);
@@ -76,7 +75,7 @@ pub(super) fn check(spec: &HttpToolSpec, parameters: &JsonObject) -> Result<(), 
         let message = if !spec.names.contains(name) {
             "is not among the `properties` of the tool's parameters; leave it out"
         } else if set.contains(&stem(name)) {
-            // Which of two a service takes is its own affair.
+            // Services differ in how they resolve duplicate parameters.
             "is set by the tool itself; leave it out"
         } else {
             return None;
@@ -96,8 +95,8 @@ fn in_body(spec: &HttpToolSpec) -> bool {
     [Method::POST, Method::PUT, Method::PATCH].contains(&spec.method)
 }
 
-/// A name as the least exact of services reads it: `Tenant`, `tenant[]` and `tenant[a]` are `tenant`, `a.b` and
-/// `a b` are `a_b`.
+/// Normalizes a name as the most lenient service would: `Tenant`, `tenant[]` and `tenant[a]` are `tenant`, `a.b`
+/// and `a b` are `a_b`.
 fn stem(name: &str) -> String {
     let is_blank =
         |letter: char| letter.is_whitespace() || letter.is_control() || letter == '\u{200b}';
@@ -109,7 +108,7 @@ fn stem(name: &str) -> String {
     name.to_ascii_lowercase().replace(['.', ' '], "_")
 }
 
-/// The URL with its path filled, and the parameters that do not stand there.
+/// The URL with its path filled, and the remaining parameters.
 fn place(spec: &HttpToolSpec, parameters: &JsonObject) -> Result<(Url, JsonObject), FillError> {
     let url = &spec.url;
     let value = |name: &str| match parameters.get(name) {
@@ -243,7 +242,7 @@ mod tests {
             headers: HeaderMap::new(),
             timeout: Duration::from_secs(1),
             open: BTreeSet::new(),
-            // Also where the operator's own schema names them.
+            // Refused even if the operator's schema names them.
             names: names.iter().map(|name| (*name).to_owned()).collect(),
         };
         let is_sent = |name: &str| {

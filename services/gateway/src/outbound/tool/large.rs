@@ -1,22 +1,22 @@
-//! Results that are too large for a model.
+//! Offloading of tool results that are too large for a model.
 
 use serde_json::{Value, json};
 
-/// The largest result that is handed over whole, as JSON text.
+/// Maximum size of an inline result, as JSON text.
 const WHOLE_BYTES: usize = 256 * 1024;
-/// Of a larger one, so much is shown.
+/// Size of the preview of a larger result.
 const PREVIEW_BYTES: usize = 16 * 1024;
 
-/// A result on its way to a runner.
+/// A result in the form for the runner.
 #[derive(Debug, PartialEq)]
 pub enum HandedOver {
-    /// As the tool gave it.
+    /// Unchanged.
     Whole(Value),
-    /// Too much for a model: its beginning, and all of it for who can keep it.
+    /// Too large for a model: a preview for the runner, and the full text for an artifact.
     Large(LargeResult),
 }
 
-/// All of a large result.
+/// Full text of a large result.
 #[derive(Debug, PartialEq)]
 pub struct LargeResult {
     pub text: String,
@@ -24,7 +24,7 @@ pub struct LargeResult {
 }
 
 impl LargeResult {
-    /// What a runner gets of it. `artifact_id`: where all of it can be read.
+    /// Preview for the runner. `artifact_id`: the artifact with the full text.
     pub fn preview(&self, artifact_id: Option<String>) -> Value {
         let preview = &self.text[..self.text.floor_char_boundary(PREVIEW_BYTES)];
         let mut shown = json!({"truncated": true, "bytes": self.text.len(), "preview": preview});
@@ -35,7 +35,7 @@ impl LargeResult {
     }
 }
 
-/// Tells large results from others.
+/// Separates large results from small ones.
 pub(super) fn keep_large(result: Value) -> HandedOver {
     let (text, mime_type) = match result {
         Value::String(text) if text.len() > WHOLE_BYTES => (text, "text/plain"),

@@ -1,4 +1,4 @@
-//! Tools of MCP servers: kept connected, listed, called. The only room that speaks the protocol outwards.
+//! MCP client: connects to servers, lists their tools and calls them.
 
 mod answers;
 mod child;
@@ -43,33 +43,33 @@ use egress::redact::Redactor;
 use listener::Listener;
 use sessions::{SESSION_LOST, Sessions};
 
-/// A server that has not said what it is by then is given up, and so is one that does not list its tools.
+/// Timeout of the handshake, and of a tool list.
 const START: Duration = Duration::from_secs(30);
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
-/// The list is read again this often, whether the server says that it changed or not.
+/// Interval at which the list is refreshed without a change notification.
 const LIST_AGAIN: Duration = Duration::from_mins(2);
-/// And no sooner than this after the last time.
+/// Minimum pause between two lists.
 const LIST_PAUSE: Duration = Duration::from_millis(500);
-/// Calls of one server that go on at a time. Three quarters of them are the most for runs of one endpoint, and for
-/// one tool; the next one waits within its own time.
+/// Maximum number of concurrent calls of one server. One endpoint and one tool get at most three quarters each.
+/// Further calls wait within their own timeout.
 const CALLS: usize = 32;
-/// A list that does not come while calls go on is asked for again so often.
+/// Attempts for a list that times out while calls are in progress.
 const SLOW_LISTS: u32 = 3;
-/// Of what is left out, so much is told.
+/// Maximum number of reported tools that are unusable.
 const LEFT_OUT: usize = 50;
 
-/// A server of the configuration.
+/// A configured MCP server.
 pub(super) struct Server {
     spec: McpServerSpec,
     clock: Clock,
     status: Mutex<Status>,
     listed: Mutex<Vec<Arc<KnownTool>>>,
     peer: ArcSwapOption<Peer<RoleClient>>,
-    /// A call found the connection broken: the server is asked whether it still lists its tools.
+    /// A call failed on the connection: check whether the server still lists its tools.
     broken: Notify,
     places: Places,
-    /// Lines of its process on standard output that are no messages.
+    /// Number of stdout lines that are not messages.
     noise: Arc<AtomicU64>,
 }
 
@@ -78,10 +78,10 @@ struct Status {
     since: i64,
     last_error: Option<String>,
     served: Vec<String>,
-    /// Names that another source has.
+    /// Names that another source owns.
     taken: Vec<String>,
     unusable: Vec<String>,
-    /// Deviations of its list that were accepted.
+    /// Accepted deviations of the list.
     notes: Vec<String>,
 }
 
@@ -107,7 +107,7 @@ impl Server {
         }
     }
 
-    /// Calls that go on.
+    /// Number of calls in progress.
     fn calling(&self) -> usize {
         self.places.used()
     }
@@ -116,24 +116,24 @@ impl Server {
         self.spec.timeout
     }
 
-    /// Whether it is connected to for the first time.
+    /// Whether the first connection is still pending.
     pub(super) fn is_starting(&self) -> bool {
         self.status().state == McpServerState::Connecting
     }
 
-    /// The tools of its last list.
+    /// Tools of the last list.
     pub(super) fn listed(&self) -> Vec<Arc<KnownTool>> {
         let listed = self.listed.lock();
         listed.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes which of its tools are served and which names another source has.
+    /// Records published tools and names that another source owns.
     pub(super) fn note_published(&self, served: Vec<String>, taken: Vec<String>) {
         let mut status = self.status();
         for name in taken.iter().filter(|name| !status.taken.contains(name)) {
             tracing::warn!(
                 mcp.server = self.spec.name,
-                "tool {name} is left out: another source has this name; set `prefix`"
+                "tool {name} is omitted: another source has this name; set `prefix`"
             );
         }
         (status.served, status.taken) = (served, taken);
@@ -167,13 +167,13 @@ impl Server {
         }
     }
 
-    /// Logs what the last list did not say already.
+    /// Logs problems that the previous list did not have.
     fn tell_new(&self, list: &listing::List) {
         let status = self.status();
         let name = &self.spec.name;
         let is_new = |reason: &&String| !status.unusable.contains(reason);
         for reason in list.unusable.iter().filter(is_new) {
-            tracing::warn!(mcp.server = name, "a tool is left out: {reason}");
+            tracing::warn!(mcp.server = name, "a tool is omitted: {reason}");
         }
         let is_new = |note: &&String| !status.notes.contains(note);
         for note in list.notes.iter().filter(is_new) {
@@ -194,7 +194,7 @@ impl Server {
         status.last_error = error;
     }
 
-    /// Calls a tool by the name that the server has.
+    /// Calls a tool by its upstream name.
     pub(super) async fn call(
         &self,
         redactor: &Redactor,
@@ -209,7 +209,8 @@ impl Server {
         let request = CallToolRequestParams::new(name.to_owned()).with_arguments(parameters);
         let calling = async {
             let mut called = peer.call_tool_once(request.clone()).await;
-            // Refused within a stream, the call was not executed: the client begins a new session for this one.
+            // The server refused the session within a stream and did not execute the call. The client opens a
+            // new session.
             if matches!(&called, Err(ServiceError::McpError(error)) if error.code == ErrorCode(SESSION_LOST))
             {
                 called = peer.call_tool_once(request).await;
@@ -246,7 +247,7 @@ impl Server {
     }
 }
 
-/// Keeps a server connected. Ends never.
+/// Maintains the connection to a server. Never returns.
 pub(super) async fn keep(server: &Arc<Server>, tools: &Tools) {
     let mut wait = FIRST_WAIT;
     loop {
@@ -258,7 +259,7 @@ pub(super) async fn keep(server: &Arc<Server>, tools: &Tools) {
         if server.status().last_error.as_ref() != Some(&error) {
             tracing::warn!(
                 mcp.server = server.spec.name,
-                "an MCP server is away and tried again and again: {error}"
+                "an MCP server is not available; reconnecting: {error}"
             );
         }
         server.enter(McpServerState::Away, Some(error));
@@ -270,7 +271,7 @@ pub(super) async fn keep(server: &Arc<Server>, tools: &Tools) {
     }
 }
 
-/// One connection, to its end; says why it ended.
+/// Runs one connection. Returns the reason of its end.
 async fn connect(server: &Arc<Server>, tools: &Tools) -> String {
     match &server.spec.transport {
         McpTransport::Http { url, headers } => {
@@ -283,7 +284,7 @@ async fn connect(server: &Arc<Server>, tools: &Tools) -> String {
             };
             let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
             config.max_sse_event_size = ANSWER_BYTES;
-            // The list is asked for while all calls go on.
+            // Two slots for list requests besides the calls.
             config.max_concurrent_requests = CALLS + 2;
             let mut again = ExponentialBackoff::default();
             again.max_delay = Some(LONGEST_WAIT);
@@ -327,7 +328,7 @@ where
         Err(_) => return "it did not answer in time".to_owned(),
     };
     let peer = Arc::new(service.peer().clone());
-    // Dropped at the end, it takes the connection with it.
+    // Dropping the service closes the connection.
     let closed = async {
         tokio::select! {
             biased;
@@ -355,7 +356,8 @@ where
             sleep(LIST_PAUSE).await;
             tokio::select! {
                 () = changed.notified() => {}
-                // Perhaps of that call alone: whoever else calls is left in peace while the server still lists.
+                // The failure may be limited to one call, so other calls continue while the server still lists
+                // its tools.
                 () = server.broken.notified() => {}
             }
         };
@@ -367,8 +369,7 @@ where
     }
 }
 
-/// Whether a server that did not list its tools may have been kept from it by calls that go on: to end the
-/// connection would end them all.
+/// Whether a list timed out because of calls in progress. Closing the connection would abort these calls.
 fn is_only_busy(slow: u32, calling: usize) -> bool {
     calling > 0 && slow < SLOW_LISTS
 }

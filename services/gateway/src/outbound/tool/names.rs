@@ -1,4 +1,4 @@
-//! Whose a name is when several servers list it.
+//! Ownership of tool names that several servers list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::mcp::Server;
 use super::{Callee, KnownTool};
 
-/// The servers that have names and still list them, by their place in the configuration.
+/// Server indexes by owned name. A server owns a name while it lists it.
 #[derive(Default)]
 pub(super) struct Names(BTreeMap<String, usize>);
 
 impl Names {
-    /// What is held, after what was known and what is listed now.
+    /// Owners after the current lists, given the previous catalog.
     pub(super) fn held(
         known: &BTreeMap<String, Arc<KnownTool>>,
         servers: &[Arc<Server>],
@@ -32,8 +32,8 @@ impl Names {
         Self(held.collect())
     }
 
-    /// Whether a server may have a name. One that comes later takes it from nobody; at the start the order of the
-    /// configuration decides, whoever answers first.
+    /// Whether a server may own a name. Later servers do not replace the owner. During the start, configuration
+    /// order decides, regardless of response order.
     pub(super) fn may_take(&self, name: &str, server: usize, is_starting: bool) -> bool {
         let holder = self.0.get(name);
         holder.is_none_or(|&holder| holder == server || (is_starting && server < holder))

@@ -1,5 +1,6 @@
-//! Places for calls of a server, or of all HTTP tools: no endpoint and no tool has more than three quarters of them,
-//! so that runs on a slow tool leave places for others. A call without a place waits within its own time.
+//! Concurrency limit for calls of one MCP server, or of all HTTP tools. One endpoint and one tool get at most
+//! three quarters of the slots, so that a slow tool leaves capacity for others. Calls queue within their own
+//! timeout.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -12,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::outbound::upstream::UpstreamError;
 
-/// Why a call found no place: the reason and the message.
+/// Reason and message of a call without a slot.
 const OF_ENDPOINT: (&str, &str) = (
     "tool_places_of_endpoint",
     "runs of the same endpoint have three quarters of the places for calls there, and none became free in time",
@@ -26,18 +27,18 @@ const OF_ALL: (&str, &str) = (
     "as many calls go on there as may, and none ended in time",
 );
 
-/// The caller's endpoint and the tool.
+/// Endpoint and tool of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Caller {
     pub(super) endpoint: EndpointId,
     pub(super) tool: Arc<str>,
 }
 
-/// Places of one far side. Cheap to clone.
+/// Concurrency slots of one server or of HTTP tools. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Places {
     most: usize,
-    /// The most of one endpoint, and of one tool.
+    /// Maximum number of slots per endpoint and per tool.
     share: usize,
     state: Arc<Mutex<State>>,
 }
@@ -47,7 +48,7 @@ struct State {
     used: usize,
     by_endpoint: HashMap<EndpointId, usize>,
     by_tool: HashMap<Arc<str>, usize>,
-    /// First come, first served, among those that fit.
+    /// Queue in arrival order. Calls over their share are skipped.
     waiting: BTreeMap<u64, Waiter>,
     tickets: u64,
 }
@@ -57,13 +58,13 @@ struct Waiter {
     ready: oneshot::Sender<Place>,
 }
 
-/// A place, until it is dropped.
+/// A slot, released on drop.
 struct Place {
     places: Places,
     caller: Caller,
 }
 
-/// A ticket that leaves the queue when its call is given up.
+/// A queue entry, removed if the call is dropped.
 struct Ticket<'a> {
     places: &'a Places,
     number: u64,
@@ -78,12 +79,12 @@ impl Places {
         }
     }
 
-    /// Calls that go on.
+    /// Number of calls in progress.
     pub(super) fn used(&self) -> usize {
         self.state().used
     }
 
-    /// Runs a call in one of the places, both within this time. A call without a place was not made.
+    /// Waits for a slot and runs the call, both within `most`. Without a slot the call is not made.
     pub(super) async fn run<T>(
         &self,
         caller: Caller,
@@ -148,7 +149,7 @@ impl Places {
         UpstreamError::Busy { reason, message }
     }
 
-    // Counts are whole after any panic.
+    // Counts are consistent after any panic.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -156,7 +157,7 @@ impl Places {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // A place that no call takes any more comes back here: not under the lock.
+        // A slot without a receiver is dropped here after the lock is released, since its drop takes the lock.
         let mut unclaimed = Vec::new();
         let mut state = self.places.state();
         state.used -= 1;
@@ -273,7 +274,7 @@ mod tests {
         let hour = Duration::from_hours(1);
         let mut second = Box::pin(places.run(caller(1, "fast"), hour, ready(Ok(7))));
         assert!(second.as_mut().now_or_never().is_none());
-        // A call that is given up leaves the queue.
+        // A dropped call leaves the queue.
         let mut third = Box::pin(places.run(caller(1, "fast"), hour, ready(Ok(8))));
         assert!(third.as_mut().now_or_never().is_none());
         drop(third);

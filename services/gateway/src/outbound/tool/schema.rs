@@ -1,5 +1,5 @@
-//! The schema of a tool's parameters, ready to judge them. It comes from far sides, and so do the parameters:
-//! what compiling and judging may take is bounded.
+//! JSON schemas of tool arguments. Schemas and arguments are untrusted, so compilation and validation are
+//! bounded.
 
 mod effort;
 mod graph;
@@ -17,26 +17,26 @@ use tokio::sync::Semaphore;
 use effort::{Effort, effort};
 use graph::Graph;
 
-/// The largest schema of a tool, as JSON text.
+/// Maximum size of a schema, as JSON text.
 pub const SCHEMA_BYTES: usize = 64 * 1024;
-/// A pattern that wants more steps than this matches nothing.
+/// Backtracking limit of a pattern. Beyond it the pattern does not match.
 const BACKTRACKS: usize = 5_000;
-/// Bytes of a compiled pattern, and of what its engine remembers.
+/// Maximum size of a compiled pattern, and of its cache.
 const PATTERN_BYTES: usize = 128 * 1024;
 
-/// What a check may cost where it is asked for: some milliseconds at most.
+/// Maximum cost of a check on the calling task: a few milliseconds.
 const AT_ONCE: u64 = 20_000;
-/// And on a thread of its own: some seconds.
+/// Maximum cost of a check on a blocking thread: a few seconds.
 const MOST: u64 = 4_000_000;
-/// Visits of a check whose faults are all named, and of one that names its first. Each is kept until all are there.
+/// Maximum number of visits to report all faults, and to report the first. Faults are collected in memory.
 const ALL_FAULTS: u64 = 20_000;
 const ONE_FAULT: u64 = 200_000;
-/// Long checks that go on at a time; the next one waits.
+/// Concurrency limit for long checks.
 static LONG_CHECKS: Semaphore = Semaphore::const_new(4);
-/// The library compiles subschemas within each other, and references within those.
+/// Stack size of the compiler, which recurses into subschemas and references.
 const COMPILER_STACK: usize = 16 * 1024 * 1024;
 
-/// A schema that was compiled. It never fetches anything: the library is built without.
+/// A compiled schema. It never fetches references: the library is built without network support.
 pub(super) struct Schema(Arc<Compiled>);
 
 struct Compiled {
@@ -45,7 +45,7 @@ struct Compiled {
 }
 
 impl Schema {
-    /// Compiles a schema; says why it cannot be used.
+    /// Compiles a schema. The error states why it is unusable.
     pub(super) fn compile(schema: &JsonObject) -> Result<Self, String> {
         let schema = Value::Object(schema.clone());
         let text = schema.to_string();
@@ -62,12 +62,12 @@ impl Schema {
         Ok(Self(Arc::new(Compiled { validator, graph })))
     }
 
-    /// How many patterns were compiled with it.
+    /// Number of compiled patterns.
     pub(super) fn patterns(&self) -> usize {
         self.0.graph.patterns()
     }
 
-    /// Judges parameters; pointers begin at them. What takes long is done where it holds up nobody else.
+    /// Validates arguments. Long checks run on a blocking thread.
     pub(super) async fn check(&self, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
         let parameters = Value::Object(parameters.clone());
         if let Some(effort) = effort(&self.0.graph, &parameters, AT_ONCE) {
@@ -91,7 +91,7 @@ fn build(schema: &Value) -> Result<Validator, String> {
         .dfa_size_limit(PATTERN_BYTES);
     let options = jsonschema::options()
         .with_pattern_options(patterns)
-        // It would compile what a runner sends.
+        // The library would compile regular expressions from arguments.
         .with_format("regex", |_: &str| true);
     let built = options.build(schema);
     built.map_err(|error| format!("its schema cannot be used: {}", shown(&error.to_string())))
@@ -119,7 +119,7 @@ impl Compiled {
         }
     }
 
-    /// Why parameters do not fit: all reasons, one, or that there are some.
+    /// Faults of invalid arguments: all, the first, or a general one, depending on the cost.
     fn faults(&self, parameters: &Value, effort: Effort) -> Vec<Fault> {
         let faults: Vec<_> = if effort.visits <= ALL_FAULTS {
             let errors = self.validator.iter_errors(parameters).take(MOST_FAULTS);
@@ -273,7 +273,7 @@ mod tests {
             (doubling(40, "anyOf"), &json!({"a": 1})),
             (recursive, &nested),
         ] {
-            // It may be told without so many visits, too.
+            // The result may be known after fewer visits.
             let pointers = pointers(&schema, parameters).await;
             assert!(
                 pointers.iter().all(|pointer| pointer == "/parameters"),

@@ -1,4 +1,4 @@
-//! Skills, and the gateway's own tools by which runs read and register them.
+//! Skills, and the built-in tools that read and register them.
 
 mod package;
 mod register;
@@ -16,11 +16,11 @@ use crate::outbound::upstream::UpstreamError;
 pub use package::{SkillPackage, packages_in};
 pub use register::{Registrar, Registration};
 
-/// A skill that a run has registered, as it stands now.
+/// The current version of a skill that a run registered.
 #[derive(Clone, Debug)]
 pub struct RegisteredPackage {
     content: String,
-    /// By their paths.
+    /// Contents by path.
     files: BTreeMap<String, String>,
 }
 
@@ -34,17 +34,17 @@ impl From<AgentSkillRecord> for RegisteredPackage {
     }
 }
 
-/// What a call may know of skills.
+/// Skills that a call may use.
 pub struct SkillsOfRun<'a> {
-    /// Those that the run was granted.
+    /// Skills granted to the run.
     pub granted: &'a [SkillResource],
-    /// The one that the call is about, where a run has registered it and it stands as it was granted.
+    /// The skill of the call, if a run registered it and it has not changed since the grant.
     pub registered: Option<&'a RegisteredPackage>,
-    /// By which the run registers others.
+    /// Registers skills for the run.
     pub registrar: Registrar<'a>,
 }
 
-/// A skill, whoever wrote it.
+/// A configured or registered skill.
 enum Found<'a> {
     Package(&'a SkillPackage),
     Registered(&'a RegisteredPackage),
@@ -65,7 +65,7 @@ impl Found<'_> {
         }
     }
 
-    /// One of its files. Only what was listed is read: no path leads out.
+    /// Reads a listed file of the skill. Other paths are refused, which prevents path traversal.
     async fn read_file(&self, path: &str) -> Result<String, UpstreamError> {
         if !self.files().contains(&path) {
             let message = "the skill has no such file; activate names those that it has";
@@ -78,7 +78,7 @@ impl Found<'_> {
     }
 }
 
-/// One of the tools that a run with skills has.
+/// A built-in tool for runs with skills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkillTool {
     List,
@@ -89,7 +89,7 @@ pub enum SkillTool {
 impl SkillTool {
     pub const ALL: [Self; 3] = [Self::List, Self::Activate, Self::ReadFile];
 
-    /// How it is offered.
+    /// The tool as listed in the catalog.
     pub fn resource(self) -> ToolResource {
         let skill = json!({"type": "string", "maxLength": NAME_BYTES, "description": "A skill_name of list_skills."});
         let (name, description, properties, required) = match self {
@@ -126,7 +126,7 @@ impl SkillTool {
             source: Some("gateway".to_owned()),
             effect: Some(match self {
                 Self::List | Self::ReadFile => ToolEffect::Read,
-                // Again, it says and records the same.
+                // Idempotent: a repeated call has the same result and record.
                 Self::Activate => ToolEffect::Write,
             }),
             idempotent: Some(true),
@@ -134,7 +134,7 @@ impl SkillTool {
         }
     }
 
-    /// Calls it for a run.
+    /// Calls the tool for a run.
     pub(super) async fn call(
         self,
         packages: &BTreeMap<String, SkillPackage>,

@@ -1,4 +1,4 @@
-//! What the configuration declares of tools.
+//! Tool declarations of the configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,70 +11,70 @@ use url::Url;
 use super::{GatewayTool, SkillPackage};
 use crate::config::UrlTemplate;
 
-/// What the configuration declares.
+/// All tool declarations.
 #[derive(Clone, Debug, Default)]
 pub struct ToolSpecs {
     pub tools: Vec<ToolSpec>,
     pub servers: Vec<McpServerSpec>,
-    /// By their names.
+    /// By name.
     pub skills: BTreeMap<String, SkillPackage>,
-    /// Never shown to anybody, whatever a tool answers.
+    /// Redacted from all tool responses.
     pub secrets: Vec<SecretString>,
 }
 
-/// A tool that is there from the start.
+/// A configured tool.
 #[derive(Clone, Debug)]
 pub struct ToolSpec {
     pub resource: ToolResource,
     pub call: ToolCallSpec,
 }
 
-/// How such a tool is called.
+/// Call settings of a configured tool.
 #[derive(Clone, Debug)]
 pub enum ToolCallSpec {
     Gateway(GatewayTool),
     Http(Box<HttpToolSpec>),
 }
 
-/// A tool that is one request.
+/// An HTTP tool.
 #[derive(Clone, Debug)]
 pub struct HttpToolSpec {
     pub url: UrlTemplate,
     pub method: Method,
-    /// Static headers: secrets.
+    /// Static headers, which are secrets.
     pub headers: HeaderMap,
     pub timeout: Duration,
-    /// Parameters of the path that may hold slashes.
+    /// Path parameters that may hold slashes.
     pub open: BTreeSet<String>,
-    /// The names that its schema has: no other stands in a query.
+    /// Property names of its schema; only these are allowed in a query.
     pub names: BTreeSet<String>,
 }
 
-/// A server of tools.
+/// An MCP server.
 #[derive(Clone, Debug)]
 pub struct McpServerSpec {
     pub name: String,
     pub transport: McpTransport,
-    /// Names as the server has them; `None`: all.
+    /// Upstream names; `None`: all tools.
     pub tools: Option<BTreeSet<String>>,
     pub prefix: String,
-    /// The operator's facts of tools, by their names at the server. They replace those of the server.
+    /// The operator's facts by upstream tool name. They replace the server's facts.
     pub facts: BTreeMap<String, ToolFacts>,
     pub timeout: Duration,
 }
 
-/// How a server is reached.
+/// Transport to a server.
 #[derive(Clone)]
 pub enum McpTransport {
     Http {
         url: Url,
-        /// Static headers: secrets.
+        /// Static headers, which are secrets.
         headers: HeaderMap,
     },
     Child {
         program: String,
         arguments: Vec<String>,
-        /// The whole environment of the process.
+        /// Complete environment of the process.
         env: Vec<(String, SecretString)>,
     },
 }
@@ -94,8 +94,8 @@ impl McpTransport {
     }
 }
 
-/// Effects of a tool's calls, and the source of these facts. A tool has one source: hints of a server fill in nothing
-/// where the operator has said something.
+/// Effects of a tool's calls, and their source. All facts of a tool have one source: the operator's facts are
+/// not combined with the server's hints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ToolFacts {
     pub effect: Option<ToolEffect>,
@@ -104,7 +104,7 @@ pub struct ToolFacts {
 }
 
 impl ToolFacts {
-    /// No source where nothing is said.
+    /// Without facts, the source is `None`.
     pub fn of(effect: Option<ToolEffect>, idempotent: Option<bool>, source: EffectSource) -> Self {
         let is_said = effect.is_some() || idempotent.is_some();
         Self {

@@ -1,4 +1,4 @@
-//! Calls of models and tools.
+//! Metrics of model and tool calls.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use ::metrics::{counter, histogram};
 
 use super::{MODEL_CALLS, MODEL_COST, MODEL_TOKENS, TOOL_CALL_SECONDS, TOOL_CALLS};
 
-/// A model was called. Its id is the operator's own; `tokens`: asked, answered; `cost` in millionths.
+/// A model call. The id is configured; `tokens`: prompt, completion; `cost` in millionths.
 pub fn model_called(model: &str, outcome: &'static str, tokens: (u64, u64), cost: u64) {
     let model = model.to_owned();
     counter!(MODEL_CALLS, "model" => model.clone(), "outcome" => outcome).increment(1);
@@ -16,8 +16,7 @@ pub fn model_called(model: &str, outcome: &'static str, tokens: (u64, u64), cost
     counter!(MODEL_COST, "model" => model).increment(cost);
 }
 
-/// A call of a model that no run pays for, counted when it is dropped: with its outcome, or as `abandoned` where
-/// nobody waited for one.
+/// A model call outside runs. Counted on drop, as `abandoned` unless [`Self::end`] sets the outcome.
 pub struct ModelCall<'a> {
     model: &'a str,
     outcome: &'static str,
@@ -25,8 +24,8 @@ pub struct ModelCall<'a> {
 }
 
 impl<'a> ModelCall<'a> {
-    /// `model`: its id in the catalog; `used`: the tokens that it reads and their cost in millionths, unless its end
-    /// says otherwise.
+    /// `model`: its id in the catalog; `used`: prompt tokens and their cost in millionths, unless `end` replaces
+    /// them.
     pub fn begin(model: &'a str, used: (u64, u64)) -> Self {
         Self {
             model,
@@ -35,7 +34,7 @@ impl<'a> ModelCall<'a> {
         }
     }
 
-    /// `outcome`: `ok` or the code of the error.
+    /// `outcome`: `ok` or the error code.
     pub fn end(mut self, outcome: &'static str, used: Option<(u64, u64)>) {
         self.outcome = outcome;
         self.used = used.unwrap_or(self.used);
@@ -49,7 +48,7 @@ impl Drop for ModelCall<'_> {
     }
 }
 
-/// A call of a tool, counted when it is dropped: with its outcome, or as `abandoned` where nobody waited for one.
+/// A tool call. Counted on drop, as `abandoned` unless [`Self::end`] sets the outcome.
 pub struct ToolCall {
     source: &'static str,
     begun: Instant,
@@ -66,7 +65,7 @@ impl ToolCall {
         }
     }
 
-    /// `outcome`: `ok` or why there was no result.
+    /// `outcome`: `ok` or the reason of the failure.
     pub fn end(mut self, outcome: &'static str) {
         self.outcome = outcome;
     }

@@ -1,8 +1,8 @@
-//! Every metric that is exported, with its help.
+//! All exported metrics and their help texts.
 
 use ::metrics::{describe_counter, describe_gauge, describe_histogram};
 
-/// What a metric is to Prometheus.
+/// Prometheus type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Counter,
@@ -11,7 +11,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As the exposition format calls it.
+    /// Name in the exposition format.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -21,12 +21,12 @@ impl Kind {
     }
 }
 
-/// A metric, as docs and dashboards may name it.
+/// A metric, as documentation and dashboards may use it.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     pub name: &'static str,
     pub kind: Kind,
-    /// The names of its labels; buckets of a histogram have `le` beside them.
+    /// Label names. Histogram buckets also have `le`.
     pub labels: &'static [&'static str],
     /// One line, without `|`.
     pub help: &'static str,
@@ -44,7 +44,7 @@ impl Metric {
 
 macro_rules! metrics {
     ($($kind:ident $name:expr, [$($label:literal),*], $help:literal;)+) => {
-        /// All of them, those of the process included.
+        /// All metrics, including those of the process.
         pub const METRICS: &[Metric] = &[$(Metric {
             name: $name,
             kind: Kind::$kind,
@@ -56,86 +56,85 @@ macro_rules! metrics {
 
 metrics!(
     Gauge super::READY, [],
-        "1 while new runs are taken: what /readyz says, looked at once a second";
+        "1 while new runs are accepted, as in /readyz; updated once a second";
     Gauge super::BUILD_INFO, ["version"],
-        "Always 1: which version runs";
+        "Always 1; the label is the running version";
     Gauge super::RUNS, ["status"],
-        "Runs of the database that have not ended, at most 10000 of each status; the same on every replica";
+        "Unfinished runs in the database, at most 10000 per status; equal on all replicas";
     Gauge super::LIVE_RUNS, [],
         "Runs that this replica drives";
     Gauge super::OPEN_STREAMS, [],
-        "Event streams that somebody reads from this replica";
+        "Open event streams of clients on this replica";
     Counter super::EVENTS_INGESTED, ["result"],
-        "Events that were answered: accepted, no_agent for those that nobody wants, duplicate, or why not";
+        "Answered events: accepted, no_agent, duplicate, or the reason of the refusal";
     Histogram super::INGEST_SECONDS, [],
-        "From a sound event to its answer, its commit included";
+        "Time from a valid event to its answer, including the commit";
     Counter super::RUNS_STARTED, [],
-        "Runs whose first attempt began on this replica";
+        "Runs first dispatched by this replica";
     Counter super::RUNS_ENDED, ["status", "code"],
-        "Runs that this replica ended: ok, runner.failed for what a runner says of itself, else the code of the gateway";
+        "Runs ended by this replica: ok, runner.failed for failures reported by a runner, else a gateway code";
     Histogram super::RUN_SECONDS, [],
-        "From the event to the end of its run";
+        "Time from the event to the end of its run";
     Counter super::DISPATCH_ATTEMPTS, ["outcome"],
-        "Requests to runners to run something: started, deferred for an answer of 202, or the code of the failure";
+        "Dispatch attempts: started, deferred for an answer of 202, or the error code";
     Counter super::EVENTS_APPENDED, [],
-        "Events that were committed to the ledger";
+        "Events committed to the ledger";
     Counter super::EVENT_BYTES_APPENDED, [],
         "Bytes of these events";
     Histogram super::RELAY_SECONDS, [],
-        "From the oldest byte of a batch that was read from a runner to the moment at which clients may see it";
+        "Time from reading the oldest byte of a batch from a runner until it is visible to clients";
     Counter super::RESULTS_REJECTED, ["reason"],
-        "Results of runners that were not taken";
+        "Rejected runner results";
     Counter super::INPUTS_TOLERATED, ["peer", "kind"],
-        "Inputs that depart from their protocol and were accepted, by source (provider, runner, tool_server, knowledge_server, document, client)";
+        "Accepted inputs that deviate from their protocol, by source (provider, runner, tool_server, knowledge_server, document, client)";
     Histogram store::meter::COMMIT_SECONDS, [],
-        "Transactions of the writer, from begin to commit";
+        "Duration of writer transactions, from begin to commit";
     Histogram store::meter::COMMIT_ITEMS, [],
-        "Items that one transaction of the writer holds";
+        "Items per writer transaction";
     Counter store::meter::COMMITS_FAILED, [],
-        "Transactions of the writer that did not commit; their items are tried again or refused";
+        "Failed writer transactions; their items are retried or refused";
     Gauge super::QUEUED_WRITES, [],
-        "Writes that wait for the writer: at most 4096, and fewer where they are large, since 64 MiB may wait";
+        "Queued writes: at most 4096 and 64 MiB";
     Counter super::DOORBELL_RINGS, ["way"],
-        "Rings between replicas: sent, lost before sending, heard, or possibly missed while the connection was away";
+        "Notifications between replicas: sent, lost before sending, heard (received), or missed during an outage";
     Counter super::SWEPT_RUNS, ["why"],
-        "Runs that the sweep took up: orphaned, continued because their runner answered 202, dispatched because nobody had, or \
-         overdue in a queue";
+        "Runs recovered by the sweep: orphaned, continued because their runner answered 202, dispatched, or overdue in a queue";
     Counter super::LEASES_LOST, [],
-        "Runs that were taken from this replica while it drove them";
+        "Leases lost to another replica during a run";
     Counter super::DISCOVERIES, ["endpoint", "outcome"],
-        "Answers of runner endpoints to the question for their runners: ok, unreachable or unhealthy";
+        "Discoveries of runner endpoints: ok, unreachable or unhealthy";
     Gauge super::BREAKER_STATE, ["endpoint"],
-        "0: the endpoint is called, 1: one call at a time, 2: not for now; told of those that were left alone once";
+        "Circuit breakers of endpoints, exported once opened. 0: closed, 1: half-open, 2: open";
     Counter super::HOST_CALLS, ["route", "outcome"],
-        "Calls of runners by the status of the answer: allowed, denied, not_found, limited, refused or failed";
+        "Host API calls by response status: allowed, denied, not_found, limited, refused or failed";
     Counter super::MODEL_CALLS, ["model", "outcome"],
-        "Calls of models: ok, abandoned, or the code of the error";
+        "Model calls: ok, abandoned, or the error code";
     Counter super::MODEL_TOKENS, ["model", "direction"],
-        "Tokens of models, prompt and completion, as their providers count or else as we do";
+        "Prompt and completion tokens of models, counted by the provider or estimated here";
     Counter super::MODEL_COST, ["model"],
-        "What models cost by the prices of the configuration, in millionths of its currency";
+        "Cost of models by the configured prices, in millionths of the currency";
     Counter super::TOOL_CALLS, ["source", "outcome"],
-        "Calls of tools by the kind of their source (gateway, http, mcp): ok, abandoned, or why there was no result";
+        "Tool calls by kind of source (gateway, http, mcp): ok, abandoned, or the reason of the failure";
     Histogram super::TOOL_CALL_SECONDS, ["source"],
-        "From the call of a tool to its result";
+        "Time from a tool call to its result";
     Counter super::SPANS, ["outcome"],
-        "Spans for the collector of traces: taken, failed, or dropped because too many waited";
+        "Spans for the trace collector: taken, failed, or dropped because the queue was full";
     Counter super::HTTP_REQUESTS, ["method", "route", "status"],
-        "Requests that were answered, by template and class of status";
+        "Answered requests, by route template and status class";
     Histogram super::HTTP_REQUEST_SECONDS, ["face"],
-        "From a request's head to the head of its answer: of clients and operators (api), of runners (host), of others";
+        "Time from a request's head to the head of its response: of clients and operators (api), runners (host), others";
     Counter super::PANICS, ["task"],
-        "Panics that cost one run, one request, one connection, one batch of writes, or a second of what goes on beside them";
+        "Panics, each limited to one run, request, connection or batch of writes, or to a second of background work";
     Gauge "process_resident_memory_bytes", [],
-        "Memory of the process that is in RAM";
+        "Resident memory of the process";
     Gauge "process_open_fds", [],
-        "File descriptors that are open";
+        "Open file descriptors";
     Gauge "process_max_fds", [],
-        "File descriptors that may be open";
+        "Maximum number of open file descriptors";
     Gauge "process_threads", [],
         "Threads of the process";
     Counter "process_cpu_seconds_total", [],
-        "Processor time of the process";
+        "CPU time of the process";
     Gauge "process_start_time_seconds", [],
-        "When the process began, in seconds since 1970";
+        "Start time of the process, in seconds since 1970";
 );

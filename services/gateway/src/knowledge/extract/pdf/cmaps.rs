@@ -1,7 +1,7 @@
-//! Predefined `CMap`s of CJK fonts, which the reader does not know. A font with one gets a `CMap` of its own that names the
-//! bytes of each character, and a map of those to Unicode, made by the decoders of the web.
+//! Predefined `CMap`s of CJK fonts, which the parser does not support. Such a font gets an embedded `CMap` that
+//! defines the bytes of each character, and a map to Unicode that web decoders produce.
 //!
-//! Codes of these `CMap`s are characters of a charset (GBK, Shift JIS, UTF-16 …): their Unicode needs no table of glyphs.
+//! Codes of these `CMap`s are characters of a charset (GBK, Shift JIS, UTF-16 …), so no glyph table is needed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -10,18 +10,18 @@ use encoding_rs::{BIG5, EUC_JP, EUC_KR, Encoding, GB18030, SHIFT_JIS, UTF_16BE};
 use pdf_extract::content::Content;
 use pdf_extract::{Dictionary, Document, Object, ObjectId, Stream};
 
-/// Codes of one charset that are mapped at most.
+/// Maximum number of mapped codes per charset.
 const MOST_CODES: usize = 70_000;
-/// Objects within objects that are walked.
+/// Maximum nesting of objects.
 const DEEPEST: usize = 16;
-/// Encodings of simple fonts that the reader knows.
+/// Encodings of simple fonts that the parser supports.
 const SIMPLE: [&[u8]; 3] = [
     b"MacRomanEncoding",
     b"MacExpertEncoding",
     b"WinAnsiEncoding",
 ];
 
-/// How the codes of a `CMap` are written.
+/// Encoding of the codes of a `CMap`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Codes {
     Gb,
@@ -35,7 +35,7 @@ enum Codes {
 }
 
 impl Codes {
-    /// The codes of a predefined `CMap`; `None`: it is another, or not known.
+    /// The encoding of a predefined `CMap`. `None` for others.
     fn of(name: &[u8]) -> Option<Self> {
         let name = std::str::from_utf8(name).ok()?;
         let stem = match name {
@@ -66,7 +66,7 @@ impl Codes {
         }
     }
 
-    /// Ranges of codes with their number of bytes; the first byte of a code tells its range.
+    /// Code ranges with their width in bytes. The first byte of a code determines its range.
     fn ranges(self) -> Vec<(u32, u32, usize)> {
         let pairs = |firsts: std::ops::RangeInclusive<u32>, low: u32, high: u32| {
             firsts.map(move |first| (first << 8 | low, first << 8 | high, 2))
@@ -99,7 +99,7 @@ impl Codes {
         }
     }
 
-    /// The codes of a string, to the first that is none.
+    /// The codes of a string, up to the first invalid one.
     fn walk(self, text: &[u8], found: &mut BTreeSet<(usize, u32)>) {
         let ranges = self.ranges();
         let mut rest = text;
@@ -135,8 +135,8 @@ impl Codes {
         Some(text.encode_utf16().collect())
     }
 
-    /// A `CMap` whose codes stand for themselves. The reader takes half of the digits that a range has for its width, and so
-    /// each stands with twice as many.
+    /// An identity `CMap`. The parser halves the number of digits to get the width, so codes are written with
+    /// twice as many.
     fn own(self) -> String {
         let ranges = self.ranges();
         let mut cmap = format!("{} begincodespacerange\n", ranges.len());
@@ -166,7 +166,7 @@ impl Codes {
     }
 }
 
-/// Gives every font with a predefined `CMap` maps that the reader knows, and simple fonts an encoding that it knows.
+/// Replaces unsupported encodings: predefined `CMap`s by embedded ones, and encodings of simple fonts.
 pub(super) fn embed(document: &mut Document) {
     let names: HashMap<ObjectId, Vec<u8>> = document
         .objects
@@ -210,7 +210,7 @@ type Maps = BTreeMap<Codes, (Object, Object)>;
 
 fn adapt(font: &mut Dictionary, names: &HashMap<ObjectId, Vec<u8>>, maps: &Maps) {
     if is(font, b"CIDFontType0") || is(font, b"CIDFontType2") {
-        // The reader insists on one, and reads nothing of it.
+        // The parser requires a descriptor but does not use it.
         if !font.has(b"FontDescriptor") {
             font.set("FontDescriptor", Dictionary::new());
         }
@@ -218,7 +218,7 @@ fn adapt(font: &mut Dictionary, names: &HashMap<ObjectId, Vec<u8>>, maps: &Maps)
         let codes = encoding_name(font, names).and_then(Codes::of);
         if let Some((own, to_unicode)) = codes.and_then(|codes| maps.get(&codes)) {
             font.set("Encoding", own.clone());
-            // A name here is a map that the reader does not know.
+            // A `ToUnicode` entry by name is unsupported.
             if named(font, b"ToUnicode", names).is_some() || !font.has(b"ToUnicode") {
                 font.set("ToUnicode", to_unicode.clone());
             }
@@ -228,7 +228,7 @@ fn adapt(font: &mut Dictionary, names: &HashMap<ObjectId, Vec<u8>>, maps: &Maps)
     } else if is(font, b"Type1") || is(font, b"TrueType") || is(font, b"MMType1") {
         let is_unknown = |name: &[u8]| !SIMPLE.contains(&name);
         if encoding_name(font, names).is_some_and(is_unknown) {
-            // The reader's own table of PDFDocEncoding, which holds ASCII like all the others.
+            // The parser's default is PDFDocEncoding, a superset of ASCII.
             font.set("Encoding", Dictionary::new());
         }
     } else if named(font, b"BaseEncoding", names).is_some_and(|name| !SIMPLE.contains(&name)) {
@@ -236,7 +236,7 @@ fn adapt(font: &mut Dictionary, names: &HashMap<ObjectId, Vec<u8>>, maps: &Maps)
     }
 }
 
-/// The fonts of a page whose characters have no map to Unicode.
+/// A font of the page without a map to Unicode.
 pub(super) fn without_unicode(document: &Document, page: ObjectId) -> Option<String> {
     let fonts = document.get_page_fonts(page).ok()?;
     let names = HashMap::new();
@@ -262,7 +262,7 @@ fn encoding_name<'a>(
     named(font, b"Encoding", names)
 }
 
-/// The name that a member is, also by reference.
+/// A name value, also by reference.
 fn named<'a>(
     font: &'a Dictionary,
     key: &[u8],
@@ -275,7 +275,7 @@ fn named<'a>(
     }
 }
 
-/// All strings that pages and forms show, in whatever font.
+/// All strings that pages and forms show, in any font.
 fn shown_strings(document: &Document) -> Vec<Vec<u8>> {
     let pages = document.page_iter();
     let pages = pages.filter_map(|page| document.get_page_content(page).ok());

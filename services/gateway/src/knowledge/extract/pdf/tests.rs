@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use super::*;
 
-/// A PDF whose pages have a font and a string of hexadecimal digits each; `F` is Helvetica.
+/// Builds a PDF from fonts and hexadecimal strings, one per page. `F` is Helvetica.
 fn made(pages: &[(&str, &str)]) -> Vec<u8> {
     let kids: Vec<_> = (0..pages.len())
         .map(|n| format!("{} 0 R", 3 + 3 * n))

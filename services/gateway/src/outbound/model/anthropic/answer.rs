@@ -1,4 +1,4 @@
-//! Messages as they are answered, whole or in events, as a chat completion and its chunks.
+//! Translates messages, whole or streamed, into chat completions and chunks.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::outbound::model::object;
 use crate::outbound::upstream::UpstreamError;
 
-/// A whole message as a completion.
+/// Translates a whole message.
 pub(super) fn completion(message: &JsonObject) -> Result<JsonObject, UpstreamError> {
     let blocks = message.get("content").and_then(Value::as_array);
     let blocks =
@@ -47,7 +47,7 @@ fn finish_reason(reason: &Value) -> &'static str {
     }
 }
 
-/// Cached tokens were read as well: they count as prompt.
+/// Cached tokens count as prompt tokens.
 fn usage(usage: &Value) -> Value {
     let of = |key: &str| count(&usage[key]).unwrap_or(0);
     let cached = of("cache_read_input_tokens");
@@ -57,18 +57,18 @@ fn usage(usage: &Value) -> Value {
         "prompt_tokens_details": {"cached_tokens": cached}})
 }
 
-/// Reads the events of one message that streams.
+/// Translates the events of one streamed message.
 #[derive(Default)]
 pub(super) struct EventReader {
     id: Value,
     model: Value,
     usage: JsonObject,
-    /// The place among the tool calls of each block that is one.
+    /// Index among the tool calls, by block index.
     calls: BTreeMap<u64, usize>,
 }
 
 impl EventReader {
-    /// What one event adds; `None`: nothing that a completion shows.
+    /// The chunk of an event; `None` if the event adds nothing to a completion.
     pub(super) fn read(&mut self, event: &Value) -> Option<JsonObject> {
         match event["type"].as_str()? {
             "message_start" => {
@@ -133,7 +133,7 @@ impl EventReader {
         object(chunk)
     }
 
-    /// The first event counts what was asked, the last what was said. A smaller later number tells nothing.
+    /// The first event counts the prompt, the last the answer. Smaller later counts are ignored.
     fn count(&mut self, usage: &Value) {
         for (key, value) in usage.as_object().into_iter().flatten() {
             let told = count(value);

@@ -1,4 +1,4 @@
-//! A chat completion request as a request for messages.
+//! Translates chat completion requests into Messages requests.
 
 use protocol::JsonObject;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::outbound::model::{BOUNDS, UNSAID_TOKENS};
 use crate::outbound::upstream::UpstreamError;
 use domain::json_text::check_json_text;
 
-/// The body of `POST /v1/messages` to a model that thinks like that.
+/// The body of `POST /v1/messages` for a model with this thinking mode.
 pub(super) fn messages(body: &JsonObject, thinking: Thinking) -> Result<JsonObject, UpstreamError> {
     let mut asked = JsonObject::new();
     let copied = [
@@ -23,7 +23,7 @@ pub(super) fn messages(body: &JsonObject, thinking: Thinking) -> Result<JsonObje
         }
     }
     let most = BOUNDS.iter().find_map(|key| body.get(*key)?.as_u64());
-    // The API demands one.
+    // The API requires `max_tokens`.
     let most = most.unwrap_or(UNSAID_TOKENS);
     asked.insert("max_tokens".to_owned(), json!(most));
     check(body)?;
@@ -52,7 +52,7 @@ pub(super) fn messages(body: &JsonObject, thinking: Thinking) -> Result<JsonObje
     Ok(asked)
 }
 
-/// Refuses what has no word there and would change the answer if it were left out.
+/// Refuses parameters that have no counterpart and would change the answer.
 fn check(body: &JsonObject) -> Result<(), UpstreamError> {
     let format = body.get("response_format").map(|format| &format["type"]);
     if format.is_some_and(|kind| !kind.is_null() && kind != "text") {
@@ -99,7 +99,7 @@ pub(super) fn list(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// The system prompt, and the turns of user and assistant: two of one side in a row are one.
+/// The system prompt, and alternating user and assistant turns. Consecutive messages of one side are merged.
 fn turns(messages: Option<&Value>) -> Result<(String, Vec<Value>), UpstreamError> {
     let mut system = Vec::new();
     let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
@@ -140,7 +140,7 @@ fn text(content: &Value) -> String {
     }
 }
 
-/// Text without words is refused there, and is left out.
+/// The API refuses blank text, so it is dropped.
 fn blocks(content: &Value) -> Result<Vec<Value>, UpstreamError> {
     let parts = match content {
         Value::String(text) => return Ok(text_block(text).into_iter().collect()),
@@ -205,8 +205,8 @@ fn assistant_blocks(message: &Value) -> Result<Vec<Value>, UpstreamError> {
     Ok(all)
 }
 
-/// What a call was given, which must be an object there. A call that was cut off in its arguments has none, and
-/// stays in the history all the same: what it says instead tells the model what went wrong.
+/// Input of a tool call, which must be an object. Truncated arguments become an object that states the error, so
+/// that the call stays in the history.
 fn tool_input(arguments: &str) -> Value {
     if arguments.trim().is_empty() {
         return json!({});

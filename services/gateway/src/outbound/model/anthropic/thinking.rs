@@ -1,32 +1,32 @@
-//! How a model is made to think: what the API takes for that differs from model to model.
+//! Thinking parameters, which differ by model.
 
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
 use super::ask::list;
 
-/// What thinking leaves at least for the answer.
+/// Minimum number of tokens that thinking leaves for the answer.
 const ANSWER_TOKENS: u64 = 1024;
-/// What the API refuses beside thinking, and newer models at all.
+/// Parameters that the API refuses together with thinking, and newer models always.
 const SAMPLING: [&str; 3] = ["temperature", "top_p", "top_k"];
 
-/// What a model takes that shall think.
+/// The thinking mode of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thinking {
-    /// A number of tokens.
+    /// A token budget.
     Budget,
-    /// An effort: how much that is, the model decides. It takes no sampling parameters.
+    /// An effort level. The model refuses sampling parameters.
     Adaptive,
-    /// Nothing: it does not think.
+    /// The model does not think.
     None,
 }
 
-/// A family and its version; what has no number is newer than all.
+/// Version of a model. A name without a number counts as the newest.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 struct Version(u32, u32);
 
 impl Thinking {
-    /// What a model of that name takes. Of another maker's, on a server that speaks this API: a budget.
+    /// The mode of the model with this name. Models of other makers take a budget.
     pub fn of_model(upstream: &str) -> Self {
         match version(upstream) {
             None => Self::Budget,
@@ -36,7 +36,7 @@ impl Thinking {
         }
     }
 
-    /// Puts into `asked` what the request says of thinking, beside its turns.
+    /// Sets the thinking parameters of `asked`, except those in its turns.
     pub(super) fn ask(self, body: &JsonObject, asked: &mut JsonObject) {
         let effort = body.get("reasoning_effort").and_then(Value::as_str);
         match self {
@@ -82,8 +82,8 @@ fn budget(effort: &str, most: u64) -> Option<u64> {
     Some(budget.min(room))
 }
 
-/// A budget is refused there where a tool is demanded, and where the last answer called tools: that would have to
-/// come back with its signed thoughts, which no completion has.
+/// The API refuses a budget with a forced tool, and after a turn with tool calls: that turn would need its
+/// signed thoughts, which completions lack.
 fn may_think(asked: &JsonObject) -> bool {
     let choice = asked.get("tool_choice").map(|choice| &choice["type"]);
     let is_forced = choice.is_some_and(|kind| kind == "any" || kind == "tool");
@@ -93,7 +93,7 @@ fn may_think(asked: &JsonObject) -> bool {
     !is_forced && !said.any(|block| block["type"] == "tool_use")
 }
 
-/// Forced tools and answers without their thoughts are no bar here. Efforts above `high` are not every model's.
+/// Forced tools and turns without thoughts are allowed here. Not all models support efforts above `high`.
 fn adapt(effort: &str, asked: &mut JsonObject) {
     let effort = match effort {
         "minimal" | "low" => "low",
@@ -102,14 +102,14 @@ fn adapt(effort: &str, asked: &mut JsonObject) {
         "none" => return do_not_think(asked),
         _ => return,
     };
-    // Newer models keep their thoughts to themselves unless they are asked for them.
+    // Newer models omit their thoughts unless requested.
     let thinking = json!({"type": "adaptive", "display": "summarized"});
     asked.insert("thinking".to_owned(), thinking);
     asked.insert("output_config".to_owned(), json!({"effort": effort}));
 }
 
-/// Some think only when they are told to, some unless they are told not to, and some whatever they are told: as
-/// little as they can.
+/// Disables thinking. Depending on the model, the parameter is omitted, set to disabled, or replaced by the
+/// lowest effort.
 fn do_not_think(asked: &mut JsonObject) {
     let model = asked.get("model").and_then(Value::as_str);
     let model = model.unwrap_or_default();
@@ -128,11 +128,11 @@ fn do_not_think(asked: &mut JsonObject) {
 }
 
 /// The version of a Claude model: `claude-3-7-sonnet-20250219`, `anthropic.claude-opus-4-1-v1:0`,
-/// `anthropic/claude-opus-4.6`. `None`: it is none of them.
+/// `anthropic/claude-opus-4.6`. `None`: not a Claude model.
 fn version(upstream: &str) -> Option<Version> {
     let (_, rest) = upstream.split_once("claude")?;
     let words: Vec<_> = rest.split(['-', '.', '_', ':', '@', '/']).collect();
-    // What is longer is a date.
+    // Longer numbers are dates.
     let number = |word: &&str| word.parse().ok().filter(|_| word.len() <= 2);
     let at = words.iter().position(|word| number(word).is_some());
     let Some(at) = at else {

@@ -1,4 +1,4 @@
-//! What a provider answers, on its way to values: judged before it is parsed, and without our secrets after.
+//! Parses provider responses: validates them first and redacts secrets afterwards.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use crate::outbound::model::notes::{Noted, Notes};
 use crate::outbound::upstream::UpstreamError;
 use egress::redact::Redactor;
 
-/// Reads the answers of one provider. Cheap to clone.
+/// Parser for responses of one provider. Cheap to clone.
 #[derive(Clone)]
 pub(in crate::outbound::model) struct AnswerReader {
-    /// Knows what the provider was shown, which may come back in its answers.
+    /// Knows the secrets that were sent, because responses may echo them.
     redactor: Redactor,
     notes: Notes,
 }
@@ -25,25 +25,24 @@ impl AnswerReader {
         Self { redactor, notes }
     }
 
-    /// For the deviations of one answer.
+    /// Records deviations of one response.
     pub(super) fn noted(&self) -> Noted {
         self.notes.of_answer()
     }
 
-    /// How many answers had each kind of deviation.
+    /// Number of responses by kind of deviation.
     pub(super) fn deviations(&self) -> BTreeMap<String, u64> {
         self.notes.counts()
     }
 
-    /// A text of the provider as a value. A secret that is cut in two by events is in neither of them, and is not
-    /// found.
+    /// Parses a text. A secret that is split across two events is not redacted.
     pub(super) fn value(&self, text: &[u8], noted: &Noted) -> Result<Value, UpstreamError> {
         let text = repair_json_text(text);
         let is_repaired = matches!(text, Cow::Owned(_));
         self.parse(&text, is_repaired, noted)
     }
 
-    /// The data of one event, and whether it has halves of surrogate pairs at the edges of its texts.
+    /// Parses the data of one event. The flag tells whether its texts begin or end with half a surrogate pair.
     pub(super) fn part(&self, text: &[u8], noted: &Noted) -> Result<(Value, bool), UpstreamError> {
         let JsonPart { text, has_halves } = repair_json_part(text);
         let is_repaired = matches!(text, Cow::Owned(_));

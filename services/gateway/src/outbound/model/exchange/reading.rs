@@ -1,4 +1,4 @@
-//! The answer to a completion, read as it comes: events, or one document, whichever was asked for.
+//! Reads a completion response incrementally: events, or one document, whichever the server sends.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::outbound::model::notes::Noted;
 use crate::outbound::upstream::UpstreamError;
 use egress::EgressError;
 
-/// A stream: one event, and all of them.
+/// Maximum size of one event, and of a stream.
 const EVENT_BYTES: usize = 1024 * 1024;
 const STREAM_BYTES: usize = 64 * 1024 * 1024;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
-/// Fields that a stream of events begins with.
+/// Fields that can begin an event stream.
 const FIELDS: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
-/// Names of events that belong to an answer. Others are signs of life where their data are none.
+/// Names of answer events. Other events without readable data are heartbeats.
 const ANSWER_EVENTS: [&str; 10] = [
     "message",
     "error",
@@ -45,17 +45,16 @@ pub(in crate::outbound::model) struct Event {
     pub(in crate::outbound::model) has_halves: bool,
 }
 
-/// The outcome of reading an answer.
+/// One item of a response.
 pub(in crate::outbound::model) enum Item {
     Event(Event),
     /// `[DONE]`, the last item.
     End,
-    /// A whole document, the only item.
+    /// A whole document, which is the only item.
     Document(JsonObject),
 }
 
-/// Items as they come. A `Malformed` one is an event that cannot be read, and others may follow; all other errors are the
-/// last item.
+/// Items of a response. After a `Malformed` error others may follow; any other error is the last item.
 pub(in crate::outbound::model) type Items = BoxStream<'static, Result<Item, UpstreamError>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,9 +68,9 @@ pub(super) struct Reading {
     content_type: String,
     reader: AnswerReader,
     noted: Noted,
-    /// `None`: too little has come to tell.
+    /// `None`: not yet determined.
     framing: Option<Framing>,
-    /// Bytes before the framing is known, or of a document.
+    /// Bytes before the framing is known, or those of a document.
     buffer: Vec<u8>,
     decoder: Decoder,
     items: VecDeque<Result<Item, UpstreamError>>,
@@ -81,7 +80,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Reads a response whose server may be silent for `idle` between two pieces.
+    /// Reads a response. `idle` limits the silence between two pieces.
     pub(super) fn new(response: Response, reader: AnswerReader, idle: Duration) -> Self {
         let content_type = response.headers().get(CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok());
@@ -158,14 +157,15 @@ impl Reading {
         let mut items = Vec::new();
         let pushed = self.decoder.push(chunk, &mut items);
         self.take(items, false);
-        // Nothing behind the end mark counts.
+        // Data after the end mark is ignored.
         if self.is_over {
             return Ok(());
         }
         pushed.map_err(|_| UpstreamError::TooLarge { most: EVENT_BYTES })
     }
 
-    /// Takes what has no end of its own. `is_broken`: the body broke off, so what cannot be read is not told beside that.
+    /// Handles the rest of the body at its end. `is_broken`: the connection broke, so an unreadable rest is not
+    /// reported.
     fn take_rest(&mut self, is_broken: bool) {
         let streams = self.says_that_it_streams();
         let framing = self
@@ -234,7 +234,7 @@ impl Reading {
         }
     }
 
-    /// `None`: a sign of life.
+    /// `None`: a heartbeat.
     fn item(&self, event: SseEvent) -> Option<Result<Item, UpstreamError>> {
         let text = event.data.trim_ascii();
         if text == b"[DONE]" || text == b"\"[DONE]\"" {
@@ -264,7 +264,8 @@ impl Reading {
     }
 }
 
-/// How a body is framed, by its beginning; servers name the wrong content type. `None`: more must come.
+/// Detects the framing from the first bytes, since servers send wrong content types. `None`: more bytes are
+/// needed.
 fn framing_of(begin: &[u8], says_that_it_streams: bool, is_all: bool) -> Option<Framing> {
     if !is_all && begin.len() < 3 && BYTE_ORDER_MARK.starts_with(begin) {
         return None;

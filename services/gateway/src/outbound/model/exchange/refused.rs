@@ -1,4 +1,4 @@
-//! Errors in the words of providers: under a status that says so, under 200, and in the middle of a stream.
+//! Error responses of providers: with an error status, with status 200, and within a stream.
 
 use domain::json_text::check_json_text;
 use http::{HeaderMap, StatusCode};
@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::outbound::upstream::UpstreamError;
 use egress::redact::Redactor;
 
-/// The error in an answer.
+/// Members that mark a successful response.
 const ANSWERS: [&str; 4] = ["choices", "data", "results", "content"];
 
-/// The error in a document or an event of a provider: `{"error": …}`, or an object that calls itself one.
+/// The error in a document or event: `{"error": …}`, or an object that declares itself an error.
 pub(in crate::outbound::model) fn error_in(
     redactor: &Redactor,
     told: &JsonObject,
@@ -58,7 +58,7 @@ fn says_something(error: &Value) -> bool {
     }
 }
 
-/// An HTTP status of an error among its members, as a number or as text.
+/// HTTP status among the members of an error, as a number or text.
 fn status_in(error: &Value) -> Option<StatusCode> {
     let status = |key: &&str| {
         let told = error.get(*key)?;
@@ -73,7 +73,7 @@ fn status_in(error: &Value) -> Option<StatusCode> {
         .find_map(status)
 }
 
-/// The status that the words of an error stand for.
+/// HTTP status for the type of an error.
 fn status_of_kind(error: &Value) -> StatusCode {
     const KINDS: [(&str, StatusCode); 11] = [
         ("rate_limit", StatusCode::TOO_MANY_REQUESTS),
@@ -98,7 +98,7 @@ fn status_of_kind(error: &Value) -> StatusCode {
     known.map_or(StatusCode::BAD_GATEWAY, |(_, status)| *status)
 }
 
-/// The message of an error body: `error.message`, else its beginning.
+/// Message of an error body: `error.message`, else its beginning.
 pub(super) fn error_message(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let is_sound = check_json_text(body).is_ok();

@@ -1,18 +1,18 @@
-//! What a script sees of a request.
+//! Parts of a request that scripts can match.
 
 use protocol::JsonObject;
 use serde_json::Value;
 
-/// What of a request a script looks at. What is not there is empty.
+/// Parts of a request. Missing parts are empty.
 pub(super) struct Heard<'a> {
-    /// The newest message of the user; of those before it, the first and the last.
+    /// The newest user message, and the first and last of those before it.
     pub(super) input: String,
     pub(super) first: String,
     pub(super) before: String,
-    /// The newest result of a tool.
+    /// The newest tool result.
     pub(super) tool: String,
     pub(super) is_after_tool: bool,
-    /// The best passage of what was retrieved.
+    /// The first retrieved passage.
     pub(super) passage: String,
     pub(super) offered: Vec<&'a str>,
 }
@@ -53,7 +53,7 @@ impl<'a> Heard<'a> {
         }
     }
 
-    /// A template with what it asks for. What was said fills nothing else.
+    /// Fills a template. Inserted text is not expanded again.
     pub(super) fn fill(&self, template: &str) -> String {
         let mut filled = String::with_capacity(template.len());
         let mut rest = template;
@@ -84,7 +84,7 @@ impl<'a> Heard<'a> {
     }
 }
 
-/// The first passage of retrieved data that a message begins with, and the words behind the data.
+/// The first passage of the JSON that a message begins with, and the text after the JSON.
 fn retrieved(message: &str) -> Option<(String, String)> {
     let mut values = serde_json::Deserializer::from_str(message).into_iter::<Value>();
     let data = values.next()?.ok()?;

@@ -1,11 +1,10 @@
-//! How like two texts are, by their words: what scripted models embed and rank by. The same text has the
-//! same vector for ever.
+//! Text similarity by words, for embedding and rerank by scripted models. Vectors are deterministic.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 const DIMENSIONS: usize = 128;
 
-/// Words in lower case; of scripts without spaces, single signs.
+/// Words in lower case; single characters for scripts without spaces.
 pub(super) fn words(text: &str) -> impl Iterator<Item = String> {
     text.split(|sign: char| !sign.is_alphanumeric())
         .filter(|word| !word.is_empty())
@@ -20,7 +19,7 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = String> {
         })
 }
 
-/// A vector of length 1; of a text without words, the first axis.
+/// A vector of length 1; the first axis for a text without words.
 pub(super) fn vector(text: &str) -> Vec<f32> {
     let mut vector = vec![0.0_f32; DIMENSIONS];
     for word in words(text) {
@@ -40,7 +39,7 @@ pub(super) fn vector(text: &str) -> Vec<f32> {
     vector
 }
 
-/// The cosine of the angle between two texts: 1 for the same words, 0 for none in common.
+/// Cosine similarity: 1 for equal words, 0 for none in common.
 pub(super) fn of(one: &str, other: &str) -> f64 {
     let pairs = vector(one).into_iter().zip(vector(other));
     pairs.map(|(a, b)| f64::from(a) * f64::from(b)).sum()

@@ -1,4 +1,4 @@
-//! One completion that streams, chunk by chunk: without I/O and without a clock.
+//! State machine of one streamed completion, without I/O and without a clock.
 
 use std::collections::BTreeMap;
 
@@ -8,27 +8,27 @@ use protocol::message::LlmTokenUsage;
 
 use super::{JsonObject, Noted, Said, UpstreamError, Value, add_usage, json, usage_of};
 
-/// Answers of one completion, as many as a request may ask for.
+/// Maximum number of answers in one completion.
 const MOST_ANSWERS: usize = 128;
-/// Texts of one answer that may each wait for a half: those of a message, and of its calls.
+/// Maximum number of texts per answer that can wait for a surrogate half: message and tool call texts.
 const MOST_TEXTS: usize = 128;
-/// Texts of a delta that arrive in increments.
+/// Texts of a delta that arrive incrementally.
 const TEXTS: [&str; 4] = ["content", "reasoning_content", "reasoning", "refusal"];
 
-/// The outcome of one piece.
+/// Result of one piece.
 pub(super) enum Step {
     Nothing,
     Give(JsonObject),
-    /// Nothing follows but this.
+    /// The last step, with an optional item.
     Over(Option<Result<JsonObject, UpstreamError>>),
 }
 
 pub(super) struct Settler {
-    /// So many answers were asked for.
+    /// Number of requested answers.
     answers: usize,
     choices: BTreeMap<u64, Choice>,
     usage: Option<LlmTokenUsage>,
-    /// Of the newest chunk: what the closing one is made of.
+    /// Fields of the newest chunk, for the closing chunk.
     head: JsonObject,
     noted: Noted,
 }
@@ -55,17 +55,17 @@ impl Settler {
         self.noted.note(kind);
     }
 
-    /// Whether all answers have ended that were asked for.
+    /// Whether all requested answers have ended.
     pub(super) fn is_whole(&self) -> bool {
         self.choices.len() >= self.answers.max(1) && self.has_ended()
     }
 
-    /// Whether all answers have ended that have begun.
+    /// Whether all started answers have ended.
     fn has_ended(&self) -> bool {
         !self.choices.is_empty() && self.choices.values().all(|choice| choice.has_ended)
     }
 
-    /// Takes what was said; `None`: the body has ended.
+    /// Processes a piece; `None`: the end of the body.
     pub(super) fn step(&mut self, said: Option<Result<Said, UpstreamError>>) -> Step {
         match said {
             Some(Ok(Said::Chunk { chunk, has_halves })) => self.chunk(chunk, has_halves),
@@ -73,7 +73,7 @@ impl Settler {
             Some(Err(failed)) if self.has_ended() => {
                 self.note("failure_behind_answer");
                 match failed {
-                    // Tokens may still follow.
+                    // Token usage may still follow.
                     UpstreamError::Malformed(_) => Step::Nothing,
                     _ => Step::Over(None),
                 }
@@ -125,7 +125,7 @@ impl Settler {
         Step::Give(chunk)
     }
 
-    /// `None`: its answer has ended, or it is no choice.
+    /// `None`: the answer has ended, or the value is not a choice.
     fn choice(&mut self, n: u64, mut told: Value, has_halves: bool) -> Option<Value> {
         let index = told.get("index").and_then(Value::as_u64).unwrap_or(n);
         let is_known = self.choices.contains_key(&index);
@@ -141,7 +141,7 @@ impl Settler {
         let members = told.as_object_mut()?;
         let mut reason =
             domain::chat::finish_reason(&Value::Object(reason_of(members))).map(str::to_owned);
-        // A whole message where a delta was asked.
+        // The server sent a whole message instead of a delta.
         if !members.get("delta").is_some_and(Value::is_object)
             && let Some(message) = members.remove("message").filter(Value::is_object)
         {
@@ -162,7 +162,7 @@ impl Settler {
         Some(told)
     }
 
-    /// The chunk that ends what has not said why it ends: the end mark stands for that.
+    /// The closing chunk of answers without a finish reason. The end mark replaces the reason.
     fn close(&mut self) -> Option<JsonObject> {
         if self.choices.is_empty() {
             self.choices.entry(0).or_default();
@@ -202,7 +202,7 @@ fn reason_of(choice: &JsonObject) -> JsonObject {
 }
 
 impl Choice {
-    /// Joins halves in the texts of a settled delta.
+    /// Joins surrogate halves in the texts of a delta.
     fn join(&mut self, delta: &mut Value, has_halves: bool) {
         if !has_halves && self.joiners.is_empty() {
             return;
@@ -234,7 +234,7 @@ impl Choice {
         }
     }
 
-    /// Nothing follows: what waits for its other half is replaced.
+    /// Replaces halves that still wait, because nothing follows.
     fn end(&mut self, delta: &mut Value) {
         self.has_ended = true;
         for (key, mut joiner) in std::mem::take(&mut self.joiners) {
@@ -277,7 +277,7 @@ mod tests {
         chunk(&json!({"content": text}), &Value::Null)
     }
 
-    /// Outcomes of pieces of JSON text, `[DONE]` and the end of the body, up to the end or the error.
+    /// Results of pieces (JSON text, `[DONE]`, end of the body), up to the end or an error.
     fn settle_of(answers: usize, pieces: &[&str]) -> (Vec<Value>, Option<String>) {
         let mut settler = Settler::new(answers, Notes::new("p").of_answer());
         let said = pieces.iter().map(|piece| {

@@ -1,5 +1,5 @@
-//! A server may ask, too. The SDK starts a task for each of its requests, and another for each answer: how many
-//! of them wait at a time is bounded here.
+//! Limits requests that a server sends to the gateway. The SDK spawns a task per request and per response
+//! without a limit.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -11,24 +11,24 @@ use rmcp::service::{RoleClient, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio_util::sync::CancellationToken;
 
-/// Requests of one server that wait for our answer at most. Beyond them the connection is ended.
+/// Maximum number of unanswered requests of one server. Beyond it the connection is closed.
 const WAITING: usize = 64;
-/// Why it was ended then.
+/// Reason of that close.
 pub(super) const TOO_MANY: &str = "it was disconnected: it sent more requests than it takes \
                                    answers to; let it read the answers to its own requests";
 
-/// A transport that ends when the other side asks and does not take its answers.
+/// A transport that closes if the peer sends requests without reading the responses.
 pub(super) struct Answering<T> {
     transport: T,
-    /// Requests that were received, and nothing has been sent for.
+    /// Received requests without a response.
     open: HashSet<RequestId>,
-    /// Answers that are on their way.
+    /// Number of responses being sent.
     sending: Arc<AtomicUsize>,
     overrun: CancellationToken,
 }
 
 impl<T> Answering<T> {
-    /// `overrun` is cancelled when the other side asks too much.
+    /// `overrun` is cancelled when the limit is exceeded.
     pub(super) fn new(transport: T, overrun: CancellationToken) -> Self {
         Self {
             transport,
@@ -38,16 +38,16 @@ impl<T> Answering<T> {
         }
     }
 
-    /// Notes what was received; says whether the connection goes on.
+    /// Records a received message. False: close the connection.
     fn note_received(&mut self, message: &RxJsonRpcMessage<RoleClient>) -> bool {
         match message {
             JsonRpcMessage::Request(request) => {
-                // Two under one id are two tasks and could be one entry.
+                // A duplicate id starts a second task but would be a single entry.
                 let is_new = self.open.insert(request.id.clone());
                 is_new && self.open.len() + self.sending.load(Ordering::Relaxed) <= WAITING
             }
             JsonRpcMessage::Notification(notification) => {
-                // Taken back before it was answered, it is not answered at all.
+                // A cancelled request gets no response.
                 if let ServerNotification::CancelledNotification(cancelled) =
                     &notification.notification
                     && let Some(id) = &cancelled.params.request_id
@@ -105,7 +105,7 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Answering<T> {
     }
 }
 
-/// An answer that counts until it was sent or given up.
+/// Counts a response until it is sent or dropped.
 struct Sending(Arc<AtomicUsize>);
 
 impl Sending {
@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// A far side that takes no answer until it is told to.
+    /// A peer that reads responses only after a signal.
     struct Far {
         takes: watch::Receiver<bool>,
         says: Vec<ServerJsonRpcMessage>,
@@ -186,7 +186,7 @@ mod tests {
     #[tokio::test]
     async fn who_asks_and_takes_no_answers_is_disconnected() {
         let (mut transport, _takes) = far((0..300).map(ping).collect());
-        // They wait for the other side, as the SDK's tasks do.
+        // Pending like the tasks of the SDK.
         let mut answers = Vec::new();
         for id in 0..WAITING {
             assert!(transport.receive().await.is_some(), "{id}");

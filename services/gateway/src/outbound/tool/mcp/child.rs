@@ -1,4 +1,5 @@
-//! A server that is a child process: started clean, heard, and ended with all of its own children.
+//! An MCP server as a child process: starts with a clean environment, logs stderr, and ends with all its
+//! descendants.
 
 use std::io;
 use std::process::Stdio;
@@ -20,15 +21,15 @@ use super::super::{ANSWER_BYTES, McpServerSpec, McpTransport};
 use super::sound::SoundLines;
 use egress::redact::Redactor;
 
-/// Of a line of its standard error, so much is logged.
+/// Maximum length of a logged stderr line.
 const LINE_BYTES: usize = 1024;
-/// Lines that are logged in a minute; those beyond are dropped.
+/// Maximum number of logged lines per minute. Further lines are dropped.
 const LINES: u32 = 60;
 
-/// What a process says, line by line.
+/// Standard output of a process, line by line.
 type Said = StreamReader<FramedRead<ChildStdout, SoundLines>, Bytes>;
 
-/// A process in a group of its own. The group is killed when this is dropped.
+/// A process in its own process group. Dropping it kills the group.
 pub(super) struct Child {
     process: tokio::process::Child,
     group: Option<Pid>,
@@ -66,7 +67,7 @@ impl Child {
         })
     }
 
-    /// What it is spoken with. To be taken once.
+    /// Transport over standard input and output. `None` on the second call.
     pub(super) fn transport(
         &mut self,
         server: &str,
@@ -79,13 +80,13 @@ impl Child {
         Some(transport.with_max_line_length(2 * ANSWER_BYTES))
     }
 
-    /// Logs what it says beside the protocol until it ends; says how it ended.
+    /// Logs standard error until the process exits. Returns how it exited.
     pub(super) async fn run(&mut self, server: &str, redactor: &Redactor) -> String {
         let hearing = async {
             if let Some(stderr) = self.stderr.take() {
                 log_lines(stderr, |line| {
                     let line = redactor.redact(line);
-                    tracing::info!(mcp.server = server, "an MCP server says: {line}");
+                    tracing::info!(mcp.server = server, "MCP server stderr: {line}");
                 })
                 .await;
             }
@@ -104,13 +105,13 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         if let Some(group) = self.group {
-            // Gone already, or not: nothing of it is left.
+            // Fails if the group is gone already.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
 }
 
-/// Tells the lines of a stream, each bounded, and not too many of them.
+/// Passes lines to `tell`, limited in length and rate.
 async fn log_lines(mut stream: impl AsyncRead + Unpin, tell: impl Fn(&str)) {
     let (mut line, mut buffer) = (Vec::new(), [0; 4096]);
     let (mut since, mut told) = (Instant::now(), 0);

@@ -1,5 +1,4 @@
-//! The SDK's HTTP transport over the one guarded client: every request is judged like any other, every
-//! answer is bounded.
+//! The SDK's HTTP transport over the guarded client. Requests follow the egress rules, responses are bounded.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -37,22 +36,22 @@ const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const EVENT_STREAM: &str = "text/event-stream";
 const JSON: &str = "application/json";
-/// Of a refusal, so much is read.
+/// Maximum number of bytes read of an error response.
 const REFUSAL_BYTES: usize = 64 * 1024;
-/// A stream that is asked for ends no sooner: whoever ends it is asked again at this pace.
+/// Minimum time until a GET stream is reported as ended. It limits the rate of reconnects.
 const STREAM_REST: Duration = Duration::from_secs(1);
-/// A lost session is asked after for so long at most.
+/// Timeout of a ping that checks a session.
 const PING_TIME: Duration = Duration::from_secs(5);
 
 /// The guarded client with the static headers of one server.
 #[derive(Clone)]
 pub(super) struct GuardedClient {
-    /// The server's name in the configuration.
+    /// Name of the server in the configuration.
     pub(super) server: Arc<str>,
     pub(super) sessions: Sessions,
     pub(super) egress: Egress,
     pub(super) headers: HeaderMap,
-    /// How long a server may take to answer one request, its stream included.
+    /// Timeout of one request, including its stream.
     pub(super) patience: Duration,
 }
 
@@ -79,7 +78,7 @@ impl GuardedClient {
         Ok(request)
     }
 
-    /// Sends one message, and judges the answer.
+    /// Sends one message and classifies the response.
     async fn post(
         &self,
         uri: &str,
@@ -135,7 +134,7 @@ impl GuardedClient {
         }
     }
 
-    /// Asks whether a session is known, where a refusal leaves it open.
+    /// Checks with a ping whether the server knows a session.
     async fn ping(
         &self,
         uri: &str,
@@ -168,7 +167,7 @@ impl GuardedClient {
         told.ok().flatten().unwrap_or(Ping::Unreached)
     }
 
-    /// An event of the answer to this request. An error without an id is the request's.
+    /// An event of the response to this request. An error without an id belongs to the request.
     fn addressed_to(&self, mut event: Sse, asked: &RequestId, session: Option<&str>) -> Sse {
         let data = event.data.as_deref().unwrap_or_default();
         let Some(error) = addressed(data, asked) else {
@@ -273,7 +272,7 @@ impl StreamableHttpClient for GuardedClient {
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<(), McpError> {
         let request = self.request(Method::DELETE, &uri, Some(&session_id), custom_headers)?;
-        // A server that keeps its sessions loses nothing of ours.
+        // A session that cannot be deleted does no harm.
         self.send(request).await.map(|_| ())
     }
 
@@ -311,10 +310,10 @@ impl StreamableHttpClient for GuardedClient {
     }
 }
 
-/// An answer to one POST.
+/// The response to one POST.
 struct Posted {
     answer: Result<StreamableHttpPostResponse, McpError>,
-    /// Whether it says that the session is gone.
+    /// Whether the response indicates a lost session.
     doubt: Doubt,
 }
 
@@ -347,7 +346,7 @@ fn asked_id(message: &ClientJsonRpcMessage) -> Option<RequestId> {
     }
 }
 
-/// The message in a body; none where none is needed.
+/// Parses the message in a body. `None` if the message needs no response.
 fn read_json(
     asked: &ClientJsonRpcMessage,
     status: StatusCode,
@@ -370,7 +369,7 @@ fn read_json(
         None if status.is_success() => Err(StreamableHttpError::UnexpectedContentType(Some(
             shown(kind),
         ))),
-        // The body may hold anything, also our credentials.
+        // The body is not shown, since it may hold our credentials.
         _ if status.is_client_error() => Err(HttpStatusError::new(status.as_u16(), None).into()),
         _ => Err(unexpected(format!("HTTP {status}"))),
     }

@@ -1,4 +1,4 @@
-//! The events of a server's stream: bounded, and mended before they are read.
+//! Event streams of a server: bounded, and repaired before parsing.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use super::super::ANSWER_BYTES;
 use super::sound::{Mender, Unsound, look_at, mended};
 use egress::EgressError;
 
-/// All that one answer may hold, its events together.
+/// Maximum size of one response, over all events.
 const STREAM_BYTES: usize = 4 * ANSWER_BYTES;
 
-/// Why a stream of events is not read on.
+/// Failure of an event stream.
 #[derive(Debug, thiserror::Error)]
 enum StreamFault {
     #[error(transparent)]
@@ -25,8 +25,7 @@ enum StreamFault {
     TooLarge,
 }
 
-/// The events of a response. A stream that goes on without an empty line, and one that holds too much,
-/// end with an error.
+/// Events of a response. Oversized events and streams end with an error.
 pub(super) fn events(
     response: Response,
     server: &Arc<str>,
@@ -56,7 +55,7 @@ pub(super) fn events(
     SseStream::from_bytes_stream(bounded).map_ok(move |event| sound(event, &server))
 }
 
-/// An event whose message may be read.
+/// Validates the message of an event.
 fn sound(mut event: Sse, server: &str) -> Sse {
     let Some(message) = event.data.take() else {
         return event;
@@ -69,7 +68,7 @@ fn sound(mut event: Sse, server: &str) -> Sse {
     event
 }
 
-/// The same events; the end, good or bad, is told no sooner than then.
+/// The same events, but the end is delayed until `rest`.
 pub(super) fn ending_after<E: Send>(
     rest: Instant,
     events: impl Stream<Item = Result<Sse, E>> + Send,

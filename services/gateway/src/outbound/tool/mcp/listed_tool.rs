@@ -1,9 +1,9 @@
-//! One entry of a server's list, read by itself: a bad one costs no other.
+//! Parses each entry of a tool list separately, so that a bad entry does not affect others.
 
 use rmcp::model::Tool;
 use serde_json::Value;
 
-/// Members that say something about a tool. Without them it can be called all the same.
+/// Optional members. A tool is callable without them.
 const SPARE: [&str; 7] = [
     "description",
     "annotations",
@@ -15,13 +15,13 @@ const SPARE: [&str; 7] = [
 ];
 const NAME_CHARS: usize = 40;
 
-/// A tool, and which of its members were dropped because they cannot be read.
+/// A tool, and its members that were dropped as unreadable.
 pub(super) struct ListedTool {
     pub(super) tool: Tool,
     pub(super) dropped: Vec<&'static str>,
 }
 
-/// Reads the entry at this place of a page. The error names the tool and what is wrong with it.
+/// Parses an entry; `place` is its index on the page. The error names the tool and the cause.
 pub(super) fn read(entry: Value, place: usize) -> Result<ListedTool, String> {
     let Value::Object(mut entry) = entry else {
         return Err(format!("tool {}: is no object", place + 1));

@@ -1,4 +1,4 @@
-//! Messages of a server besides answers.
+//! Handler of server messages other than responses.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use rmcp::model::{ClientCapabilities, Implementation, InitializeRequestParams, P
 use rmcp::service::{NotificationContext, RoleClient};
 use tokio::sync::Notify;
 
-/// Hears that the list has changed, and offers the server nothing.
+/// Handles list change notifications. It declares no client capabilities.
 pub(super) struct Listener {
     changed: Arc<Notify>,
 }
@@ -25,7 +25,7 @@ impl ClientHandler for Listener {
 
     fn get_info(&self) -> InitializeRequestParams {
         let ours = Implementation::new("runnel", env!("CARGO_PKG_VERSION"));
-        // The last version that has this handshake.
+        // The last protocol version with this handshake.
         InitializeRequestParams::new(ClientCapabilities::default(), ours)
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
     }

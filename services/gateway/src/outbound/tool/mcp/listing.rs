@@ -1,4 +1,4 @@
-//! The list of a server's tools, as they are offered.
+//! Reads and validates the tool list of a server.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,36 +21,36 @@ use super::offered_name::offered_name;
 use crate::telemetry::tolerance::{Peer, tolerated};
 use egress::redact::Redactor;
 
-/// Tools of one server.
+/// Maximum number of tools of one server.
 const MOST_TOOLS: usize = 256;
 const MOST_PAGES: usize = 64;
 const NAME_BYTES: usize = 128;
 const DESCRIPTION_BYTES: usize = 8 * 1024;
 
-/// Of all tools of one server together, so much is kept.
+/// Maximum size of all tools of one server.
 const LIST_BYTES: usize = 8 * 1024 * 1024;
 const LIST_PATTERNS: usize = 512;
 
-/// Of what was accepted though it is not as it should be, so much is noted.
+/// Maximum number of recorded deviations.
 const MOST_NOTES: usize = 50;
 
-/// What a server lists, judged page by page: so much of it as is wanted.
+/// Tools of a server, validated page by page and filtered by the configuration.
 #[derive(Default)]
 pub(super) struct List {
     pub(super) known: Vec<Arc<KnownTool>>,
-    /// Why others cannot be offered.
+    /// Reasons for omitted tools.
     pub(super) unusable: Vec<String>,
     /// Accepted deviations.
     pub(super) notes: Vec<String>,
-    /// Entries of the pages so far.
+    /// Number of entries read so far.
     read: usize,
     bytes: usize,
     patterns: usize,
-    /// There were more.
+    /// The list was truncated.
     cut: bool,
 }
 
-/// Asks for the tools that are wanted of a server.
+/// Requests and validates the configured tools of a server.
 pub(super) async fn list(
     server: &Arc<Server>,
     peer: &Connection<RoleClient>,
@@ -62,14 +62,14 @@ pub(super) async fn list(
     for _ in 0..MOST_PAGES {
         let page = page(peer, cursor.take()).await?;
         let next = page.next;
-        // A server that does not look at cursors lists the same page again.
+        // A server that ignores cursors repeats the same page.
         let is_new = pages.insert(sha256_hex(json!(page.tools).to_string().as_bytes()));
         if !is_new {
             list.note_cursor(&server.spec.name);
             break;
         }
         let (judge, redactor) = (Arc::clone(server), redactor.clone());
-        // Compiling schemas takes time.
+        // Schema compilation is slow.
         let judging = move || list.with_page(&judge, page.tools, &redactor);
         let judging = tokio::task::spawn_blocking(judging);
         let judged = judging.await;
@@ -88,13 +88,13 @@ pub(super) async fn list(
     Ok(list)
 }
 
-/// One page of a list. Its entries are not judged yet.
+/// One page with unvalidated entries.
 struct Page {
     tools: Vec<Value>,
     next: Option<String>,
 }
 
-/// Asks for one page. `list_tools` of the SDK refuses a page for one entry that it cannot read.
+/// Requests one page. `list_tools` of the SDK would reject a page for a single bad entry.
 async fn page(peer: &Connection<RoleClient>, cursor: Option<String>) -> Result<Page, ServiceError> {
     let params = PaginatedRequestParams::default().with_cursor(cursor);
     let request = ListToolsRequest::with_param(params);
@@ -125,7 +125,7 @@ async fn page(peer: &Connection<RoleClient>, cursor: Option<String>) -> Result<P
 }
 
 impl List {
-    /// Judges the tools of one page, and keeps those that can be offered.
+    /// Validates the tools of one page and keeps the usable ones.
     fn with_page(mut self, server: &Arc<Server>, tools: Vec<Value>, redactor: &Redactor) -> Self {
         let named = server.spec.tools.as_ref();
         let is_wanted = |entry: &Value| {
@@ -143,14 +143,14 @@ impl List {
                 continue;
             };
             tolerated(Peer::ToolServer, "tool_left_out", &server.spec.name);
-            // It may repeat what the server was sent to know us by.
+            // The reason may echo credentials that the server received.
             self.unusable
                 .push(redactor.redact_known(&reason).into_owned());
         }
         self
     }
 
-    /// Keeps one tool, if it can be offered.
+    /// Keeps one tool if it is usable.
     fn take(
         &mut self,
         server: &Arc<Server>,
@@ -200,7 +200,7 @@ impl List {
         });
     }
 
-    /// Notes a deviation that was accepted, once.
+    /// Records an accepted deviation once.
     fn note(&mut self, kind: &'static str, server: &str, text: impl FnOnce() -> String) {
         if self.notes.len() == MOST_NOTES {
             return;
@@ -212,7 +212,7 @@ impl List {
         }
     }
 
-    /// Counts a tool, if it fits beside those that are kept.
+    /// Counts a tool if it fits within the limits of the list.
     fn with_room_for(
         &mut self,
         (resource, schema): (ToolResource, Schema),
@@ -234,7 +234,7 @@ impl List {
         Ok((resource, schema))
     }
 
-    /// The tools that can be offered, and why the others cannot.
+    /// Completes the list and the reasons for omitted tools.
     pub(super) fn finish(mut self, spec: &McpServerSpec) -> Self {
         if let Some(names) = &spec.tools {
             let has = |name: &str| {
@@ -256,14 +256,14 @@ impl List {
     }
 }
 
-/// A tool as it is offered: many read it, so that nothing of it repeats what the server was sent to know us by.
+/// The tool as listed in the catalog. Credentials that the server received are redacted.
 fn resource(
     spec: &McpServerSpec,
     tool: &Tool,
     redactor: &Redactor,
 ) -> Result<(ToolResource, Schema), String> {
     if redactor.finds_known(&tool.name) {
-        return Err("a name that holds a credential of ours is offered to nobody".to_owned());
+        return Err("a tool name that contains a credential of the gateway is omitted".to_owned());
     }
     let full = format!("{}{}", spec.prefix, tool.name);
     let is_known = |letter: u8| letter.is_ascii_alphanumeric() || b"-_./:".contains(&letter);
@@ -298,7 +298,7 @@ fn resource(
     Ok((resource, schema))
 }
 
-/// Facts of a tool from the hints of its server. Absent hints are no facts.
+/// Facts from the server's hints. Missing hints add no facts.
 fn facts_of(tool: &Tool) -> ToolFacts {
     let Some(hints) = &tool.annotations else {
         return ToolFacts::default();
@@ -312,7 +312,7 @@ fn facts_of(tool: &Tool) -> ToolFacts {
     ToolFacts::of(effect, hints.idempotent_hint, EffectSource::Server)
 }
 
-/// As much of it as is told, if it is text that can be kept.
+/// The description, truncated. `None` if it is not storable text.
 fn description(text: &str) -> Option<String> {
     let text = &text[..text.floor_char_boundary(DESCRIPTION_BYTES)];
     let json = serde_json::to_vec(text).ok()?;

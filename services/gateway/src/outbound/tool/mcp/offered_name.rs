@@ -1,14 +1,14 @@
-//! Names of tools as models take them: 1 to 64 letters, digits, `_` and `-`.
+//! Tool names that models accept: 1 to 64 letters, digits, `_` and `-`.
 
 use store::sha256_hex;
 
-/// The longest name that all providers take.
+/// Maximum length that all providers accept.
 const LONGEST: usize = 64;
-/// Hex digits of the hash that keeps two shortened names apart.
+/// Number of hash digits that keep shortened names distinct.
 const HASH: usize = 8;
 
-/// The name under which a tool is offered. A name that models take stays. In any other, `_` replaces each other character,
-/// and the end is the beginning of the name's SHA-256: the same name is always offered alike, and two names differ.
+/// The catalog name of a tool. Valid names stay. In others, `_` replaces invalid characters and the name ends
+/// with a prefix of its SHA-256. The result is deterministic and distinct.
 pub(super) fn offered_name(name: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
     if (1..=LONGEST).contains(&name.len()) && name.chars().all(is_plain) {

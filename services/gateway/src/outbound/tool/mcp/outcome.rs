@@ -1,4 +1,4 @@
-//! What came of a call, in our words.
+//! Converts MCP results and errors.
 
 use domain::foreign_text::shown;
 use http::{HeaderMap, StatusCode};
@@ -16,7 +16,7 @@ use crate::outbound::upstream::UpstreamError;
 use egress::EgressError;
 use egress::redact::Redactor;
 
-/// One text and nothing else is that text; anything else is an object with MCP's blocks.
+/// A single text block becomes plain text. Other results become an object with MCP's content blocks.
 pub(super) fn result(result: &CallToolResult) -> Result<Value, UpstreamError> {
     let is_error = result.is_error == Some(true);
     if let ([ContentBlock::Text(only)], None, false) = (
@@ -39,7 +39,7 @@ pub(super) fn result(result: &CallToolResult) -> Result<Value, UpstreamError> {
     sound(Value::Object(told))
 }
 
-/// What can be kept and handed on.
+/// Validates that a result is storable and within the size limit.
 fn sound(value: Value) -> Result<Value, UpstreamError> {
     let text = value.to_string();
     if text.len() > ANSWER_BYTES {
@@ -50,7 +50,7 @@ fn sound(value: Value) -> Result<Value, UpstreamError> {
     Ok(value)
 }
 
-/// Why there is no result.
+/// Converts a failed call.
 pub(super) fn failure(redactor: &Redactor, error: ServiceError) -> UpstreamError {
     let told = |text: &str| shown(&redactor.redact(text));
     match error {
@@ -77,7 +77,7 @@ pub(super) fn failure(redactor: &Redactor, error: ServiceError) -> UpstreamError
     }
 }
 
-/// Why a server could not be spoken with at all.
+/// Describes a failed connection.
 pub(super) fn no_start(redactor: &Redactor, error: ClientInitializeError) -> String {
     let told = |text: &str| -> String { redactor.redact(text).into_owned() };
     match error {
@@ -112,7 +112,7 @@ fn transport(error: DynamicTransportError, told: impl Fn(&str) -> String) -> Ups
         | StreamableHttpError::Deserialize(_)) => {
             UpstreamError::Malformed(told(&error.to_string()))
         }
-        // The server did not execute what it refused for its session.
+        // The server did not execute requests that it refused for their session.
         StreamableHttpError::SessionExpired => UpstreamError::Away(
             "it refused its session, and the new one as well; read its log".to_owned(),
         ),

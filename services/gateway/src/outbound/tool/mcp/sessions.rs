@@ -1,8 +1,8 @@
-//! Sessions of one server: whether a refusal means that the server has forgotten ours.
+//! Detects whether a refusal means that the server lost the session.
 //!
-//! A server that forgot a session has not executed the request: a new session begins, and the request is sent once more.
-//! The SDK does both on `SessionExpired`. Recovery ends other calls of the session, so unclear refusals are checked by a
-//! ping first.
+//! A server that lost a session has not executed the request. A new session begins, and the request is sent once
+//! more. The SDK does both on `SessionExpired`. Recovery aborts other calls of the session, so unclear refusals
+//! are checked by a ping first.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,9 +13,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-/// The code of the error that stands for a refused session. The call is made once more.
+/// Error code of a refused session. The call is retried once.
 pub(super) const SESSION_LOST: i32 = -31_998;
-/// Bytes of a refusal that are searched for a word about sessions.
+/// Maximum number of bytes of a refusal that are searched for session errors.
 const SEARCHED: usize = 4096;
 
 /// The sessions of one connection.
@@ -24,9 +24,9 @@ pub(super) struct Sessions(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// The last session that answered a request. A refusal by any other is no sign of a lost session.
+    /// The last session with a successful response. Only its refusals can indicate a lost session.
     worked: Option<String>,
-    /// The server has forgotten it.
+    /// The session that the server lost.
     lost: Option<String>,
 }
 
@@ -55,18 +55,18 @@ impl Sessions {
     }
 }
 
-/// Whether an answer says that the session is lost.
+/// Whether a response indicates a lost session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doubt {
     None,
     Lost,
     /// Lost, unless the session answers a ping.
     UnlessAlive,
-    /// Lost, if the session refuses a ping or does not answer it: the request itself may have failed.
+    /// Lost if the session refuses a ping or does not answer it: the request itself may have failed.
     IfRefused,
 }
 
-/// Judges an answer to a request. `read`: the message in its body.
+/// Classifies the response to a request. `read`: the message in its body.
 pub(super) fn doubt_of(
     status: StatusCode,
     read: Option<&ServerJsonRpcMessage>,
@@ -107,9 +107,9 @@ fn speaks_of_session(text: &str) -> bool {
 pub(super) enum Ping {
     Answered,
     Refused,
-    /// Taken, and not answered.
+    /// Accepted without a response.
     NoAnswer,
-    /// The server could not be asked.
+    /// The server is unreachable.
     Unreached,
 }
 
@@ -133,7 +133,7 @@ impl Ping {
         let message = told.pointer("/error/message").and_then(Value::as_str);
         match (is_ours, told.get("result"), told.get("error")) {
             (true, Some(_), _) => Self::Answered,
-            // A server without pings knows the session all the same.
+            // A server without ping support still knows the session.
             (true, _, Some(_)) if !message.is_some_and(speaks_of_session) => Self::Answered,
             (_, _, Some(_)) => Self::Refused,
             _ => Self::NoAnswer,
@@ -141,7 +141,7 @@ impl Ping {
     }
 }
 
-/// An error without an id, as an answer to the request of its stream.
+/// An error without an id, assigned to the request of its stream.
 pub(super) struct Addressed {
     asked: RequestId,
     error: ErrorData,
@@ -153,7 +153,7 @@ impl Addressed {
         self.with_code(self.error.code.0)
     }
 
-    /// The same with the code by which the call is made once more.
+    /// The error with the code that triggers the retry.
     pub(super) fn lost_session(&self) -> String {
         self.with_code(SESSION_LOST)
     }

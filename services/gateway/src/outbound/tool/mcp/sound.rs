@@ -1,4 +1,4 @@
-//! Messages of a server, looked at before any value is built of them.
+//! Validates messages of a server before JSON values are built.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,30 +15,30 @@ use tokio_util::codec::Decoder;
 
 use crate::telemetry::tolerance::{Peer, tolerated};
 
-/// The code of the error that stands for an answer which nobody may read.
+/// Error code that replaces an unreadable response.
 pub(super) const UNREADABLE: i32 = -31_999;
 
-/// A message that may not be read.
+/// An unreadable message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unsound {
-    /// What to read instead: an error for whoever waits for it. Nobody may wait.
+    /// An error response for the pending request, if any.
     pub(super) instead: Option<String>,
 }
 
-/// So much of a message as tells who waits for it. No value is built of the rest.
+/// The members that identify a pending request. Other members are skipped.
 #[derive(Deserialize)]
 struct Envelope {
     id: Option<RequestId>,
     method: Option<IgnoredAny>,
 }
 
-/// Looks at a message. What is no JSON at all is sound: the parser tells.
+/// Validates a message. Text that is not JSON passes; the parser reports it.
 pub(super) fn look_at(message: &[u8]) -> Result<(), Unsound> {
     let Err(fault) = check_json_text(message) else {
         return Ok(());
     };
     let envelope: Option<Envelope> = serde_json::from_slice(message).ok();
-    // An id beside a method is one of the server's own.
+    // A message with a method is a request of the server with its own id.
     let answered = envelope.filter(|envelope| envelope.method.is_none());
     let answered = answered.and_then(|envelope| envelope.id);
     let instead = answered.map(|id| {
@@ -48,7 +48,7 @@ pub(super) fn look_at(message: &[u8]) -> Result<(), Unsound> {
     Err(Unsound { instead })
 }
 
-/// The members by which a message of JSON-RPC is known.
+/// Members that mark a JSON-RPC message.
 #[derive(Deserialize)]
 struct Marks<'a> {
     #[serde(borrow)]
@@ -58,12 +58,12 @@ struct Marks<'a> {
     error: Option<IgnoredAny>,
 }
 
-/// Whether a line is a message. Anything else on standard output is noise, such as a log.
+/// Whether a line is a message. Other lines on standard output, such as logs, are noise.
 fn is_message(line: &[u8]) -> bool {
     let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
     let begins = line.iter().find(|byte| !byte.is_ascii_whitespace());
     let marks: Option<Marks<'_>> = serde_json::from_slice(line).ok();
-    // A list would be read as the members in their order.
+    // Without this check an array would be deserialized by position.
     begins == Some(&b'{')
         && marks.is_some_and(|marks| {
             let says = marks.method.is_some() || marks.result.is_some() || marks.error.is_some();
@@ -71,7 +71,7 @@ fn is_message(line: &[u8]) -> bool {
         })
 }
 
-/// A message with U+FFFD for what no text may hold. Anything else that is wrong with it stays.
+/// Replaces invalid characters with U+FFFD. Other defects stay.
 pub(super) fn mended<'a>(message: &'a [u8], server: &str) -> Cow<'a, [u8]> {
     let mended = repair_json_text(message);
     if matches!(mended, Cow::Owned(_)) {
@@ -80,10 +80,10 @@ pub(super) fn mended<'a>(message: &'a [u8], server: &str) -> Cow<'a, [u8]> {
     mended
 }
 
-/// Puts U+FFFD for bytes that are no UTF-8 in a stream of chunks. A character may be cut between two of them.
+/// Replaces invalid UTF-8 in a chunked stream with U+FFFD. A character may span two chunks.
 #[derive(Debug, Default)]
 pub(super) struct Mender {
-    /// The beginning of a character.
+    /// Incomplete character at the end of the last chunk.
     open: Vec<u8>,
 }
 
@@ -116,19 +116,19 @@ impl Mender {
     }
 }
 
-/// Lines of a process that are sound messages, or what is read instead. Noise and lines that are longer than the most are
-/// dropped.
+/// Valid messages of a process, one per line. Unreadable responses are replaced by errors. Noise and oversized
+/// lines are dropped.
 pub(super) struct SoundLines {
     server: Arc<str>,
     noise: Arc<AtomicU64>,
     most: usize,
-    /// Bytes of an open line that were looked through.
+    /// Number of scanned bytes of the current line.
     looked: usize,
     is_dropping: bool,
 }
 
 impl SoundLines {
-    /// `noise` counts lines that are no messages.
+    /// `noise` counts lines that are not messages.
     pub(super) fn new(server: Arc<str>, noise: Arc<AtomicU64>, most: usize) -> Self {
         Self {
             server,
@@ -144,7 +144,7 @@ impl SoundLines {
             tolerated(Peer::ToolServer, "noise_on_stdout", &self.server);
             tracing::warn!(
                 mcp.server = &*self.server,
-                "MCP server {} writes lines to standard output that are no JSON-RPC messages; they are ignored and \
+                "MCP server {} writes lines to standard output that are not JSON-RPC messages; they are ignored and \
                  counted: let it log to standard error",
                 self.server
             );
@@ -192,7 +192,7 @@ impl Decoder for SoundLines {
     fn decode_eof(&mut self, read: &mut BytesMut) -> Result<Option<Bytes>, Self::Error> {
         let line = self.decode(read)?;
         if line.is_none() {
-            // Nobody ends it any more.
+            // The rest of an oversized line at the end of the stream.
             read.clear();
         }
         Ok(line)

@@ -1,25 +1,25 @@
-//! What it takes to judge parameters by a schema, told before it is done: a schema of a few lines can ask for more
-//! visits than there is time.
+//! Estimates the cost of validation in advance, since a small schema can require an exponential number of
+//! visits.
 
 use serde_json::Value;
 
 use super::graph::{Graph, Node, ROOT};
 
-/// Subschemas within each other, and parameters within parameters, on one way through both.
+/// Maximum nesting of subschemas and parameters on one path.
 const DEPTH: usize = 128;
-/// A text that is longer is not judged by a pattern that may go back.
+/// Maximum length of a text for a backtracking pattern.
 const STEEP_BYTES: usize = 4 * 1024;
 
-/// What one check takes at most, whatever comes of it.
+/// Upper bound of the cost of one check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effort {
-    /// How often a subschema is met.
+    /// Number of subschema visits.
     pub(super) visits: u64,
-    /// About so many times 100 ns at worst.
+    /// Cost in units of about 100 ns in the worst case.
     pub(super) cost: u64,
 }
 
-/// What a check of these parameters takes, if it is no more than this.
+/// The cost of a check; `None` if it exceeds `most`.
 pub(super) fn effort(graph: &Graph, parameters: &Value, most: u64) -> Option<Effort> {
     let mut walk = Walk {
         graph,
@@ -80,7 +80,7 @@ impl Walk<'_> {
     }
 }
 
-/// What it takes to judge a value by the keywords of one subschema. Nothing: too much.
+/// Cost of the keywords of one subschema for a value. `None`: too high.
 fn cost(node: &Node, instance: &Value) -> Option<u64> {
     let plain = |size: usize| node.plain.saturating_mul(1 + size as u64 / 64);
     Some(match instance {
@@ -97,12 +97,12 @@ fn cost(node: &Node, instance: &Value) -> Option<u64> {
     })
 }
 
-/// Patterns that judge one text.
+/// Patterns that apply to one text.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Patterns {
-    /// They take time by the length of the text.
+    /// Patterns with linear time.
     pub(super) plain: u64,
-    /// They look around or back, and may go back.
+    /// Patterns with lookaround or backreferences, which may backtrack.
     pub(super) steep: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The subschemas of a schema and what leads from one to another. Whatever a dialect makes of a keyword, the
-//! graph has an edge for it: it is for counting, and counts too much rather than too little.
+//! Graph of subschemas and references, used to estimate cost. It has an edge for each meaning of a keyword in
+//! any dialect, so it overestimates.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,19 +7,20 @@ use serde_json::{Map, Value};
 
 use super::effort::Patterns;
 
-/// References of one schema.
+/// Maximum number of references in one schema.
 const REFERENCES: usize = 512;
-/// And of one with `unevaluatedProperties` or `unevaluatedItems`, which go through them again and again.
+/// Maximum number of references with `unevaluatedProperties` or `unevaluatedItems`, which follow them
+/// repeatedly.
 const REFERENCES_UNEVALUATED: usize = 16;
-/// Patterns of one schema; one that looks around or back counts as as many as it may be made of.
+/// Maximum number of patterns in one schema. A pattern with lookaround or backreferences counts by its parts.
 const PATTERNS: usize = 64;
-/// Subschemas with a name of their own.
+/// Maximum number of subschemas with an id.
 const RESOURCES: usize = 32;
 
-/// The number of the schema itself.
+/// Index of the root schema.
 pub(super) const ROOT: usize = 0;
 
-/// Subschemas by number.
+/// Subschemas by index.
 #[derive(Default)]
 pub(super) struct Graph {
     nodes: Vec<Node>,
@@ -30,10 +31,10 @@ pub(super) struct Graph {
 /// One subschema.
 #[derive(Default)]
 pub(super) struct Node {
-    /// Those that judge the same value.
+    /// Subschemas that apply to the same value.
     pub(super) in_place: Vec<usize>,
     pub(super) properties: BTreeMap<String, usize>,
-    /// Those that judge members of any name, names, items at their place, and all items.
+    /// Subschemas for members of any name, for names, for items by position, and for all items.
     pub(super) members: Vec<usize>,
     pub(super) names: Vec<usize>,
     pub(super) first: Vec<usize>,
@@ -45,7 +46,7 @@ pub(super) struct Node {
 }
 
 impl Graph {
-    /// The graph of a schema; or why none is made.
+    /// Builds the graph of a schema. The error states why the schema is unusable.
     pub(super) fn of(schema: &Value) -> Result<Self, String> {
         let mut building = Building {
             document: schema,
@@ -55,7 +56,7 @@ impl Graph {
             references: Vec::new(),
         };
         building.node(schema, schema)?;
-        // A target may stand where no schema is looked for, and refer on.
+        // A reference may target a subschema that the keyword walk did not reach, with further references.
         let mut linked = 0;
         while let Some((from, resource, reference)) = building.references.get(linked).copied() {
             linked += 1;
@@ -79,7 +80,7 @@ impl Graph {
         &self.nodes[at]
     }
 
-    /// How many patterns there are to compile.
+    /// Number of patterns to compile.
     pub(super) fn patterns(&self) -> usize {
         self.patterns
     }
@@ -92,16 +93,16 @@ impl Graph {
 struct Building<'a> {
     document: &'a Value,
     graph: Graph,
-    /// By the address of what stands in the document.
+    /// Indexes by address in the document.
     numbers: HashMap<usize, usize>,
-    /// Subschemas by their `$id` and their anchors, these with a `#` before.
+    /// Subschemas by `$id` and by anchor. Anchors begin with `#`.
     names: BTreeMap<String, &'a Value>,
-    /// From where, within which resource, and what it says.
+    /// Source subschema, enclosing resource and text of each reference.
     references: Vec<(usize, &'a Value, &'a str)>,
 }
 
 impl<'a> Building<'a> {
-    /// The number of a subschema; `resource` is what its pointers begin at.
+    /// Index of a subschema. `resource` is the base of its pointers.
     fn node(&mut self, schema: &'a Value, resource: &'a Value) -> Result<usize, String> {
         let address = std::ptr::from_ref(schema).addr();
         if let Some(&number) = self.numbers.get(&address) {
@@ -125,7 +126,7 @@ impl<'a> Building<'a> {
         Ok(number)
     }
 
-    /// Notes the names of a subschema; says what its pointers begin at.
+    /// Records the names of a subschema. Returns the base of its pointers.
     fn name(
         &mut self,
         schema: &'a Value,
@@ -218,7 +219,7 @@ impl<'a> Building<'a> {
         Ok(())
     }
 
-    /// Keywords whose value is a schema, or several.
+    /// Keywords with one or more subschemas.
     fn applied(
         &mut self,
         node: &mut Node,
@@ -245,7 +246,7 @@ impl<'a> Building<'a> {
         Ok(())
     }
 
-    /// Leads from a subschema to what it refers to.
+    /// Adds an edge from a subschema to the target of a reference.
     fn link(&mut self, from: usize, resource: &'a Value, reference: &str) -> Result<(), String> {
         let lost = || {
             let shown: String = reference.escape_debug().take(60).collect();
@@ -259,7 +260,7 @@ impl<'a> Building<'a> {
         let targets = match pointer {
             Some(pointer) => {
                 let pointer = percent_decoded(pointer).ok_or_else(lost)?;
-                // Where a pointer begins is not the same in all dialects.
+                // Dialects differ in the base of a pointer.
                 let within = resource.pointer(&pointer);
                 let document = self.document.pointer(&pointer);
                 let document = document
@@ -280,7 +281,7 @@ impl<'a> Building<'a> {
     }
 }
 
-/// Adds a pattern; says of how many parts it may be that are compiled apart.
+/// Adds a pattern. Returns its number of parts.
 fn add(patterns: &mut Patterns, pattern: &str) -> usize {
     let parts = steep_parts(pattern);
     if parts == 0 {
@@ -291,12 +292,12 @@ fn add(patterns: &mut Patterns, pattern: &str) -> usize {
     1 + parts
 }
 
-/// What marks a pattern in which an engine may have to go back.
+/// Syntax of patterns that may backtrack.
 const STEEP: [&str; 13] = [
     "(?=", "(?!", "(?<", "(?>", "(?(", "\\k", "\\g", "\\G", "\\K", "++", "*+", "?+", "}+",
 ];
 
-/// The parts of a pattern that looks around or back; none, if it does not.
+/// Number of parts of a pattern with lookaround or backreferences; 0 for others.
 fn steep_parts(pattern: &str) -> usize {
     let looks_around = STEEP.iter().any(|mark| pattern.contains(mark));
     let refers_back = pattern
@@ -313,7 +314,7 @@ fn steep_parts(pattern: &str) -> usize {
     }
 }
 
-// The library has the schemas of schemas with it: nothing in those is counted.
+// Metaschemas are built into the library and are not counted.
 fn is_of_schemas(id: &str) -> bool {
     id.to_ascii_lowercase().contains("json-schema.org")
 }

@@ -1,4 +1,4 @@
-//! The packages of the operator: directories with a `SKILL.md`, read at the start.
+//! Configured skill packages: directories with a `SKILL.md`, read at start.
 
 use std::fs;
 use std::io::Read as _;
@@ -8,24 +8,24 @@ use serde::Deserialize;
 
 use crate::outbound::upstream::UpstreamError;
 
-/// The file that makes a directory a skill.
+/// Main file of a skill.
 const SKILL_FILE: &str = "SKILL.md";
-/// The most bytes of any file of a skill that is given to a run.
+/// Maximum size of a file of a skill.
 const FILE_BYTES: u64 = 256 * 1024;
-/// The most further files of one skill.
+/// Maximum number of further files in one skill.
 const FILES: usize = 1000;
-/// How deep the directories of a skill may be.
+/// Maximum depth of directories in a skill.
 const DEPTH: usize = 8;
 
-/// A skill as it stood at the start.
+/// A skill as read at start.
 #[derive(Clone, Debug)]
 pub struct SkillPackage {
     directory: PathBuf,
-    /// What its front matter says that it is for.
+    /// Description from the front matter.
     pub description: String,
-    /// `SKILL.md`, whole.
+    /// Content of `SKILL.md`.
     pub(super) content: String,
-    /// Its further files, with slashes, in order.
+    /// Sorted paths of further files, with slashes.
     pub(super) files: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ struct FrontMatter {
 }
 
 impl SkillPackage {
-    /// Reads the package of a skill of that name, or says what is wrong with it.
+    /// Reads the package of the skill `name`. The error states the fault.
     pub fn read(directory: &Path, name: &str) -> Result<Self, String> {
         let content = read_text(&directory.join(SKILL_FILE))
             .map_err(|why| format!("{SKILL_FILE} in {} {why}", directory.display()))?;
@@ -57,7 +57,7 @@ impl SkillPackage {
         })
     }
 
-    /// Reads one of its files, as it stands now.
+    /// Reads the current content of a file.
     pub(super) async fn read_file(&self, path: &str) -> Result<String, UpstreamError> {
         let file = self.directory.join(path);
         let metadata = tokio::fs::symlink_metadata(&file).await;
@@ -70,14 +70,13 @@ impl SkillPackage {
     }
 }
 
-/// The packages of a directory of skills, which has up to `most` of them, by the names of their
-/// directories: those that have a `SKILL.md`. What the operator linked there is there.
+/// Subdirectories that have a `SKILL.md`, at most `most`. Symbolic links are followed.
 pub fn packages_in(directory: &Path, most: usize) -> Result<Vec<PathBuf>, String> {
     let unreadable = |error: std::io::Error| format!("cannot be listed: {error}");
     let mut packages = Vec::new();
     for entry in fs::read_dir(directory).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
-        // Also a link that leads nowhere: reading it says so.
+        // A dangling link is listed, too, so that reading it reports the fault.
         if fs::symlink_metadata(path.join(SKILL_FILE)).is_ok() {
             packages.push(path);
         }
@@ -104,7 +103,7 @@ fn front_matter(content: &str) -> Result<FrontMatter, String> {
         .map_err(|error| format!("the front matter of {SKILL_FILE} cannot be read: {error}"))
 }
 
-/// Names the files below a directory. Links are left out: they may lead anywhere.
+/// Lists files below a directory. Symbolic links are skipped, since they may point outside.
 fn list(root: &Path, below: &str, depth: usize, files: &mut Vec<String>) -> Result<(), String> {
     let unreadable = |error: std::io::Error| format!("cannot be listed: {error}");
     for entry in fs::read_dir(root.join(below)).map_err(unreadable)? {

@@ -1,4 +1,4 @@
-//! `register_skill`: a run writes a skill for later runs of its agent.
+//! `register_skill`: a run stores a skill for later runs of its agent.
 
 use std::collections::BTreeSet;
 
@@ -18,13 +18,13 @@ use crate::outbound::upstream::UpstreamError;
 
 const NAME: &str = "register_skill";
 
-/// The tool, and the names that it gives to nobody: the operator's skills have them.
+/// The tool, and the names of configured skills, which it refuses.
 #[derive(Clone, Debug)]
 pub struct Registration {
     pub taken: BTreeSet<String>,
 }
 
-/// Where a run registers, and for whom.
+/// Store and owner of registered skills.
 #[derive(Clone, Copy)]
 pub struct Registrar<'a> {
     pub store: &'a Store,
@@ -35,7 +35,7 @@ pub struct Registrar<'a> {
 }
 
 impl Registration {
-    /// How it is offered.
+    /// The tool as listed in the catalog.
     pub fn resource() -> ToolResource {
         let description = "Keeps a skill for later: runs of this agent that begin after this one can \
                            activate it. A skill of the same name that an earlier run has registered is replaced.";
@@ -52,7 +52,7 @@ impl Registration {
         }
     }
 
-    /// Judges what the schema cannot say.
+    /// Checks rules that the schema cannot express.
     pub(in crate::outbound::tool) fn check(
         &self,
         parameters: &JsonObject,
@@ -78,7 +78,7 @@ impl Registration {
 }
 
 impl Registrar<'_> {
-    /// Keeps a skill that was judged before.
+    /// Stores a validated skill.
     pub(in crate::outbound::tool) async fn register(
         self,
         parameters: &JsonObject,
@@ -105,7 +105,7 @@ impl Registrar<'_> {
             Ok(SkillRegistered::AgentGone) => refused("the agent was deleted"),
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, run.id = %self.run, "a skill could not be kept");
+                tracing::error!(error, run.id = %self.run, "cannot store a skill");
                 let message = "the gateway could not write the skill; call again later";
                 Err(UpstreamError::Lost(message.to_owned()))
             }
