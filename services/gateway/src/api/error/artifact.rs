@@ -1,4 +1,4 @@
-//! What can go wrong with artifacts and blobs.
+//! Errors of artifacts and blobs.
 
 use http::StatusCode;
 use serde_json::json;
@@ -20,8 +20,7 @@ impl ApiError {
         Self::too_large(message).with("reason", json!("area_share"))
     }
 
-    /// None of the bytes that a range names.
-    /// A blob is not as `If-Match` or `If-None-Match` says.
+    /// The blob does not match `If-Match` or `If-None-Match`.
     pub(in crate::api) fn precondition_failed() -> Self {
         let message = "another blob stands under this key, or none; read it and try again";
         Self::new(

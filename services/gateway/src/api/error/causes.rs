@@ -1,4 +1,4 @@
-//! Errors of the rooms below, as they are answered.
+//! Conversions from errors of lower layers to API errors.
 
 use domain::authorization::NotGranted;
 use http::StatusCode;

@@ -1,20 +1,19 @@
-//! Refusals that requests of many operations share, each said once. What an operation says of its own stands
-//! above them.
+//! Shared error responses of operations, each described once. An operation's own responses take precedence.
 
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::{Components, ContentBuilder, OpenApi, Ref, Response, ResponseBuilder};
 
-/// The name of the one error body among the document's schemas.
+/// Schema name of the common error body.
 const ERROR_BODY: &str = "ErrorBody";
 
-/// A refusal, by its name among the document's responses.
+/// An error response and its name in the document.
 struct Refusal {
     status: &'static str,
     name: &'static str,
     description: &'static str,
 }
 
-/// Of whatever comes to the gateway.
+/// Errors of all operations.
 const OF_ALL: [Refusal; 3] = [
     Refusal {
         status: "403",
@@ -33,7 +32,7 @@ const OF_ALL: [Refusal; 3] = [
     },
 ];
 
-/// Of whatever needs a credential.
+/// Errors of all operations with a credential.
 const OF_CALLERS: [Refusal; 4] = [
     Refusal {
         status: "400",
@@ -88,7 +87,7 @@ const OF_CANCELLED_RUNS: Refusal = Refusal {
     description: "The run was cancelled",
 };
 
-/// What a run that was cancelled may still call, to see that it was and to save its work.
+/// Operations that a cancelled run may still call, to see the cancel and to save its work.
 const OPEN_IN_GRACE: [&str; 7] = [
     "get_own_run",
     "cancel_own_run",
@@ -99,7 +98,7 @@ const OPEN_IN_GRACE: [&str; 7] = [
     "await_interaction",
 ];
 
-/// Adds to each operation the refusals of its kind, where it says nothing of that status itself.
+/// Adds the shared errors to each operation, except for statuses that it describes itself.
 pub(super) fn add_refusals(document: &mut OpenApi) {
     let operations = document.paths.paths.values_mut().flat_map(operations_of);
     for operation in operations {
