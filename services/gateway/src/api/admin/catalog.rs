@@ -1,4 +1,4 @@
-//! What the operator declared: models, tools, knowledge bases, skills.
+//! The configured catalog: models, tools, knowledge bases and skills.
 
 use axum::Json;
 use axum::extract::State;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::api::ApiState;
 use crate::api::auth::AdminCaller;
 
-/// The whole of one kind.
+/// All items of one kind.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct Catalogued<T> {
     items: Vec<T>,

@@ -1,4 +1,4 @@
-//! Documents of knowledge bases: put in, looked at, taken out, and searched to see what runs would find.
+//! Documents of knowledge bases: upload, read, delete, reindex, and search as a run would.
 
 use axum::Json;
 use axum::extract::{Request, State};
@@ -27,23 +27,23 @@ use crate::knowledge::extract::Kind;
 use crate::knowledge::index::{Indexed, NewDocument, Source};
 use crate::outbound::model::Paid;
 
-/// What is said of a document beside its bytes.
+/// Metadata of an uploaded document.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct DocumentQuery {
-    /// How people call it; without it, its id.
+    /// Display name. Default: the document id.
     name: Option<String>,
-    /// A JSON object of values, or lists of values, that filters find it by.
+    /// A JSON object for filters. Its values are scalars or lists of scalars.
     metadata: Option<String>,
 }
 
-/// Where a list goes on.
+/// Cursor of a reindexing.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct ReindexQuery {
-    /// The `next_cursor` of the call before.
+    /// The `next_cursor` of the previous call.
     cursor: Option<String>,
 }
 
@@ -58,7 +58,7 @@ fn list_name(base: &BaseKey) -> String {
     format!("knowledge {}", base.kb_id)
 }
 
-/// Lists the documents of a knowledge base by their ids.
+/// Lists the documents of a knowledge base by id.
 #[utoipa::path(get, path = "/v1/knowledge-bases/{kb_id}/documents", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base"), NameQuery), responses(
     (status = 200, description = "A page", body = Page<KnowledgeDocument>),
@@ -85,7 +85,7 @@ pub(in crate::api) async fn list_documents(
     Ok(Json(to_page(&state, &list, workspace, found, id)))
 }
 
-/// Finds a document: what it is, and what became of it.
+/// Retrieves a document's metadata and indexing status.
 #[utoipa::path(get, path = "/v1/knowledge-bases/{kb_id}/documents/{*document_id}", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base"),
         ("document_id" = String, Path, description = "The document")), responses(
@@ -109,11 +109,13 @@ pub(in crate::api) async fn get_document(
     Ok(Json(shown(record)))
 }
 
-/// Puts a document in, or in the place of the one of that id. Answers when it is searched; until then the
-/// one before is. It goes on when the caller has gone, and its record says how far it is.
+/// Creates or replaces a document and indexes it.
 ///
-/// Text, Markdown, HTML and the text of a PDF are read, as `Content-Type` says; text in any charset that it
-/// names. The same bytes with the same name and metadata again change nothing.
+/// The response arrives when the new version is searchable; until then searches use the previous one. Indexing
+/// continues if the client disconnects, and the document's record shows the progress.
+///
+/// `Content-Type` selects the format: text in any declared charset, Markdown, HTML, or PDF with a text layer.
+/// Uploading the same bytes with the same name and metadata has no effect.
 #[utoipa::path(put, path = "/v1/knowledge-bases/{kb_id}/documents/{*document_id}", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base"),
         ("document_id" = String, Path, description = "What to call it; slashes may stand in it"), DocumentQuery),
@@ -148,7 +150,7 @@ pub(in crate::api) async fn put_document(
         _ => Kind::of_media_type(&mime_type),
     };
     let kind = kind.map_err(|error| ApiError::invalid_argument(format!("the document {error}")))?;
-    // The body first: one that trickles in keeps none of the few places from others.
+    // Read the body first, so that slow uploads hold no indexing slot.
     let bytes = read_body(request, &state).await?;
     let room = state.knowledge.room().await?;
     let is_new = state
@@ -202,7 +204,7 @@ fn metadata_of(text: Option<&str>) -> ApiResult<JsonObject> {
     Ok(metadata)
 }
 
-/// Takes a document out.
+/// Deletes a document.
 #[utoipa::path(delete, path = "/v1/knowledge-bases/{kb_id}/documents/{*document_id}", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base"),
         ("document_id" = String, Path, description = "The document")), responses(
@@ -220,8 +222,10 @@ pub(in crate::api) async fn delete_document(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Makes the index of a knowledge base anew, as the base is set up now: chunks, words and vectors. Does some
-/// documents and says where to go on; each is searched all the time.
+/// Rebuilds the index of a knowledge base with its current settings: chunks, terms and vectors.
+///
+/// Each call processes documents for about ten seconds and returns a cursor. Documents stay searchable all the
+/// time.
 #[utoipa::path(post, path = "/v1/knowledge-bases/{kb_id}/reindex", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base"), ReindexQuery), responses(
     (status = 200, description = "Those that were done, some ten seconds' worth; `status` and `error` say how it went", body = Reindexed),
@@ -254,7 +258,7 @@ pub(in crate::api) async fn reindex_knowledge_base(
     }))
 }
 
-/// Searches a knowledge base as a run would that was granted it.
+/// Searches a knowledge base like a run with a grant for it.
 #[utoipa::path(post, path = "/v1/knowledge-bases/{kb_id}/retrieve", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base")),
     request_body = RetrievalQuery, responses(

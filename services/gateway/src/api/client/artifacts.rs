@@ -1,4 +1,4 @@
-//! Artifacts of a workspace, for its clients.
+//! Artifacts, for clients.
 
 use axum::Json;
 use axum::extract::State;
@@ -26,9 +26,9 @@ async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<Re
 
 /// Uploads a file for an event.
 ///
-/// The event names it in `input`: an attachment `{"artifact_id": ID}`, or `artifact:ID` where a content or an
-/// attachment has a URL. It then belongs to that event and to no other, and the event's runs read it without a grant.
-/// An upload that no event names stays with the workspace's clients until it expires.
+/// The event refers to it in `input`: by an attachment `{"artifact_id": ID}`, or by `artifact:ID` in place of a
+/// URL. The artifact then belongs to that event alone, and the event's runs read it without a grant. An unused
+/// upload is visible to the workspace's clients until it expires.
 #[utoipa::path(post, path = "/v1/artifacts", tag = "client", security(("api_key" = [])), params(UploadQuery),
     request_body(content = inline(Binary), content_type = "application/octet-stream", description = "The bytes, of any type"), responses(
     (status = 201, description = "Stored", body = ArtifactMetadata),
@@ -48,7 +48,7 @@ pub(in crate::api) async fn upload_artifact(
 ) -> ApiResult<(StatusCode, Json<ArtifactMetadata>)> {
     let stored = store(&state, &caller, query, &headers, &mut body).await;
     if stored.is_err() {
-        // A client that is still sending reads no answer: let it come to its end, within bounds.
+        // Clients read no response while they send, so discard the rest of the body within limits.
         body.drain().await;
     }
     stored.map(|metadata| (StatusCode::CREATED, Json(metadata)))
@@ -74,9 +74,10 @@ async fn store(
     Ok(metadata(uploaded, owner.0, unbound, now))
 }
 
-/// Deletes an artifact. Runs and clients that ask for it get 404 from then on, and its room is free.
+/// Deletes an artifact.
 ///
-/// That of a run is on record in the audit of its run.
+/// Later reads by runs and clients return 404, and its storage is free. The deletion of a run's artifact is
+/// recorded in the audit log of the run.
 #[utoipa::path(delete, path = "/v1/artifacts/{artifact_id}", tag = "admin", security(("api_key" = [])),
     params(("artifact_id" = String, Path, description = "The artifact")), responses(
     (status = 204, description = "It is gone"),
@@ -95,7 +96,9 @@ pub(in crate::api) async fn delete_artifact(
     gone.ok_or_else(|| ApiError::not_found("artifact"))
 }
 
-/// Tells what is known of an artifact: a file that a run or a client uploaded, or that came with an event.
+/// Retrieves an artifact's metadata.
+///
+/// Artifacts are files uploaded by runs or clients, or received with an event.
 #[utoipa::path(get, path = "/v1/artifacts/{artifact_id}", tag = "client", security(("api_key" = [])),
     params(("artifact_id" = String, Path, description = "The artifact")), responses(
     (status = 200, description = "What is known of it", body = ArtifactMetadata),
@@ -109,9 +112,9 @@ pub(in crate::api) async fn get_artifact(
     Ok(Json(find(&state, &caller, &id).await?.metadata))
 }
 
-/// Reads an artifact, or with `Range` a part of it.
+/// Downloads an artifact, or with `Range` a part of it.
 ///
-/// It is always an attachment: whoever shows it decides how.
+/// The response is always an attachment, so that browsers do not render untrusted content.
 #[utoipa::path(get, path = "/v1/artifacts/{artifact_id}/content", tag = "client", security(("api_key" = [])),
     params(("artifact_id" = String, Path, description = "The artifact"),
         ("Range" = Option<String>, Header, description = "`bytes=0-1023`: one range"),

@@ -1,4 +1,4 @@
-//! `POST /v1/adapters/pipeline/queries`: a bot pipeline's Query, on the way of every event.
+//! `POST /v1/adapters/pipeline/queries`: accepts a bot pipeline's Query as an event.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -17,12 +17,18 @@ use crate::api::client::body_files::{DOCUMENT_BYTES, QueryBody};
 use crate::api::client::events::accept_event;
 use crate::api::error::{ApiError, ApiResult};
 
-/// Posts a bot pipeline's Query: a `message.received` of source `host_adapter`, with the answers of `POST /v1/events`.
+/// Posts a bot pipeline's Query as an event.
 ///
-/// The event's id is `query_uuid`, else a `query_id` that is a text, else a digest that makes a counted
-/// `query_id` unique: posting the same Query again gives the first answer again. What only a Query has
-/// stands in `ctx.adapter.extra`; its effective prompt is served at `GET /host/v1/prompt`. Which runner
-/// answers, with which configuration and resources, is the agent's business: nothing of the Query picks it.
+/// The event is a `message.received` of source `host_adapter`. The responses are those of `POST /v1/events`.
+///
+/// The event id makes retries safe: the same Query returns the first response again. The id is the first
+/// available of:
+/// - `query_uuid`,
+/// - a textual `query_id`,
+/// - a digest that makes a numeric `query_id` unique.
+///
+/// Fields that only a Query has are in `ctx.adapter.extra`; `GET /host/v1/prompt` returns its effective prompt.
+/// The agent alone determines runner, configuration and resources. No field of the Query selects them.
 #[utoipa::path(post, path = "/v1/adapters/pipeline/queries", tag = "client", security(("api_key" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
         ("Last-Event-ID" = Option<String>, Header, description = "Of a request that is repeated for its stream: the last sequence seen. Ignored on a first request"),
@@ -57,7 +63,7 @@ pub(in crate::api) async fn post_pipeline_query(
     if !faults.is_empty() {
         return Err(ApiError::faults(&faults));
     }
-    // Its files are marks by now.
+    // Files are already replaced by references.
     if canonical_json(&event).len() > DOCUMENT_BYTES {
         let message = "what a Query says has at most 1 MiB, its files aside";
         return Err(ApiError::too_large(message));
