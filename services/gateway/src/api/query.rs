@@ -217,7 +217,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathOf<
     }
 }
 
-// Of the two databases, only SQLite accepts U+0000 in text; no stored name contains it.
+// PostgreSQL rejects U+0000 in text and SQLite accepts it; no stored name contains it.
 fn refuse_nul(encoded: Option<&str>) -> Result<(), ApiError> {
     if encoded.is_some_and(|text| text.contains("%00")) {
         return Err(ApiError::invalid_argument(

@@ -1,6 +1,6 @@
-//! The differences that were decided, each with its reason. One that is gone must go from here, too.
+//! Accepted differences with reasons. A difference that no longer exists must be removed here.
 
-/// Classes that have no type of ours.
+/// SDK classes without a counterpart.
 pub const NOT_OURS: &[(&str, &[&str])] = &[(
     "there is no sandbox to lend: no route for boxes, and `available_apis` says so",
     &[
@@ -12,7 +12,7 @@ pub const NOT_OURS: &[(&str, &[&str])] = &[(
     ],
 )];
 
-/// Fields of ours that take more than their schema says, since only the gateway writes them.
+/// Fields of ours that accept more than their schema, because only the gateway writes them.
 pub const LOOSER: &[(&str, &str)] = &[("TranscriptItem", "content_json")];
 
 pub const DECIDED: &[(&str, &[&str])] = &[

@@ -27,7 +27,7 @@ pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 
-/// Posts an event. The matching agent starts a run; an event without a matching agent is stored.
+/// Posts an event. It starts a run of the matching agent; without one it is only stored.
 ///
 /// **Formats.** Besides the native envelope, the route accepts CloudEvents 1.0:
 /// - structured (`application/cloudevents+json`) or binary (`ce-*` headers). The event id is `source#id`, with
@@ -35,7 +35,7 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 /// - batches of up to 100 (`application/cloudevents-batch+json`). A fault in one event refuses the batch. After
 ///   that each event has a response of its own, and the status is 207 if any was refused.
 ///
-/// **Streaming.** With `Accept: text/event-stream` the response is the event stream of the run. If a running run
+/// **Streaming.** With `Accept: text/event-stream` the response is the event stream of the run. If an active run
 /// absorbs the event, the stream starts after `last_sequence`. If a stream ends without `run.completed` or
 /// `run.failed`, resume it at `{Location}/events` with `Last-Event-ID`.
 ///

@@ -1,4 +1,4 @@
-//! Knowledge bases, within what the snapshot grants.
+//! Granted knowledge bases.
 
 use axum::Json;
 use axum::extract::State;
@@ -14,7 +14,7 @@ use crate::api::host_call::Spend;
 use crate::api::json::JsonBody;
 use crate::api::query::PathOf;
 
-/// Lists the knowledge bases that the run may list.
+/// Lists the granted knowledge bases.
 #[utoipa::path(get, path = "/host/v1/knowledge-bases", tag = "host", security(("run_token" = [])), responses(
     (status = 200, description = "Those that were granted", body = KnowledgeBaseList),
     (status = 401, description = "The token opens nothing", body = ErrorBody),
@@ -33,7 +33,7 @@ pub(in crate::api) async fn list_granted_knowledge_bases(
     Ok(Json(KnowledgeBaseList { knowledge_bases }))
 }
 
-/// Finds the passages of a knowledge base that are closest to a query.
+/// Searches a knowledge base for the passages closest to a query.
 #[utoipa::path(post, path = "/host/v1/knowledge-bases/{kb_id}/retrieve", tag = "host", security(("run_token" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base")),
     request_body = RetrievalQuery, responses(
@@ -59,8 +59,8 @@ const FULL: (&str, &str) = (
     "this run searches as often at once as it may; wait until one search has answered",
 );
 
-/// The same for every way in which a runner asks: decided by its snapshot, audited, counted and told as a
-/// span, given up with its run.
+/// Searches a knowledge base, for all APIs that offer it. The call is authorized, audited, metered and traced,
+/// and ends with its run.
 pub(in crate::api) async fn retrieve(
     caller: &RunCaller,
     state: &ApiState,

@@ -1,4 +1,4 @@
-//! Host-owned state, within the scopes that the snapshot froze.
+//! State stored by the gateway, within the scopes of the snapshot.
 
 use axum::Json;
 use axum::extract::State;
@@ -17,12 +17,12 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf, if_match, page_limit};
 
-/// A key as audit rows name it.
+/// Scope and key for the audit log.
 fn resource(scope: &str, key: &str) -> String {
     format!("{scope}/{key}")
 }
 
-/// The granted scope behind a name; an unknown name is as good as one that was not granted.
+/// Checks a scope and returns access to it. An unknown scope counts as not granted.
 async fn access(
     caller: &RunCaller,
     state: &ApiState,
@@ -41,7 +41,7 @@ async fn access(
     })
 }
 
-/// Behind all that the run has appended before.
+/// Waits until the run's earlier appended results are processed.
 async fn behind_appended(caller: &RunCaller, state: &ApiState) -> ApiResult<()> {
     if state.runs.judges_appended(&caller.grant).await? {
         Ok(())
@@ -50,21 +50,21 @@ async fn behind_appended(caller: &RunCaller, state: &ApiState) -> ApiResult<()> 
     }
 }
 
-/// Which keys a list shows.
+/// Filter and size of a page of keys.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct StateQuery {
-    /// Only keys that begin so.
+    /// Only keys with this prefix.
     pub(in crate::api) prefix: Option<String>,
-    /// Only keys behind this one: the last of the page before.
+    /// Only keys after this one: the last key of the previous page.
     pub(in crate::api) after: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
     pub(in crate::api) limit: Option<u64>,
 }
 
-/// Lists the keys of a scope.
+/// Lists the keys of a scope in byte order.
 #[utoipa::path(get, path = "/host/v1/state/{scope}", tag = "host", security(("run_token" = [])),
     params(("scope" = StateScope, Path, description = "Whose state"), StateQuery), responses(
     (status = 200, description = "Keys in byte order", body = StateKeys),
@@ -100,7 +100,7 @@ pub(in crate::api) async fn list_state(
     Ok(Json(StateKeys { keys, has_more }))
 }
 
-/// Reads a value.
+/// Retrieves a value and its version.
 #[utoipa::path(get, path = "/host/v1/state/{scope}/{*key}", tag = "host", security(("run_token" = [])),
     params(("scope" = StateScope, Path, description = "Whose state"), ("key" = String, Path, description = "Percent-encoded")),
     responses(
@@ -136,7 +136,9 @@ pub(in crate::api) async fn get_state(
     }))
 }
 
-/// Writes a value. `If-Match` names the version that must stand.
+/// Writes a value.
+///
+/// With `If-Match` the write applies to that version only.
 #[utoipa::path(put, path = "/host/v1/state/{scope}/{*key}", tag = "host", security(("run_token" = [])),
     params(("scope" = StateScope, Path, description = "Whose state"), ("key" = String, Path, description = "Percent-encoded"),
         ("If-Match" = Option<i64>, Header, description = "The version that must stand")),
@@ -163,6 +165,8 @@ pub(in crate::api) async fn put_state(
 }
 
 /// Deletes a value.
+///
+/// With `If-Match` the deletion applies to that version only.
 #[utoipa::path(delete, path = "/host/v1/state/{scope}/{*key}", tag = "host", security(("run_token" = [])),
     params(("scope" = StateScope, Path, description = "Whose state"), ("key" = String, Path, description = "Percent-encoded")),
     responses(

@@ -1,4 +1,4 @@
-//! The granted tools: listed, described, called.
+//! Granted tools: list, describe and call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::api::query::{PathOf, single_header};
 use crate::outbound::tool::{KnownTool, RegisteredPackage, Registrar, SkillsOfRun};
 use crate::runs::grant::Grant;
 
-/// Lists the tools that the run was granted, with their schemas.
+/// Lists the granted tools with their schemas.
 #[utoipa::path(get, path = "/host/v1/tools", tag = "host", security(("run_token" = [])), responses(
     (status = 200, description = "All of them", body = ToolList),
     (status = 401, description = "The token opens nothing", body = ErrorBody)))]
@@ -50,7 +50,7 @@ pub(in crate::api) async fn list_granted_tools(
     of_run(&caller, &state, list).await
 }
 
-/// Describes a tool as it was granted.
+/// Retrieves a granted tool with its parameter schema.
 #[utoipa::path(get, path = "/host/v1/tools/{name}", tag = "host", security(("run_token" = [])),
     params(("name" = String, Path, description = "Percent-encoded")), responses(
     (status = 200, description = "Name, description and the schema of its parameters", body = ToolDetail),
@@ -64,7 +64,7 @@ pub(in crate::api) async fn get_tool(
     read_detail(&caller, &state, name).await.map(Json)
 }
 
-/// A tool as it was granted, from whichever face it is asked for.
+/// Reads a granted tool, for all APIs that offer it.
 pub(super) async fn read_detail(
     caller: &RunCaller,
     state: &ApiState,
@@ -91,9 +91,11 @@ pub(super) async fn read_detail(
     })
 }
 
-/// Calls a tool. The parameters are judged by its schema first. With an `Idempotency-Key` the tool is
-/// called once: the same key and parameters are answered with the kept result, also when the first answer
-/// was lost.
+/// Calls a granted tool.
+///
+/// The gateway validates the parameters against the tool's schema first. With an `Idempotency-Key` the tool is
+/// called once: repeated requests with the same key and parameters return the stored result. This covers lost
+/// responses, too.
 #[utoipa::path(post, path = "/host/v1/tools/{name}/call", tag = "host", security(("run_token" = [])),
     params(("name" = String, Path, description = "Percent-encoded"),
         ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible characters, one for each intended call of this run"),
@@ -131,21 +133,21 @@ pub(in crate::api) async fn call_tool(
     Ok(Json(ToolCallResult { result }))
 }
 
-/// A call of a tool, from whichever face it comes.
+/// A tool call, for all APIs that offer it.
 pub(super) struct ToolCalling<'a> {
     pub(super) caller: &'a RunCaller,
     pub(super) state: &'a ApiState,
     pub(super) name: &'a str,
 }
 
-/// A key under which a tool is called once, and the runs that share it.
+/// An idempotency key and its scope.
 #[derive(Clone, Copy)]
 pub(super) struct CallKey<'a> {
     pub(super) key: &'a str,
     pub(super) scope: KeyScope,
 }
 
-/// The scope that the headers name.
+/// Parses the key scope header.
 fn scope_of(headers: &HeaderMap) -> ApiResult<Option<KeyScope>> {
     let Some(named) = single_header(headers, KEY_SCOPE_HEADER)? else {
         return Ok(None);
@@ -163,7 +165,7 @@ const FULL: (&str, &str) = (
 );
 
 impl ToolCalling<'_> {
-    /// Calls it: granted, as it was granted, with parameters that fit, and once under one key.
+    /// Calls the tool. Checks the grant, the unchanged definition, the parameters and the idempotency key.
     pub(super) async fn call(
         &self,
         parameters: JsonObject,
@@ -243,7 +245,7 @@ impl ToolCalling<'_> {
         Ok(result)
     }
 
-    /// The runs that share the key of the call.
+    /// The runs that share the idempotency key.
     fn key_of(&self, scope: KeyScope) -> ApiResult<KeyOf> {
         if scope == KeyScope::Run {
             return Ok(KeyOf::Run);
@@ -261,7 +263,7 @@ impl ToolCalling<'_> {
         })
     }
 
-    /// What the call may know of skills.
+    /// The skills available to the call.
     fn skills<'a>(&'a self, registered: Option<&'a RegisteredPackage>) -> SkillsOfRun<'a> {
         let grant = &self.caller.grant;
         SkillsOfRun {
@@ -277,7 +279,7 @@ impl ToolCalling<'_> {
         }
     }
 
-    /// The skill that a call reads, where a run has registered it: the very one that was granted.
+    /// The registered skill that a call reads. It must be the version of the grant.
     async fn registered_skill(
         &self,
         tool: &KnownTool,
@@ -305,7 +307,7 @@ impl ToolCalling<'_> {
         Ok(Some(found.into()))
     }
 
-    /// Keeps, where the conversation has state of the run's agent, that a skill was activated there.
+    /// Stores the activation of a skill in conversation state, if the run has such state.
     async fn record_activation(&self, skill: &str) -> ApiResult<()> {
         let snapshot = &self.caller.grant.snapshot;
         let Ok(identity) = snapshot.state_scope(StateScope::Conversation) else {
@@ -329,7 +331,7 @@ impl ToolCalling<'_> {
     }
 }
 
-/// The tool behind a grant, if it is the very one that was granted.
+/// The granted tool, if its definition is unchanged.
 pub(super) fn still_exists(state: &ApiState, granted: &ToolResource) -> ApiResult<Arc<KnownTool>> {
     let found = state.tools.find(&granted.tool_name);
     let found = found.filter(|tool| tool.resource.source == granted.source);
@@ -345,7 +347,7 @@ pub(super) fn still_exists(state: &ApiState, granted: &ToolResource) -> ApiResul
     }
 }
 
-/// The schema of a tool's parameters; one that says nothing takes an object.
+/// The parameter schema of a tool. Without a type it is an object.
 pub(super) fn schema_of(granted: &ToolResource) -> JsonObject {
     let mut schema = granted.parameters.clone().unwrap_or_default();
     schema.entry("type").or_insert_with(|| json!("object"));
