@@ -130,7 +130,7 @@ async fn accept_until_stop(
             accepted = listener.accept(), if has_room => match accepted {
                 Ok((stream, peer)) => {
                     let Some(place) = peers.enter(peer.ip(), options.most_of(peer.ip())) else {
-                        tracing::debug!(%peer, "a connection was closed: its address has too many");
+                        tracing::debug!(%peer, "a connection was closed, its address has reached the limit");
                         continue;
                     };
                     let app = Peered::new(app.clone(), peer);
@@ -142,7 +142,7 @@ async fn accept_until_stop(
                 Err(error) => {
                     if told.is_none_or(|told| told.elapsed() >= SAID_AGAIN) {
                         told = Some(Instant::now());
-                        tracing::warn!(%error, "no connection can be accepted, trying again and again");
+                        tracing::warn!(%error, "connections cannot be accepted, retrying");
                     }
                     back_off(stop).await;
                 }

@@ -195,7 +195,7 @@ impl ApiError {
     pub(super) fn version_conflict(version: i64) -> Self {
         Self::conflict(
             "version_mismatch",
-            "another version stands; read it and try again",
+            "the version does not match; read the current one and try again",
         )
         .with("version", json!(version))
     }
@@ -203,13 +203,13 @@ impl ApiError {
     pub(super) fn read_only() -> Self {
         Self::conflict(
             "read_only",
-            "this stands in the configuration file; change it there",
+            "this is defined in the configuration file; change it there",
         )
     }
 
     /// The events after the cursor were deleted by retention. The client continues from the run itself.
     pub(super) fn cursor_expired(run: RunId, last_sequence: u64) -> Self {
-        let message = "these events are no longer kept; read the run itself at `snapshot_url`";
+        let message = "retention has deleted these events; read the run at `snapshot_url`";
         Self::new(StatusCode::GONE, "cursor_expired", message)
             .with("snapshot_url", json!(format!("/v1/runs/{run}")))
             .with("oldest_sequence", json!(last_sequence + 1))
@@ -239,16 +239,14 @@ impl ApiError {
     /// The `Host` of the request is not on the allow-list.
     pub(super) fn foreign_name() -> Self {
         Self::unauthorized(
-            "the gateway is not known by this `Host`; name it in server.public_url or \
+            "this `Host` is not allowed; add it to server.public_url or \
              server.allowed_hosts",
         )
     }
 
     /// The `Origin` of the request is not on the allow-list.
     pub(super) fn foreign_origin() -> Self {
-        Self::unauthorized(
-            "pages of this `Origin` may not call the gateway; name it in server.allowed_hosts",
-        )
+        Self::unauthorized("this `Origin` is not allowed; add it to server.allowed_hosts")
     }
 
     pub(super) fn rate_limited() -> Self {
@@ -264,7 +262,7 @@ impl ApiError {
 
     /// The run has reached its limit of concurrent host calls.
     pub(super) fn host_calls_full() -> Self {
-        let message = "as many host calls of this run are in flight as may be; wait for their answers, and read them";
+        let message = "the run has reached its limit of concurrent host calls; wait for their responses, and read them";
         Self::rate_limited_by("host_calls", message.to_owned(), 1)
     }
 
@@ -287,7 +285,7 @@ impl ApiError {
 
     /// In a batch: an earlier event failed temporarily, so this one was not tried.
     pub(super) fn not_tried() -> Self {
-        let message = "an event before this one was not taken; send both again, in this order";
+        let message = "an earlier event was not accepted; send both again, in this order";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message).retryable_after(1)
     }
 
@@ -362,12 +360,12 @@ impl From<StoreError> for ApiError {
             | StoreError::Sqlite(_)
             | StoreError::Closed
             | StoreError::Unreachable => {
-                let message = "the database does not answer; try again";
+                let message = "the database does not respond; try again";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
                     .retryable_after(1)
             }
             StoreError::Locked => {
-                let message = "a row of the database that this needs is kept locked; try again";
+                let message = "a database row is locked by another transaction; try again";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
                     .retryable_after(1)
             }

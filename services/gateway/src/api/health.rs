@@ -24,7 +24,7 @@ pub(super) struct Health {
 ///
 /// It does not look at the database. Use `GET /readyz` to route traffic.
 #[utoipa::path(get, path = "/healthz", tag = "operation", responses(
-    (status = 200, description = "The process lives", body = Health)))]
+    (status = 200, description = "The process is alive", body = Health)))]
 pub(super) async fn healthz() -> Json<Health> {
     Json(Health { status: "ok" })
 }
@@ -32,7 +32,7 @@ pub(super) async fn healthz() -> Json<Health> {
 /// Checks whether the gateway accepts new runs.
 #[utoipa::path(get, path = "/readyz", tag = "operation", responses(
     (status = 200, description = "Ready", body = Health),
-    (status = 503, description = "Stopping, or the database does not answer or takes no writes", body = Health)))]
+    (status = 503, description = "Shutting down, or the database does not respond or accepts no writes", body = Health)))]
 pub(super) async fn readyz(State(state): State<ApiState>) -> (StatusCode, Json<Health>) {
     let unready = |status| (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status }));
     if state.runs.stopping().is_cancelled() {

@@ -262,7 +262,7 @@ fn parse_with_places<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
     })?;
     deserializer
         .end()
-        .map_err(|_| Fault::new("", "has something behind its end"))?;
+        .map_err(|_| Fault::new("", "has data after its end"))?;
     Ok(value)
 }
 

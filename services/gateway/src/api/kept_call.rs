@@ -168,11 +168,11 @@ fn refusal(decision: Decision) -> ApiError {
     match decision {
         Decision::Mismatch => ApiError::conflict(
             "idempotency_mismatch",
-            "this key was used for another call; take a new one",
+            "this key was used for another call; use a new one",
         ),
         Decision::InProgress => ApiError::conflict(
             "in_progress",
-            "the first call under this key goes on; ask again when it has ended",
+            "the first call with this key is in progress; retry when it has ended",
         ),
         Decision::OutcomeUnknown | Decision::Call | Decision::Answer => ApiError::conflict(
             "outcome_unknown",

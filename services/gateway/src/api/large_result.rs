@@ -38,7 +38,7 @@ pub(super) async fn hand_over(
         Err(error) => {
             tracing::warn!(
                 run.id = %caller.grant.run.id, error = &error as &dyn std::error::Error,
-                "a large result of a tool is not kept: its run has the beginning alone"
+                "a large tool result could not be stored, the run gets a truncated result"
             );
             large.preview(None)
         }

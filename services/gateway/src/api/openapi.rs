@@ -299,7 +299,7 @@ pub fn runner_document() -> utoipa::openapi::OpenApi {
         (name = "client", description = "Post events, read runs. API key of role client or admin."),
         (name = "admin", description = "Endpoints, runners, agents, catalog, API keys. API key of role admin."),
         (name = "owner", description = "Workspaces. API key of role owner."),
-        (name = "host", description = "What a runner calls back. Run token."),
+        (name = "host", description = "Calls by runners. Run token."),
         (name = "operation", description = "Health and documents. No credential."),
     ),
     modifiers(&Credentials),
@@ -321,10 +321,7 @@ impl Modify for Credentials {
             )
         };
         components.add_security_scheme("api_key", bearer("rnl", "An API key: `rnl_…`."));
-        let run_token = bearer(
-            "run+jwt",
-            "The token of one live run, from the run's request.",
-        );
+        let run_token = bearer("run+jwt", "The token of a live run, from its run request.");
         components.add_security_scheme("run_token", run_token);
     }
 }
@@ -379,10 +376,10 @@ mod runner {
     /// Each server-sent event holds one `AgentRunResult`. The last one is `run.completed` or `run.failed`.
     #[utoipa::path(post, path = "/runs", request_body = AgentRunRequest, responses(
         (status = 200, description = "The results", content_type = "text/event-stream", body = AgentRunResult),
-        (status = 202, description = "The results come later, by `POST {base_url}/run/results`: gateway.json has that route, and \
+        (status = 202, description = "The runner will send the results by `POST {base_url}/run/results`: gateway.json has that route, and \
             `POST {base_url}/run/heartbeat`"),
-        (status = 429, description = "Come back after `Retry-After` seconds"),
-        (status = 503, description = "Come back after `Retry-After` seconds")))]
+        (status = 429, description = "Retry after `Retry-After` seconds"),
+        (status = 503, description = "Retry after `Retry-After` seconds")))]
     #[expect(dead_code, reason = "only its documentation is used")]
     fn run_agent() {}
 
@@ -391,13 +388,13 @@ mod runner {
     /// Optional; for runners with the capability `interrupt`.
     #[utoipa::path(post, path = "/runs/{run_id}/cancel", request_body = CancelRequest,
         params(("run_id" = String, Path, description = "The run")), responses(
-        (status = 202, description = "Heard"),
-        (status = 404, description = "No such run here, or not supported")))]
+        (status = 202, description = "The cancellation is requested"),
+        (status = 404, description = "No such run, or not supported")))]
     #[expect(dead_code, reason = "only its documentation is used")]
     fn cancel_run() {}
 
     /// Checks that the endpoint is alive. Optional.
-    #[utoipa::path(get, path = "/healthz", responses((status = 200, description = "It lives")))]
+    #[utoipa::path(get, path = "/healthz", responses((status = 200, description = "The endpoint is alive")))]
     #[expect(dead_code, reason = "only its documentation is used")]
     fn healthz() {}
 }

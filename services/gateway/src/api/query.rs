@@ -277,7 +277,7 @@ pub(super) fn single_header<'a>(
     };
     if values.next().is_some() {
         return Err(ApiError::invalid_argument(format!(
-            "`{name}` must stand once"
+            "`{name}` must occur once"
         )));
     }
     let text = value

@@ -145,7 +145,7 @@ impl Refusals {
             tracing::warn!(
                 address = source.0.map(tracing::field::display),
                 refused = count,
-                "one address was refused too often and waits from now on"
+                "an address sent too many wrong credentials, its requests queue until the window ends"
             );
         }
         ApiError::unauthenticated()

@@ -78,8 +78,9 @@ impl Drop for KeyPlace {
 }
 
 fn too_many_uploads() -> ApiError {
-    let message =
-        format!("{UPLOADS} uploads of this API key go on, and no more may; wait for one to end");
+    let message = format!(
+        "{UPLOADS} uploads of this API key are in progress, which is the limit; wait for one to end"
+    );
     ApiError::rate_limited_by("key_uploads", message, RETRY_AFTER_SECONDS)
 }
 

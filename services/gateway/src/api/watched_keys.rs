@@ -80,7 +80,10 @@ pub(super) async fn until_revoked(state: ApiState, workspace: WorkspaceId, key: 
             // While the database is down, the stream gets no new events either.
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "the key of a stream could not be looked up");
+                tracing::warn!(
+                    error,
+                    "the API key of a stream could not be looked up, trying again"
+                );
             }
         }
     }

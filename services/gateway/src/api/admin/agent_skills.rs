@@ -20,7 +20,7 @@ use crate::api::query::PathOf;
 /// Later runs get the skills named in the agent's `resource_policy.skills`.
 #[utoipa::path(get, path = "/v1/agents/{agent_id}/skills", tag = "admin", security(("api_key" = [])),
     params(("agent_id" = String, Path, description = "The agent")), responses(
-    (status = 200, description = "All of them by name, 50 at most", body = Catalogued<AgentSkill>),
+    (status = 200, description = "All items by name, at most 50", body = Catalogued<AgentSkill>),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such agent", body = ErrorBody)))]
 pub(in crate::api) async fn list_agent_skills(
@@ -73,7 +73,7 @@ pub(in crate::api) async fn get_agent_skill(
 #[utoipa::path(delete, path = "/v1/agents/{agent_id}/skills/{skill_name}", tag = "admin", security(("api_key" = [])),
     params(("agent_id" = String, Path, description = "The agent"),
         ("skill_name" = String, Path, description = "The skill")), responses(
-    (status = 204, description = "Gone"),
+    (status = 204, description = "Deleted"),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such agent or skill", body = ErrorBody)))]
 pub(in crate::api) async fn delete_agent_skill(

@@ -103,7 +103,7 @@ async fn save(state: &ApiState, change: SaveAgent) -> ApiResult<Option<Agent>> {
 #[utoipa::path(post, path = "/v1/agents", tag = "admin", security(("api_key" = [])),
     request_body = AgentSpec, responses(
     (status = 201, description = "Created", body = Agent),
-    (status = 400, description = "`details.faults` names the first places, eight at most", body = ErrorBody),
+    (status = 400, description = "The body is not valid; `details.faults` lists at most eight faults", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "The name is taken", body = ErrorBody)))]
 pub(in crate::api) async fn create_agent(
@@ -128,7 +128,7 @@ pub(in crate::api) async fn create_agent(
 
 /// Lists the agents.
 #[utoipa::path(get, path = "/v1/agents", tag = "admin", security(("api_key" = [])), params(NameQuery), responses(
-    (status = 200, description = "A page by name", body = Page<Agent>),
+    (status = 200, description = "A page sorted by name", body = Page<Agent>),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_agents(
     caller: AdminCaller,
@@ -174,13 +174,13 @@ pub(in crate::api) async fn get_agent(
 /// Live runs keep their grants. With `If-Match` the update applies to that version only.
 #[utoipa::path(put, path = "/v1/agents/{agent_id}", tag = "admin", security(("api_key" = [])),
     params(("agent_id" = String, Path, description = "The agent"),
-        ("If-Match" = Option<i64>, Header, description = "The version that must stand")),
+        ("If-Match" = Option<i64>, Header, description = "The expected version")),
     request_body = AgentSpec, responses(
     (status = 200, description = "Changed", body = Agent),
-    (status = 400, description = "`details.faults` names the first places, eight at most", body = ErrorBody),
+    (status = 400, description = "The body is not valid; `details.faults` lists at most eight faults", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such agent", body = ErrorBody),
-    (status = 409, description = "Another version stands, or it stands in the configuration file", body = ErrorBody)))]
+    (status = 409, description = "The version does not match, or the agent is defined in the configuration file", body = ErrorBody)))]
 pub(in crate::api) async fn update_agent(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -207,11 +207,11 @@ pub(in crate::api) async fn update_agent(
 /// Deletes an agent. The ledger keeps its runs.
 #[utoipa::path(delete, path = "/v1/agents/{agent_id}", tag = "admin", security(("api_key" = [])),
     params(("agent_id" = String, Path, description = "The agent"),
-        ("If-Match" = Option<i64>, Header, description = "The version that must stand")), responses(
-    (status = 204, description = "Gone"),
+        ("If-Match" = Option<i64>, Header, description = "The expected version")), responses(
+    (status = 204, description = "Deleted"),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such agent", body = ErrorBody),
-    (status = 409, description = "Another version stands, or it stands in the configuration file", body = ErrorBody)))]
+    (status = 409, description = "The version does not match, or the agent is defined in the configuration file", body = ErrorBody)))]
 pub(in crate::api) async fn delete_agent(
     caller: AdminCaller,
     State(state): State<ApiState>,

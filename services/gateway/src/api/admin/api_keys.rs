@@ -25,10 +25,10 @@ use crate::api_key::{issue, shown};
 /// Keys of role owner are created by `runnel token create` alone.
 #[utoipa::path(post, path = "/v1/api-keys", tag = "admin", security(("api_key" = [])),
     request_body = ApiKeySpec, responses(
-    (status = 201, description = "Made; `key` is shown here and never again", body = CreatedApiKey),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 201, description = "Created. `key` is only in this response", body = CreatedApiKey),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
-    (status = 403, description = "The caller's key is not of role admin, or the new one's would be owner", body = ErrorBody)))]
+    (status = 403, description = "The caller's key is not of role admin, or the new key would be of role owner", body = ErrorBody)))]
 pub(in crate::api) async fn create_api_key(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -55,7 +55,7 @@ pub(in crate::api) async fn create_api_key(
 
 /// Lists the API keys of the workspace, oldest first, including revoked ones.
 #[utoipa::path(get, path = "/v1/api-keys", tag = "admin", security(("api_key" = [])), params(NameQuery), responses(
-    (status = 200, description = "A page; never a key or its hash", body = Page<ApiKey>),
+    (status = 200, description = "A page, without secrets", body = Page<ApiKey>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 403, description = "The caller's key is not of role admin", body = ErrorBody)))]
@@ -83,7 +83,7 @@ pub(in crate::api) async fn list_api_keys(
 /// Retrieves an API key, live or revoked.
 #[utoipa::path(get, path = "/v1/api-keys/{api_key_id}", tag = "admin", security(("api_key" = [])),
     params(("api_key_id" = String, Path, description = "The key's id")), responses(
-    (status = 200, description = "The key without the key", body = ApiKey),
+    (status = 200, description = "The API key without its secret", body = ApiKey),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 403, description = "The caller's key is not of role admin", body = ErrorBody),
     (status = 404, description = "No such API key", body = ErrorBody)))]
@@ -105,11 +105,11 @@ pub(in crate::api) async fn get_api_key(
 /// be revoked here.
 #[utoipa::path(delete, path = "/v1/api-keys/{api_key_id}", tag = "admin", security(("api_key" = [])),
     params(("api_key_id" = String, Path, description = "The key's id")), responses(
-    (status = 204, description = "It opens nothing any more"),
+    (status = 204, description = "Revoked"),
     (status = 401, description = "No valid API key", body = ErrorBody),
-    (status = 403, description = "The caller's key is not of role admin, or this one is of role owner", body = ErrorBody),
+    (status = 403, description = "The caller's key is not of role admin, or the key to revoke is of role owner", body = ErrorBody),
     (status = 404, description = "No such API key", body = ErrorBody),
-    (status = 409, description = "`last_admin_key`: it is the workspace's last of role admin", body = ErrorBody)))]
+    (status = 409, description = "`last_admin_key`: the last key of role admin in the workspace", body = ErrorBody)))]
 pub(in crate::api) async fn revoke_api_key(
     caller: AdminCaller,
     State(state): State<ApiState>,

@@ -65,7 +65,7 @@ pub(in crate::api) struct UsedBy {
 
 /// Lists the budgets and their use in the current window.
 #[utoipa::path(get, path = "/v1/budgets", tag = "admin", security(("api_key" = [])), responses(
-    (status = 200, description = "All of them", body = BudgetList),
+    (status = 200, description = "All items", body = BudgetList),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_budgets(
     caller: AdminCaller,

@@ -174,8 +174,8 @@ pub(in crate::api) struct ActiveRunView {
 /// get. Nothing is stored. The body is that of `POST /v1/events` with one event.
 #[utoipa::path(post, path = "/v1/agents/dry-run", tag = "admin", security(("api_key" = [])),
     request_body = EventEnvelope, responses(
-    (status = 200, description = "What would become of it now, whether it would be taken or not", body = EventDryRun),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 200, description = "The outcome that the event would have, accepted or refused", body = EventDryRun),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn dry_run_event(
     caller: AdminCaller,
@@ -192,8 +192,8 @@ pub(in crate::api) async fn dry_run_event(
 #[utoipa::path(post, path = "/v1/agents/{agent_id}/dry-run", tag = "admin", security(("api_key" = [])),
     params(("agent_id" = String, Path, description = "The agent")),
     request_body = EventEnvelope, responses(
-    (status = 200, description = "What would become of it now, whether it would be taken or not", body = EventDryRun),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 200, description = "The outcome that the event would have, accepted or refused", body = EventDryRun),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such agent", body = ErrorBody)))]
 pub(in crate::api) async fn dry_run_agent(

@@ -154,9 +154,9 @@ pub(in crate::api) enum Refreshed {
 /// response is the set of changes.
 #[utoipa::path(post, path = "/v1/runner-endpoints", tag = "admin", security(("api_key" = [])),
     params(DryRunQuery), request_body = EndpointSpec, responses(
-    (status = 200, description = "With `dry_run`: what the registration would bring", body = DiscoveryDiff),
-    (status = 201, description = "Registered; `secret` is shown here and never again when it was made", body = RunnerEndpoint),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 200, description = "With `dry_run`: the changes that registration would make", body = DiscoveryDiff),
+    (status = 201, description = "Registered. A generated `secret` is only in this response", body = RunnerEndpoint),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "The name or a runner id is taken", body = ErrorBody)))]
 pub(in crate::api) async fn register_runner_endpoint(
@@ -185,7 +185,7 @@ pub(in crate::api) async fn register_runner_endpoint(
 
 /// Lists the runner endpoints.
 #[utoipa::path(get, path = "/v1/runner-endpoints", tag = "admin", security(("api_key" = [])), params(NameQuery), responses(
-    (status = 200, description = "A page by name", body = Page<RunnerEndpoint>),
+    (status = 200, description = "A page sorted by name", body = Page<RunnerEndpoint>),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_runner_endpoints(
     caller: AdminCaller,
@@ -230,11 +230,11 @@ pub(in crate::api) async fn get_runner_endpoint(
 /// then has the changes of runners and manifests, conflicts with other endpoints, and affected agents.
 #[utoipa::path(post, path = "/v1/runner-endpoints/{endpoint_id}/refresh", tag = "admin", security(("api_key" = [])),
     params(("endpoint_id" = String, Path, description = "The endpoint"), DryRunQuery), responses(
-    (status = 200, description = "What was found, or why it did not answer; with `dry_run`: what would change", body = Refreshed),
-    (status = 400, description = "`dry_run` is neither true nor false", body = ErrorBody),
+    (status = 200, description = "The endpoint with its runners or the reason of the failure. With `dry_run`: the changes", body = Refreshed),
+    (status = 400, description = "`dry_run` must be true or false", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such endpoint", body = ErrorBody),
-    (status = 409, description = "It is gone from the configuration file", body = ErrorBody)))]
+    (status = 409, description = "The endpoint is no longer in the configuration file", body = ErrorBody)))]
 pub(in crate::api) async fn refresh_runner_endpoint(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -261,10 +261,10 @@ pub(in crate::api) async fn refresh_runner_endpoint(
 /// Deletes an endpoint and its runners. Live runs continue.
 #[utoipa::path(delete, path = "/v1/runner-endpoints/{endpoint_id}", tag = "admin", security(("api_key" = [])),
     params(("endpoint_id" = String, Path, description = "The endpoint")), responses(
-    (status = 204, description = "Gone"),
+    (status = 204, description = "Deleted"),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such endpoint", body = ErrorBody),
-    (status = 409, description = "It stands in the configuration file", body = ErrorBody)))]
+    (status = 409, description = "The endpoint is defined in the configuration file", body = ErrorBody)))]
 pub(in crate::api) async fn delete_runner_endpoint(
     caller: AdminCaller,
     State(state): State<ApiState>,

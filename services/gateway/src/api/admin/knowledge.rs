@@ -65,7 +65,7 @@ fn list_name(base: &BaseKey) -> String {
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such knowledge base", body = ErrorBody),
-    (status = 409, description = "`remote_base`: its documents stand elsewhere", body = ErrorBody)))]
+    (status = 409, description = "`remote_base`: its documents are stored by another service", body = ErrorBody)))]
 pub(in crate::api) async fn list_documents(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -92,7 +92,7 @@ pub(in crate::api) async fn list_documents(
     (status = 200, description = "The document, without its text", body = KnowledgeDocument),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such knowledge base or document", body = ErrorBody),
-    (status = 409, description = "`remote_base`: its documents stand elsewhere", body = ErrorBody)))]
+    (status = 409, description = "`remote_base`: its documents are stored by another service", body = ErrorBody)))]
 pub(in crate::api) async fn get_document(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -118,18 +118,18 @@ pub(in crate::api) async fn get_document(
 /// Uploading the same bytes with the same name and metadata has no effect.
 #[utoipa::path(put, path = "/v1/knowledge-bases/{kb_id}/documents/{*document_id}", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base"),
-        ("document_id" = String, Path, description = "What to call it; slashes may stand in it"), DocumentQuery),
+        ("document_id" = String, Path, description = "The id of the document; it may contain slashes"), DocumentQuery),
     request_body(content = inline(Binary), content_type = "application/octet-stream",
-        description = "At most 20 MiB, with its own `Content-Type`; as `application/octet-stream` by the ending of its name: .md, .html, .pdf, .txt"), responses(
-    (status = 200, description = "It is searched; it was there before, the same, another, or one that could not be read", body = KnowledgeDocument),
-    (status = 201, description = "It is searched, and new", body = KnowledgeDocument),
-    (status = 400, description = "Its id, name or metadata is not sound; or it cannot be read: what was searched still is, and its record is `failed` and says why", body = ErrorBody),
+        description = "At most 20 MiB, with its `Content-Type`. For `application/octet-stream` the name's extension decides: .md, .html, .pdf, .txt"), responses(
+    (status = 200, description = "Indexed. The document existed before, in whatever state", body = KnowledgeDocument),
+    (status = 201, description = "Indexed. The document is new", body = KnowledgeDocument),
+    (status = 400, description = "Id, name or metadata is not valid; or the document cannot be read. Then the previous version stays searchable, and the record has status `failed` and the error", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such knowledge base, or it was deleted meanwhile", body = ErrorBody),
     (status = 409, description = "`document_busy`, `base_full` or `remote_base`", body = ErrorBody),
-    (status = 413, description = "It is too large", body = ErrorBody),
-    (status = 429, description = "As many documents are being indexed as may", body = ErrorBody),
-    (status = 502, description = "The provider of vectors failed", body = ErrorBody)))]
+    (status = 413, description = "The document is too large", body = ErrorBody),
+    (status = 429, description = "The limit of concurrent indexing is reached", body = ErrorBody),
+    (status = 502, description = "The embedding provider failed", body = ErrorBody)))]
 pub(in crate::api) async fn put_document(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -208,10 +208,10 @@ fn metadata_of(text: Option<&str>) -> ApiResult<JsonObject> {
 #[utoipa::path(delete, path = "/v1/knowledge-bases/{kb_id}/documents/{*document_id}", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base"),
         ("document_id" = String, Path, description = "The document")), responses(
-    (status = 204, description = "Nothing finds it any more"),
+    (status = 204, description = "Deleted"),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such knowledge base or document", body = ErrorBody),
-    (status = 409, description = "`remote_base`: its documents stand elsewhere", body = ErrorBody)))]
+    (status = 409, description = "`remote_base`: its documents are stored by another service", body = ErrorBody)))]
 pub(in crate::api) async fn delete_document(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -228,12 +228,12 @@ pub(in crate::api) async fn delete_document(
 /// time.
 #[utoipa::path(post, path = "/v1/knowledge-bases/{kb_id}/reindex", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base"), ReindexQuery), responses(
-    (status = 200, description = "Those that were done, some ten seconds' worth; `status` and `error` say how it went", body = Reindexed),
+    (status = 200, description = "The processed documents, with `status` and `error`", body = Reindexed),
     (status = 400, description = "The cursor is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such knowledge base", body = ErrorBody),
-    (status = 409, description = "`remote_base`: its documents stand elsewhere", body = ErrorBody),
-    (status = 429, description = "As many documents are being indexed as may", body = ErrorBody)))]
+    (status = 409, description = "`remote_base`: its documents are stored by another service", body = ErrorBody),
+    (status = 429, description = "The limit of concurrent indexing is reached", body = ErrorBody)))]
 pub(in crate::api) async fn reindex_knowledge_base(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -262,13 +262,13 @@ pub(in crate::api) async fn reindex_knowledge_base(
 #[utoipa::path(post, path = "/v1/knowledge-bases/{kb_id}/retrieve", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base")),
     request_body = RetrievalQuery, responses(
-    (status = 200, description = "Passages, the closest first; empty when nothing is found", body = RetrievalResults),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 200, description = "Passages, closest first; empty without matches", body = RetrievalResults),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such knowledge base", body = ErrorBody),
-    (status = 429, description = "The base asks to wait", body = ErrorBody),
-    (status = 502, description = "The base gave no answer that can be read; `details.reason` says why", body = ErrorBody),
-    (status = 504, description = "The base was silent for too long", body = ErrorBody)))]
+    (status = 429, description = "The knowledge base's rate limit is reached", body = ErrorBody),
+    (status = 502, description = "The knowledge base returned an error or an invalid response (`details.reason`)", body = ErrorBody),
+    (status = 504, description = "The knowledge base did not respond in time", body = ErrorBody)))]
 pub(in crate::api) async fn search_knowledge_base(
     caller: AdminCaller,
     State(state): State<ApiState>,

@@ -12,7 +12,7 @@ use crate::api::error::ApiResult;
 
 /// Lists the MCP servers with their state on this replica: whether each is callable, and its tools.
 #[utoipa::path(get, path = "/v1/mcp-servers", tag = "admin", security(("api_key" = [])), responses(
-    (status = 200, description = "All of them", body = Catalogued<McpServer>),
+    (status = 200, description = "All items", body = Catalogued<McpServer>),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_mcp_servers(
     _caller: AdminCaller,

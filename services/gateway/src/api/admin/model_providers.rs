@@ -10,10 +10,11 @@ use crate::api::admin::catalog::Catalogued;
 use crate::api::auth::AdminCaller;
 use crate::api::error::ApiResult;
 
-/// Lists the model providers with their health on this replica: last response, last failure, and API keys in
-/// cooldown.
+/// Lists the model providers with their health on this replica.
+///
+/// Health is the last response, the last failure, and the API keys in cooldown.
 #[utoipa::path(get, path = "/v1/model-providers", tag = "admin", security(("api_key" = [])), responses(
-    (status = 200, description = "All of them", body = Catalogued<ModelProvider>),
+    (status = 200, description = "All items", body = Catalogued<ModelProvider>),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_model_providers(
     _caller: AdminCaller,

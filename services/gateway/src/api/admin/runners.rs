@@ -31,7 +31,7 @@ pub(in crate::api) struct RunnersQuery {
 
 /// Lists runners: bindable ones, incompatible ones, and removed ones with a bound agent.
 #[utoipa::path(get, path = "/v1/runners", tag = "admin", security(("api_key" = [])), params(RunnersQuery), responses(
-    (status = 200, description = "A page by id", body = Page<RunnerView>),
+    (status = 200, description = "A page sorted by id", body = Page<RunnerView>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_runners(

@@ -21,8 +21,8 @@ use crate::api_key::{issue_workspace, shown_workspace};
 /// Workspaces are isolated: each sees only its own objects.
 #[utoipa::path(post, path = "/v1/workspaces", tag = "owner", security(("api_key" = [])),
     request_body = WorkspaceSpec, responses(
-    (status = 201, description = "Made; `api_key.key` is shown here and never again", body = CreatedWorkspace),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 201, description = "Created. `api_key.key` is only in this response", body = CreatedWorkspace),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 403, description = "The caller's key is not of role owner", body = ErrorBody),
     (status = 409, description = "`workspace_exists`: the id is taken", body = ErrorBody)))]

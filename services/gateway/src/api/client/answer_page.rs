@@ -51,12 +51,12 @@ impl FromRequestParts<ApiState> for PageCaller {
 /// The page needs no scripts and loads no resources. The token in its URL is the credential.
 #[utoipa::path(get, path = "/v1/interactions/{interaction}/page", tag = "client",
     params(("interaction" = String, Path, description = "The token of a link")), responses(
-    (status = 200, description = "The form, or that it was answered", content_type = "text/html", body = String),
+    (status = 200, description = "The form, or a confirmation of the answer", content_type = "text/html", body = String),
     (status = 400, description = "The address is not valid", content_type = "text/html", body = String),
-    (status = 401, description = "No link has this token", content_type = "text/html", body = String),
-    (status = 410, description = "It has expired, or its run was cancelled", content_type = "text/html", body = String),
-    (status = 429, description = "`Retry-After` tells how long to wait", content_type = "text/html", body = String),
-    (status = 503, description = "Try again after `Retry-After`", content_type = "text/html", body = String)))]
+    (status = 401, description = "The link token is not valid", content_type = "text/html", body = String),
+    (status = 410, description = "The interaction has expired, or its run was cancelled", content_type = "text/html", body = String),
+    (status = 429, description = "A limit is reached; retry after `Retry-After` seconds", content_type = "text/html", body = String),
+    (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", content_type = "text/html", body = String)))]
 pub(in crate::api) async fn show_interaction_page(
     PageCaller(link): PageCaller,
     State(state): State<ApiState>,
@@ -77,15 +77,15 @@ pub(in crate::api) async fn show_interaction_page(
 #[utoipa::path(post, path = "/v1/interactions/{interaction}/page", tag = "client",
     params(("interaction" = String, Path, description = "The token of a link")),
     request_body(content = AnswerForm, content_type = "application/x-www-form-urlencoded"), responses(
-    (status = 303, description = "Taken: back to the page"),
-    (status = 400, description = "The form, with what is wrong", content_type = "text/html", body = String),
-    (status = 401, description = "No link has this token", content_type = "text/html", body = String),
-    (status = 408, description = "The body did not come in time", content_type = "text/html", body = String),
-    (status = 409, description = "It was answered otherwise before, or the agent cannot take the answer now", content_type = "text/html", body = String),
-    (status = 410, description = "It has expired, or its run was cancelled", content_type = "text/html", body = String),
+    (status = 303, description = "Accepted; redirects to the page"),
+    (status = 400, description = "The form with error messages", content_type = "text/html", body = String),
+    (status = 401, description = "The link token is not valid", content_type = "text/html", body = String),
+    (status = 408, description = "The body was not complete in time", content_type = "text/html", body = String),
+    (status = 409, description = "The interaction has a different answer, or the agent cannot accept it now", content_type = "text/html", body = String),
+    (status = 410, description = "The interaction has expired, or its run was cancelled", content_type = "text/html", body = String),
     (status = 413, description = "The body is larger than 256 KiB", content_type = "text/html", body = String),
-    (status = 429, description = "`Retry-After` tells how long to wait", content_type = "text/html", body = String),
-    (status = 503, description = "Try again after `Retry-After`", content_type = "text/html", body = String)))]
+    (status = 429, description = "A limit is reached; retry after `Retry-After` seconds", content_type = "text/html", body = String),
+    (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", content_type = "text/html", body = String)))]
 pub(in crate::api) async fn submit_interaction_page(
     PageCaller(link): PageCaller,
     State(state): State<ApiState>,

@@ -34,11 +34,11 @@ async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<Re
     (status = 201, description = "Stored", body = ArtifactMetadata),
     (status = 400, description = "The name or `expires_in` is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key, or it was revoked before the body ended", body = ErrorBody),
-    (status = 408, description = "The body did not come in time", body = ErrorBody),
-    (status = 413, description = "It is too large, or there is no room; `details.reason`: workspace_full, uploads_share", body = ErrorBody),
-    (status = 415, description = "Its type is not taken; or the body has a `Content-Encoding`", body = ErrorBody),
-    (status = 429, description = "`details.reason`: key_uploads; `Retry-After` tells how long to wait", body = ErrorBody),
-    (status = 503, description = "The place of artifacts does not answer", body = ErrorBody)))]
+    (status = 408, description = "The body was not complete in time", body = ErrorBody),
+    (status = 413, description = "The artifact is too large, or storage is full (`details.reason`: workspace_full, uploads_share)", body = ErrorBody),
+    (status = 415, description = "The media type is not accepted, or the body has a `Content-Encoding`", body = ErrorBody),
+    (status = 429, description = "A limit is reached. `details.reason`: key_uploads. Retry after `Retry-After` seconds", body = ErrorBody),
+    (status = 503, description = "The artifact store does not respond", body = ErrorBody)))]
 pub(in crate::api) async fn upload_artifact(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -80,7 +80,7 @@ async fn store(
 /// recorded in the audit log of the run.
 #[utoipa::path(delete, path = "/v1/artifacts/{artifact_id}", tag = "admin", security(("api_key" = [])),
     params(("artifact_id" = String, Path, description = "The artifact")), responses(
-    (status = 204, description = "It is gone"),
+    (status = 204, description = "Deleted"),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 403, description = "The key is not of role admin", body = ErrorBody),
     (status = 404, description = "No such artifact, or it has expired", body = ErrorBody)))]
@@ -101,7 +101,7 @@ pub(in crate::api) async fn delete_artifact(
 /// Artifacts are files uploaded by runs or clients, or received with an event.
 #[utoipa::path(get, path = "/v1/artifacts/{artifact_id}", tag = "client", security(("api_key" = [])),
     params(("artifact_id" = String, Path, description = "The artifact")), responses(
-    (status = 200, description = "What is known of it", body = ArtifactMetadata),
+    (status = 200, description = "The metadata", body = ArtifactMetadata),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such artifact, or it has expired", body = ErrorBody)))]
 pub(in crate::api) async fn get_artifact(
@@ -117,14 +117,14 @@ pub(in crate::api) async fn get_artifact(
 /// The response is always an attachment, so that browsers do not render untrusted content.
 #[utoipa::path(get, path = "/v1/artifacts/{artifact_id}/content", tag = "client", security(("api_key" = [])),
     params(("artifact_id" = String, Path, description = "The artifact"),
-        ("Range" = Option<String>, Header, description = "`bytes=0-1023`: one range"),
-        ("If-Range" = Option<String>, Header, description = "The `ETag`: of another content, all is sent")), responses(
+        ("Range" = Option<String>, Header, description = "A single range, such as `bytes=0-1023`"),
+        ("If-Range" = Option<String>, Header, description = "An `ETag`. If it does not match, the whole content is returned")), responses(
     (status = 200, description = "The bytes", content_type = "*/*", body = inline(Binary)),
-    (status = 206, description = "The part", content_type = "*/*", body = inline(Binary)),
+    (status = 206, description = "The requested range", content_type = "*/*", body = inline(Binary)),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such artifact, or it has expired", body = ErrorBody),
-    (status = 416, description = "It has no such part; `Content-Range` tells its size", body = ErrorBody),
-    (status = 503, description = "The place of artifacts does not answer", body = ErrorBody)))]
+    (status = 416, description = "The range is not satisfiable; `Content-Range` has the size", body = ErrorBody),
+    (status = 503, description = "The artifact store does not respond", body = ErrorBody)))]
 pub(in crate::api) async fn get_artifact_content(
     caller: ClientCaller,
     State(state): State<ApiState>,

@@ -152,7 +152,7 @@ impl FromRequest<ApiState> for EventBody {
             bytes.len(),
             &event,
             DOCUMENT_BYTES,
-            "1 MiB, its files aside",
+            "1 MiB without its files",
         )?;
         Ok(Self::One(Posted::of(event, files, form)))
     }
@@ -213,7 +213,7 @@ fn read_batch(bytes: &[u8], files: &KeptFiles) -> Result<Vec<Posted>, ApiError> 
         let place = format!("/{index}");
         match parse_part(text.get().as_bytes()).and_then(from_structured) {
             Ok(event) => {
-                let told = "1 MiB, its files aside";
+                let told = "1 MiB without its files";
                 bounded(text.get().len(), &event, DOCUMENT_BYTES, told)?;
                 batch.push(Posted {
                     event,
@@ -287,7 +287,7 @@ fn attributes_of(headers: &HeaderMap) -> Result<Attributes, Fault> {
         let mut values = headers.get_all(format!("ce-{name}")).iter();
         match (values.next(), values.next()) {
             (None, _) => Ok(None),
-            (Some(_), Some(_)) => Err(Fault::new(format!("/{name}"), "must stand once")),
+            (Some(_), Some(_)) => Err(Fault::new(format!("/{name}"), "must occur once")),
             (Some(value), None) => {
                 let fault = || Fault::new(format!("/{name}"), "is no percent-encoded UTF-8");
                 let value = std::str::from_utf8(value.as_bytes()).map_err(|_| fault())?;

@@ -116,8 +116,8 @@ pub(in crate::api) async fn get_event(
     params(("event_id" = String, Path, description = "The `raw_ref` of an event, percent-encoded")), responses(
     (status = 200, description = "The payload: any JSON", body = serde_json::Value),
     (status = 401, description = "No valid API key", body = ErrorBody),
-    (status = 403, description = "Not an admin's key", body = ErrorBody),
-    (status = 404, description = "No event of that id came with a payload", body = ErrorBody)))]
+    (status = 403, description = "The key is not of role admin", body = ErrorBody),
+    (status = 404, description = "No such event with a raw payload", body = ErrorBody)))]
 pub(in crate::api) async fn get_raw_payload(
     caller: AdminCaller,
     State(state): State<ApiState>,

@@ -118,7 +118,7 @@ pub(in crate::api) struct SearchQuery {
     params(("conversation_id" = String, Path, description = "The conversation, percent-encoded"),
         SearchQuery),
     responses(
-    (status = 200, description = "What was found, with attachments", body = HistorySearchResult),
+    (status = 200, description = "The matching items, with attachments", body = HistorySearchResult),
     (status = 400, description = "The query, a filter or a cursor is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn search_conversation_history(

@@ -219,7 +219,7 @@ pub(in crate::api) struct InteractionLink {
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such interaction", body = ErrorBody),
     (status = 409, description = "`details.reason`: already_submitted", body = ErrorBody),
-    (status = 410, description = "It has expired, or its run was cancelled", body = ErrorBody)))]
+    (status = 410, description = "The interaction has expired, or its run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn link_interaction(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -255,16 +255,16 @@ pub(in crate::api) async fn link_interaction(
 #[utoipa::path(post, path = "/v1/interactions/{interaction}/submit", tag = "client", security(("api_key" = [])),
     params(("interaction" = String, Path, description = "The `id` of the interaction")),
     request_body = InteractionSubmission, responses(
-    (status = 200, description = "The live run that asked has it", body = Interaction),
-    (status = 202, description = "Stored; the run is made", body = EventAccepted),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 200, description = "The waiting run has received the answer", body = Interaction),
+    (status = 202, description = "Stored; the run is created", body = EventAccepted),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such interaction", body = ErrorBody),
     (status = 409, description = "`details.reason`: already_submitted, agent_gone, run_active", body = ErrorBody),
-    (status = 410, description = "It has expired, or its run was cancelled", body = ErrorBody),
+    (status = 410, description = "The interaction has expired, or its run was cancelled", body = ErrorBody),
     (status = 413, description = "The body is larger than 256 KiB", body = ErrorBody),
-    (status = 429, description = "`Retry-After` tells how long to wait", body = ErrorBody),
-    (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
+    (status = 429, description = "A limit is reached; retry after `Retry-After` seconds", body = ErrorBody),
+    (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
 pub(in crate::api) async fn submit_interaction(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -285,15 +285,15 @@ pub(in crate::api) async fn submit_interaction(
 #[utoipa::path(post, path = "/v1/interactions/{interaction}", tag = "client",
     params(("interaction" = String, Path, description = "The token of a link")),
     request_body = InteractionSubmission, responses(
-    (status = 200, description = "The live run that asked has it", body = Interaction),
-    (status = 202, description = "Stored; the run is made", body = EventAccepted),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
-    (status = 401, description = "No link has this token", body = ErrorBody),
+    (status = 200, description = "The waiting run has received the answer", body = Interaction),
+    (status = 202, description = "Stored; the run is created", body = EventAccepted),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
+    (status = 401, description = "The link token is not valid", body = ErrorBody),
     (status = 409, description = "`details.reason`: already_submitted, agent_gone, run_active", body = ErrorBody),
-    (status = 410, description = "It has expired, or its run was cancelled", body = ErrorBody),
+    (status = 410, description = "The interaction has expired, or its run was cancelled", body = ErrorBody),
     (status = 413, description = "The body is larger than 256 KiB", body = ErrorBody),
-    (status = 429, description = "`Retry-After` tells how long to wait", body = ErrorBody),
-    (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
+    (status = 429, description = "A limit is reached; retry after `Retry-After` seconds", body = ErrorBody),
+    (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
 pub(in crate::api) async fn submit_interaction_by_link(
     link: LinkCaller,
     State(state): State<ApiState>,

@@ -183,14 +183,14 @@ pub(in crate::api) struct EventsQuery {
     params(("run_id" = String, Path, description = "The run"),
         ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen"), EventsQuery),
     responses(
-    (status = 200, description = "A page, or the stream", content(
+    (status = 200, description = "A page or the event stream", content(
         (Page<AgentRunEvent> = "application/json"), (AgentRunEvent = "text/event-stream"))),
-    (status = 204, description = "The terminal was seen already"),
-    (status = 400, description = "The cursor is no sequence of this run", body = ErrorBody),
+    (status = 204, description = "The cursor is the terminal event"),
+    (status = 400, description = "The cursor is not a sequence of this run", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody),
-    (status = 410, description = "These events are no longer kept; `details.snapshot_url` tells the outcome", body = ErrorBody),
-    (status = 429, description = "`details.reason`: refused_too_often, or key_streams where a stream is asked for; `Retry-After` tells how long to wait", body = ErrorBody)))]
+    (status = 410, description = "Retention has deleted these events; read the outcome at `details.snapshot_url`", body = ErrorBody),
+    (status = 429, description = "A limit is reached. `details.reason`: refused_too_often, or for a stream key_streams. Retry after `Retry-After` seconds", body = ErrorBody)))]
 pub(in crate::api) async fn list_run_events(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -253,7 +253,7 @@ pub(in crate::api) struct RunRejection {
     (status = 200, description = "A page", body = Page<RunRejection>),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody),
-    (status = 410, description = "They are no longer kept, as the run's events", body = ErrorBody)))]
+    (status = 410, description = "Retention has deleted them with the run's events", body = ErrorBody)))]
 pub(in crate::api) async fn list_run_rejections(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -317,7 +317,7 @@ pub(in crate::api) struct RunAuthorization {
 /// Retrieves the authorization decisions of a run.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/authorization", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run")), responses(
-    (status = 200, description = "Each resource, kept or trimmed", body = RunAuthorization),
+    (status = 200, description = "The decisions for all considered resources", body = RunAuthorization),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody)))]
 pub(in crate::api) async fn get_run_authorization(
@@ -350,7 +350,7 @@ pub(in crate::api) async fn get_run_authorization(
 /// The status is 202 while the run is live and 200 after its end. Repeated requests have no effect.
 #[utoipa::path(post, path = "/v1/runs/{run_id}/cancel", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run")), responses(
-    (status = 202, description = "The wish is stored", body = AgentRun),
+    (status = 202, description = "The cancellation is requested", body = AgentRun),
     (status = 200, description = "The run has ended", body = AgentRun),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody)))]

@@ -71,7 +71,7 @@ impl Used {
 /// Retrieves a run's use of models, tools and knowledge bases.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/usage", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run")), responses(
-    (status = 200, description = "What it has used so far", body = RunUsage),
+    (status = 200, description = "The use so far", body = RunUsage),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody)))]
 pub(in crate::api) async fn get_run_usage(

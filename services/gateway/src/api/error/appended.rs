@@ -8,27 +8,27 @@ use super::ApiError;
 impl ApiError {
     /// A result is missing before the first one of the request.
     pub(in crate::api) fn sequence_gap(expected: u64) -> Self {
-        let message = format!("result {expected} is expected next; send what is missing first");
+        let message = format!("result {expected} is expected next; send the missing results first");
         Self::conflict("sequence_gap", message).with("expected", json!(expected))
     }
 
     /// A different result was accepted under the same sequence.
     pub(in crate::api) fn sequence_conflict(sequence: u64) -> Self {
         let message = format!(
-            "another result was accepted as {sequence}: a call is repeated with the same results, and an invocation that \
-             begins anew goes on behind `accepted_through` of POST /host/v1/run/heartbeat, or ends the run"
+            "a different result was accepted as {sequence}: repeat a call with the same results; a restarted runner \
+             continues after `accepted_through` of POST /host/v1/run/heartbeat, or ends the run"
         );
         Self::conflict("sequence_conflict", message).with("sequence", json!(sequence))
     }
 
     /// The run has reached its byte limit.
     pub(in crate::api) fn appended_too_much() -> Self {
-        Self::too_large("the run has appended more than limits.run_bytes")
+        Self::too_large("the appended results exceed limits.run_bytes")
     }
 
     /// Earlier appended results of the run are still pending.
     pub(in crate::api) fn appended_wait() -> Self {
-        let message = "results that this run has appended before are not judged yet, and may write state; ask again as \
+        let message = "earlier appended results of this run are still being processed and may write state; try again as \
             soon as `Retry-After` says";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
             .with("reason", json!("appended_results_wait"))

@@ -49,7 +49,9 @@ impl From<NotGranted> for ApiError {
 
 impl From<InvalidCursor> for ApiError {
     fn from(_: InvalidCursor) -> Self {
-        Self::invalid_argument("the cursor belongs to another list, or is bent; begin without one")
+        Self::invalid_argument(
+            "the cursor is not valid or belongs to another list; start without one",
+        )
     }
 }
 

@@ -10,15 +10,14 @@ use crate::runs::children::WaitError;
 impl ApiError {
     /// A different answer was accepted earlier.
     pub(in crate::api) fn already_submitted() -> Self {
-        let message =
-            "this interaction was answered before, and otherwise; the first answer stands";
+        let message = "this interaction has a different answer already; the first answer counts";
         Self::conflict("already_submitted", message)
     }
 
     /// Rewrites a 401 for an invalid link: no other credential would help.
     pub(in crate::api) fn of_link(mut self) -> Self {
         if self.status == StatusCode::UNAUTHORIZED {
-            "no open link has this token; ask who sent it for a new one"
+            "no open link has this token; ask its sender for a new one"
                 .clone_into(&mut self.message);
         }
         self

@@ -35,13 +35,13 @@ const OF_EVENT: &str = "came with an event that this agent had in this conversat
     request_body(content = inline(Binary), content_type = "application/octet-stream", description = "The bytes, of any type"), responses(
     (status = 201, description = "Stored", body = ArtifactMetadata),
     (status = 400, description = "The name or `expires_in` is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted: artifacts:create", body = ErrorBody),
-    (status = 408, description = "The body did not come in time", body = ErrorBody),
-    (status = 413, description = "It is too large, or there is no room (`details.reason`)", body = ErrorBody),
-    (status = 415, description = "Its type is not taken", body = ErrorBody),
-    (status = 429, description = "Four uploads of this run go on, it has made 1,000 artifacts, or it calls too often", body = ErrorBody),
-    (status = 503, description = "The place of artifacts does not answer", body = ErrorBody)))]
+    (status = 408, description = "The body was not complete in time", body = ErrorBody),
+    (status = 413, description = "The artifact is too large, or storage is full (`details.reason`)", body = ErrorBody),
+    (status = 415, description = "The media type is not accepted", body = ErrorBody),
+    (status = 429, description = "The run has four uploads in progress or 1,000 artifacts, or its call rate is too high", body = ErrorBody),
+    (status = 503, description = "The artifact store does not respond", body = ErrorBody)))]
 pub(in crate::api) async fn create_artifact(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -104,10 +104,10 @@ pub(super) async fn find(
 /// conversation, need no grant. Others need `artifacts:metadata`.
 #[utoipa::path(get, path = "/host/v1/artifacts/{artifact_id}", tag = "host", security(("run_token" = [])),
     params(("artifact_id" = String, Path, description = "The artifact")), responses(
-    (status = 200, description = "What is known of it", body = ArtifactMetadata),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 200, description = "The metadata", body = ArtifactMetadata),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted: artifacts:metadata", body = ErrorBody),
-    (status = 404, description = "No such artifact within reach, or it has expired", body = ErrorBody)))]
+    (status = 404, description = "No such artifact is visible to the run, or it has expired", body = ErrorBody)))]
 pub(in crate::api) async fn get_artifact_metadata(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -123,15 +123,15 @@ pub(in crate::api) async fn get_artifact_metadata(
 /// Others need `artifacts:read`.
 #[utoipa::path(get, path = "/host/v1/artifacts/{artifact_id}/content", tag = "host", security(("run_token" = [])),
     params(("artifact_id" = String, Path, description = "The artifact"),
-        ("Range" = Option<String>, Header, description = "`bytes=0-1023`: one range"),
-        ("If-Range" = Option<String>, Header, description = "The `ETag`: of another content, all is sent")), responses(
+        ("Range" = Option<String>, Header, description = "A single range, such as `bytes=0-1023`"),
+        ("If-Range" = Option<String>, Header, description = "An `ETag`. If it does not match, the whole content is returned")), responses(
     (status = 200, description = "The bytes", content_type = "*/*", body = inline(Binary)),
-    (status = 206, description = "The part", content_type = "*/*", body = inline(Binary)),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 206, description = "The requested range", content_type = "*/*", body = inline(Binary)),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted: artifacts:read", body = ErrorBody),
-    (status = 404, description = "No such artifact within reach, or it has expired", body = ErrorBody),
-    (status = 416, description = "It has no such part; `Content-Range` tells its size", body = ErrorBody),
-    (status = 503, description = "The place of artifacts does not answer", body = ErrorBody)))]
+    (status = 404, description = "No such artifact is visible to the run, or it has expired", body = ErrorBody),
+    (status = 416, description = "The range is not satisfiable; `Content-Range` has the size", body = ErrorBody),
+    (status = 503, description = "The artifact store does not respond", body = ErrorBody)))]
 pub(in crate::api) async fn read_artifact(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,

@@ -56,14 +56,14 @@ pub(in crate::api) struct ChildWaitQuery {
 ///
 /// A repeated request with the same idempotency key returns the same child run.
 #[utoipa::path(post, path = "/host/v1/child-runs", tag = "host", security(("run_token" = [])), request_body = ChildRunRequest, responses(
-    (status = 202, description = "The child run. The same key and request give the same one", body = ChildRun),
+    (status = 202, description = "The child run. A repeated request returns the same one", body = ChildRun),
     (status = 400, description = "The request is not valid (`details.pointer`)", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The agent was not granted", body = ErrorBody),
     (status = 409, description = "The run was cancelled, or `details.reason`: idempotency_mismatch, too_many_child_runs, agent_gone", body = ErrorBody),
     (status = 413, description = "A file of the input is too large, or the workspace is full", body = ErrorBody),
-    (status = 429, description = "As many runs live as may (`details.reason`)", body = ErrorBody),
-    (status = 503, description = "The runner of the agent cannot be called, or the gateway is stopping", body = ErrorBody)))]
+    (status = 429, description = "The limit of live runs is reached (`details.reason`)", body = ErrorBody),
+    (status = 503, description = "The agent's runner cannot be called, or the gateway is shutting down", body = ErrorBody)))]
 pub(in crate::api) async fn start_child_run(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -124,7 +124,7 @@ async fn find(
     };
     let refusal = found
         .is_none()
-        .then_some("no such child run in sight of the run");
+        .then_some("no such child run is visible to this run");
     caller.record(state, call, refusal).await?;
     found.ok_or_else(|| ApiError::not_found("child run"))
 }
@@ -138,9 +138,9 @@ async fn find(
     params(("run_id" = String, Path, description = "The child run"), ChildWaitQuery), responses(
     (status = 200, description = "The child run", body = ChildRun),
     (status = 400, description = "A parameter is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "No such child run in sight of the run", body = ErrorBody),
-    (status = 429, description = "As many calls of the run wait as may (`details.reason`: child_run_waits)", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "No such child run is visible to this run", body = ErrorBody),
+    (status = 429, description = "The run's limit of waiting calls is reached (`details.reason`: child_run_waits)", body = ErrorBody)))]
 pub(in crate::api) async fn get_child_run(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -175,9 +175,9 @@ pub(super) async fn follow(
     params(("run_id" = String, Path, description = "The child run"), ScopeEventsQuery), responses(
     (status = 200, description = "A page", body = Page<AgentRunEvent>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "No such child run in sight of the run", body = ErrorBody),
-    (status = 410, description = "These events are no longer kept", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "No such child run is visible to this run", body = ErrorBody),
+    (status = 410, description = "Retention has deleted these events", body = ErrorBody)))]
 pub(in crate::api) async fn page_child_run_events(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -194,10 +194,10 @@ pub(in crate::api) async fn page_child_run_events(
 /// Repeated requests, and requests after its end, have no effect.
 #[utoipa::path(post, path = "/host/v1/child-runs/{run_id}/cancel", tag = "host", security(("run_token" = [])),
     params(("run_id" = String, Path, description = "The child run")), request_body = RunCancel, responses(
-    (status = 200, description = "The child run; the wish is stored, or it has ended", body = ChildRun),
+    (status = 200, description = "The child run; its cancellation is requested, or it has ended", body = ChildRun),
     (status = 400, description = "The reason is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "No such child run in sight of the run", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "No such child run is visible to this run", body = ErrorBody)))]
 pub(in crate::api) async fn cancel_child_run(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,

@@ -18,9 +18,9 @@ use crate::api::query::{PathOf, QueryOf};
 #[utoipa::path(get, path = "/host/v1/events/{*event_id}", tag = "host", security(("run_token" = [])),
     params(("event_id" = String, Path, description = "The event, percent-encoded")), responses(
     (status = 200, description = "The event", body = AgentEventRecord),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted", body = ErrorBody),
-    (status = 404, description = "No such event in the run's scope", body = ErrorBody)))]
+    (status = 404, description = "No such event is visible to the run", body = ErrorBody)))]
 pub(in crate::api) async fn get_own_event(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -56,7 +56,7 @@ pub(super) async fn read_event(
     });
     let refusal = record
         .is_none()
-        .then_some("no such event in the run's scope");
+        .then_some("no such event is visible to this run");
     caller.record(state, call, refusal).await?;
     let record = record.ok_or_else(|| ApiError::not_found("event"))?;
     Ok(view(&run.workspace, record, None)?)
@@ -86,7 +86,7 @@ pub(in crate::api) struct OwnEventsQuery {
     params(OwnEventsQuery), responses(
     (status = 200, description = "A page", body = Page<AgentEventRecord>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted, or another conversation", body = ErrorBody)))]
 pub(in crate::api) async fn page_own_events(
     LiveCaller(caller): LiveCaller,

@@ -46,7 +46,7 @@ pub(in crate::api) struct OwnHistoryQuery {
     params(OwnHistoryQuery), responses(
     (status = 200, description = "A page", body = Page<TranscriptItem>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted, or another conversation", body = ErrorBody)))]
 pub(in crate::api) async fn page_history(
     LiveCaller(caller): LiveCaller,
@@ -96,9 +96,9 @@ pub(super) async fn read_page(
 /// matches any substring. It covers the first 4,000 characters of each item.
 #[utoipa::path(post, path = "/host/v1/history/search", tag = "host", security(("run_token" = [])),
     request_body = HistorySearch, responses(
-    (status = 200, description = "What was found, with attachments", body = HistorySearchResult),
+    (status = 200, description = "The matching items, with attachments", body = HistorySearchResult),
     (status = 400, description = "The query, a filter or a cursor is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted", body = ErrorBody)))]
 pub(in crate::api) async fn search_history(
     LiveCaller(caller): LiveCaller,

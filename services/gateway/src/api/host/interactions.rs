@@ -68,11 +68,11 @@ pub(in crate::api) enum AwaitedStatus {
         WaitQuery), responses(
     (status = 200, description = "The state of the interaction", body = AwaitedInteractionBody),
     (status = 400, description = "A parameter is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted", body = ErrorBody),
-    (status = 404, description = "The run has asked nothing under this id", body = ErrorBody),
+    (status = 404, description = "The run has no interaction with this id", body = ErrorBody),
     (status = 409, description = "`details.reason`: not_awaited", body = ErrorBody),
-    (status = 429, description = "As many calls of the run wait as may (`details.reason`: interaction_waits)", body = ErrorBody)))]
+    (status = 429, description = "The run's limit of waiting calls is reached (`details.reason`: interaction_waits)", body = ErrorBody)))]
 pub(in crate::api) async fn await_interaction(
     caller: RunCaller,
     State(state): State<ApiState>,

@@ -94,10 +94,10 @@ struct Caller {
 #[utoipa::path(post, path = "/host/v1/mcp", tag = "host", security(("run_token" = [])),
     request_body = McpMessage, responses(
     (status = 200, description = "The JSON-RPC response", body = Value),
-    (status = 202, description = "A notification was heard"),
-    (status = 400, description = "No message of the protocol", body = Value),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 406, description = "`Accept` does not name application/json and text/event-stream", body = ErrorBody),
+    (status = 202, description = "The notification is accepted"),
+    (status = 400, description = "Not an MCP message", body = Value),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 406, description = "`Accept` must include application/json and text/event-stream", body = ErrorBody),
     (status = 415, description = "The body is not application/json", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 async fn speak_mcp(

@@ -87,16 +87,16 @@ struct CountedMessage {
     request_body = MessageRequest, responses(
     (status = 200, description = "A `message`, or with `stream` its events as server-sent events", content(
         (Object = "application/json"), (String = "text/event-stream"))),
-    (status = 400, description = "The request is not valid, cannot be told to the model's provider, or is larger than the model's context window", body = MessagesError),
-    (status = 401, description = "The token opens nothing, or `Authorization` and `x-api-key` differ", body = MessagesError),
-    (status = 403, description = "The model was not granted, or artifacts:read for an image", body = MessagesError),
-    (status = 404, description = "An image is an artifact that is not within reach", body = MessagesError),
+    (status = 400, description = "The request is not valid, cannot be translated for the model's provider, or exceeds the model's context window", body = MessagesError),
+    (status = 401, description = "The run token is not valid, or `Authorization` and `x-api-key` differ", body = MessagesError),
+    (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = MessagesError),
+    (status = 404, description = "An image refers to an artifact that the run cannot see", body = MessagesError),
     (status = 409, description = "The run was cancelled", body = MessagesError),
     (status = 413, description = "The request or its images are too large", body = MessagesError),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request", body = MessagesError),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests", body = MessagesError),
     (status = 502, description = "The provider failed", body = MessagesError),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = MessagesError),
-    (status = 529, description = "The database does not answer; try again", body = MessagesError)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = MessagesError),
+    (status = 529, description = "The database does not respond; retry", body = MessagesError)))]
 async fn create_message(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -108,7 +108,7 @@ async fn create_message(
     if body.get("max_tokens").is_none_or(Value::is_null) {
         return Err(ApiError::invalid(
             "/max_tokens",
-            "must be the most tokens of the answer",
+            "must be the maximum of tokens of the answer",
         ));
     }
     check_most(&body).map_err(|fault| ApiError::faults(&[fault]))?;
@@ -209,7 +209,7 @@ fn new_id() -> String {
     request_body = MessageCountRequest, responses(
     (status = 200, description = "The count", body = CountedMessage),
     (status = 400, description = "The request is not valid", body = MessagesError),
-    (status = 401, description = "The token opens nothing", body = MessagesError),
+    (status = 401, description = "The run token is not valid", body = MessagesError),
     (status = 403, description = "The model was not granted", body = MessagesError),
     (status = 409, description = "The run was cancelled", body = MessagesError)))]
 async fn count_message_tokens(
@@ -235,7 +235,7 @@ async fn count_message_tokens(
 /// Lists the granted models: Anthropic's `GET /v1/models`. All models are on one page.
 #[utoipa::path(get, path = "/host/v1/anthropic/v1/models", tag = "host", security(("run_token" = [])), responses(
     (status = 200, description = "A list of `model` objects", body = Object),
-    (status = 401, description = "The token opens nothing", body = MessagesError),
+    (status = 401, description = "The run token is not valid", body = MessagesError),
     (status = 409, description = "The run was cancelled", body = MessagesError)))]
 async fn list_anthropic_models(
     LiveCaller(caller): LiveCaller,
@@ -255,8 +255,8 @@ async fn list_anthropic_models(
 #[utoipa::path(get, path = "/host/v1/anthropic/v1/models/{model_id}", tag = "host", security(("run_token" = [])),
     params(("model_id" = String, Path, description = "Percent-encoded")), responses(
     (status = 200, description = "A `model` object", body = Object),
-    (status = 401, description = "The token opens nothing", body = MessagesError),
-    (status = 404, description = "No such model was granted", body = MessagesError),
+    (status = 401, description = "The run token is not valid", body = MessagesError),
+    (status = 404, description = "No such granted model", body = MessagesError),
     (status = 409, description = "The run was cancelled", body = MessagesError)))]
 async fn get_anthropic_model(
     LiveCaller(caller): LiveCaller,

@@ -57,7 +57,7 @@ const NOT_EXTRA: [&str; 7] = [
 
 const FULL: (&str, &str) = (
     "model_calls",
-    "this run calls models as often at once as it may; wait until one has answered",
+    "the run has reached its limit of concurrent model calls; wait until one has ended",
 );
 
 /// Begins an audited call to a granted model.
@@ -90,8 +90,8 @@ pub(super) async fn begin_call<'a>(
 
 /// Lists the granted models and the operations allowed on each.
 #[utoipa::path(get, path = "/host/v1/models", tag = "host", security(("run_token" = [])), responses(
-    (status = 200, description = "All of them", body = ModelList),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 200, description = "All items", body = ModelList),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn list_granted_models(
     LiveCaller(caller): LiveCaller,
@@ -115,15 +115,15 @@ pub(in crate::api) async fn list_granted_models(
 #[utoipa::path(post, path = "/host/v1/models/{model_id}/invoke", tag = "host", security(("run_token" = [])),
     params(("model_id" = String, Path, description = "Percent-encoded")), request_body = LlmRequest, responses(
     (status = 200, description = "The answer", body = LlmInvokeResult),
-    (status = 400, description = "The request is not valid, or larger than the model's context window (`details.reason` is `context_length_exceeded`)", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The model was not granted, or artifacts:read for an image", body = ErrorBody),
-    (status = 404, description = "An image is an artifact that is not within reach (`details.pointer`)", body = ErrorBody),
+    (status = 400, description = "The request is not valid, or exceeds the model's context window (`details.reason`: context_length_exceeded)", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = ErrorBody),
+    (status = 404, description = "An image refers to an artifact that the run cannot see (`details.pointer`)", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
     (status = 413, description = "The request or its images are too large", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn invoke_model(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -202,15 +202,15 @@ impl Asking<'_> {
 #[utoipa::path(post, path = "/host/v1/models/{model_id}/stream", tag = "host", security(("run_token" = [])),
     params(("model_id" = String, Path, description = "Percent-encoded")), request_body = LlmRequest, responses(
     (status = 200, description = "The answer", content_type = "text/event-stream", body = LlmStreamEvent),
-    (status = 400, description = "The request is not valid, or larger than the model's context window", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The model was not granted, or artifacts:read for an image", body = ErrorBody),
-    (status = 404, description = "An image is an artifact that is not within reach (`details.pointer`)", body = ErrorBody),
+    (status = 400, description = "The request is not valid, or exceeds the model's context window", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = ErrorBody),
+    (status = 404, description = "An image refers to an artifact that the run cannot see (`details.pointer`)", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
     (status = 413, description = "The request or its images are too large", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn stream_model(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -305,7 +305,7 @@ fn frame(event: &str, data: &Value) -> Bytes {
     params(("model_id" = String, Path, description = "Percent-encoded")), request_body = CountTokens, responses(
     (status = 200, description = "The count", body = CountedTokens),
     (status = 400, description = "The request is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn count_model_tokens(
@@ -357,7 +357,7 @@ fn extra_args(args: &JsonObject, beside: &[&str], model: &Model) -> ApiResult<Js
         let pointer = format!("/extra_args/{key}");
         return Err(ApiError::invalid(
             pointer,
-            "is not for extra_args: it stands beside them, or is the gateway's",
+            "is not allowed in extra_args: it is a field of its own, or the gateway sets it",
         ));
     }
     let checked = check_members(args, &model.extra_members).and_then(|()| check_most(args));

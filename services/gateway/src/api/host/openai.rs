@@ -77,14 +77,14 @@ const MOST_TEXTS: usize = 2048;
     (status = 200, description = "A `chat.completion`, or with `stream` its chunks as server-sent events", content(
         (Object = "application/json"), (String = "text/event-stream"))),
     (status = 400, description = "The request is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The model was not granted, or artifacts:read for an image", body = ErrorBody),
-    (status = 404, description = "An image is an artifact that is not within reach (`details.pointer`)", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = ErrorBody),
+    (status = 404, description = "An image refers to an artifact that the run cannot see (`details.pointer`)", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
     (status = 413, description = "The request or its images are too large", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn create_chat_completion(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -272,12 +272,12 @@ fn frame(data: &Value) -> Bytes {
     request_body = EmbeddingRequest, responses(
     (status = 200, description = "A list of `embedding` objects", body = Object),
     (status = 400, description = "The request is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted for `invoke`", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn create_embeddings(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -338,7 +338,7 @@ pub(in crate::api::host) fn named_model(body: &JsonObject) -> ApiResult<String> 
 /// Lists the granted models: OpenAI's `GET /models`.
 #[utoipa::path(get, path = "/host/v1/openai/v1/models", tag = "host", security(("run_token" = [])), responses(
     (status = 200, description = "A list of `model` objects", body = Object),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn list_openai_models(
     LiveCaller(caller): LiveCaller,
@@ -360,8 +360,8 @@ pub(in crate::api) async fn list_openai_models(
 #[utoipa::path(get, path = "/host/v1/openai/v1/models/{model_id}", tag = "host", security(("run_token" = [])),
     params(("model_id" = String, Path, description = "Percent-encoded")), responses(
     (status = 200, description = "A `model` object", body = Object),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "No such model was granted", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "No such granted model", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn get_openai_model(
     LiveCaller(caller): LiveCaller,

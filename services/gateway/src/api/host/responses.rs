@@ -63,15 +63,15 @@ struct ResponseRequest {
     request_body = ResponseRequest, responses(
     (status = 200, description = "A `response`, or with `stream` its events as server-sent events", content(
         (Object = "application/json"), (String = "text/event-stream"))),
-    (status = 400, description = "The request is not valid, or would need stored responses", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The model was not granted, or artifacts:read for an image", body = ErrorBody),
-    (status = 404, description = "An image is an artifact that is not within reach (`details.pointer`)", body = ErrorBody),
+    (status = 400, description = "The request is not valid, or needs stored responses", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = ErrorBody),
+    (status = 404, description = "An image refers to an artifact that the run cannot see (`details.pointer`)", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
     (status = 413, description = "The request or its images are too large", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 async fn create_response(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -109,7 +109,7 @@ async fn create_response(
     request_body = ResponseRequest, responses(
     (status = 200, description = "A `response.input_tokens`", body = Object),
     (status = 400, description = "The request is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 async fn count_response_tokens(
@@ -136,9 +136,9 @@ async fn count_response_tokens(
 
 /// Always fails, because responses are not stored.
 #[utoipa::path(get, path = "/host/v1/openai/v1/responses/{response_id}", tag = "host", security(("run_token" = [])),
-    params(("response_id" = String, Path, description = "Of any response")), responses(
+    params(("response_id" = String, Path, description = "The id of a response")), responses(
     (status = 400, description = "Responses are not stored", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 async fn get_response(LiveCaller(_caller): LiveCaller, PathOf(_id): PathOf<String>) -> ApiError {
     ApiError::invalid(

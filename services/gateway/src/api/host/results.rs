@@ -164,12 +164,12 @@ const RESULTS: Call<'static> = Call {
 /// A cancelled run may call this during its grace period.
 #[utoipa::path(post, path = "/host/v1/run/results", tag = "host", security(("run_token" = [])),
     request_body(content = RunResults), responses(
-    (status = 200, description = "Stored up to this number", body = AppendedResults),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 200, description = "Stored up to this sequence", body = AppendedResults),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 409, description = "`details.reason`: sequence_gap (`details.expected`), sequence_conflict (`details.sequence`), not_deferred", body = ErrorBody),
-    (status = 413, description = "The results of the call are larger than limits.event_bytes together, or all of the run than limits.run_bytes", body = ErrorBody),
-    (status = 429, description = "Another call waits for the answer to the run's POST (`details.reason`: early_results), or the run calls too often", body = ErrorBody)))]
+    (status = 413, description = "The results of the call exceed `limits.event_bytes`, or those of the run exceed `limits.run_bytes`", body = ErrorBody),
+    (status = 429, description = "The dispatch has no response yet and another call waits for it (`details.reason`: early_results), or the run's call rate is too high", body = ErrorBody)))]
 pub(in crate::api) async fn append_results(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -192,10 +192,10 @@ pub(in crate::api) async fn append_results(
 
 /// Renews the lease of a run that was answered with `202`.
 #[utoipa::path(post, path = "/host/v1/run/heartbeat", tag = "host", security(("run_token" = [])), responses(
-    (status = 200, description = "Heard", body = RunHeartbeat),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 200, description = "The lease is renewed", body = RunHeartbeat),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 409, description = "`details.reason`: not_deferred", body = ErrorBody),
-    (status = 429, description = "Another call waits for the answer to the run's POST (`details.reason`: early_results), or the run calls too often", body = ErrorBody)))]
+    (status = 429, description = "The dispatch has no response yet and another call waits for it (`details.reason`: early_results), or the run's call rate is too high", body = ErrorBody)))]
 pub(in crate::api) async fn run_heartbeat(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -220,7 +220,7 @@ pub(in crate::api) async fn run_heartbeat(
 }
 
 fn early() -> ApiError {
-    let message = "another call waits for the answer to this run's POST to be known; call again when it was answered";
+    let message = "another call waits for the response to this run's dispatch; call again after that response";
     ApiError::rate_limited_by("early_results", message.to_owned(), 1)
 }
 

@@ -26,7 +26,7 @@ use crate::api::view::agent_run;
 /// After a `202` response to the dispatch, `context.available_apis.run_append_result` is true.
 #[utoipa::path(get, path = "/host/v1/context", tag = "host", security(("run_token" = [])), responses(
     (status = 200, description = "The context", body = AgentRunContext),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn get_own_context(
     LiveCaller(caller): LiveCaller,
@@ -79,7 +79,7 @@ fn with_appends(context: &str) -> serde_json::Result<String> {
 /// Retrieves the current state of the run. If `cancel_requested_at` is set, end the run.
 #[utoipa::path(get, path = "/host/v1/run", tag = "host", security(("run_token" = [])), responses(
     (status = 200, description = "The run", body = AgentRun),
-    (status = 401, description = "The token opens nothing", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody)))]
 pub(in crate::api) async fn get_own_run(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -99,8 +99,8 @@ pub(in crate::api) async fn get_own_run(
 
 /// Renews the run token. Only its id and its times change.
 #[utoipa::path(post, path = "/host/v1/token", tag = "host", security(("run_token" = [])), responses(
-    (status = 200, description = "A fresh token", body = RenewedToken),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 200, description = "A new token", body = RenewedToken),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn renew_token(
     LiveCaller(caller): LiveCaller,

@@ -45,10 +45,10 @@ pub(in crate::api) struct ScopeRunsQuery {
 
 /// Lists the runs of the same runner in the same conversation and thread.
 #[utoipa::path(get, path = "/host/v1/runs", tag = "host", security(("run_token" = [])), params(ScopeRunsQuery), responses(
-    (status = 200, description = "A page; `total_count` runs are in scope, null beyond 1000, and where the conversation has more than 10,000", body = Page<AgentRun>),
+    (status = 200, description = "A page. `total_count` is null above 1,000 matching runs, or if the conversation has more than 10,000", body = Page<AgentRun>),
     (status = 400, description = "A filter or cursor is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The event has no conversation, or another one was named", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The run has no conversation, or `conversation_id` is another one", body = ErrorBody)))]
 pub(in crate::api) async fn list_scope_runs(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -141,7 +141,9 @@ async fn find_in_scope(
                 && run.runner_id == own.runner_id
         })
     };
-    let refusal = found.is_none().then_some("no such run in the run's scope");
+    let refusal = found
+        .is_none()
+        .then_some("no such run is visible to this run");
     caller.record(state, call, refusal).await?;
     found.ok_or_else(|| ApiError::not_found("run"))
 }
@@ -154,8 +156,8 @@ fn view(caller: &RunCaller, run: Run) -> AgentRun {
 #[utoipa::path(get, path = "/host/v1/runs/{run_id}", tag = "host", security(("run_token" = [])),
     params(("run_id" = String, Path, description = "The run")), responses(
     (status = 200, description = "The run", body = AgentRun),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "No such run in the run's scope", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "No such run is visible to this run", body = ErrorBody)))]
 pub(in crate::api) async fn get_scope_run(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -214,8 +216,8 @@ pub(super) fn events_part(query: &ScopeEventsQuery) -> ApiResult<EventsPart> {
 #[utoipa::path(get, path = "/host/v1/run/events", tag = "host", security(("run_token" = [])), params(ScopeEventsQuery), responses(
     (status = 200, description = "A page", body = Page<AgentRunEvent>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 410, description = "These events are no longer kept", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 410, description = "Retention has deleted these events", body = ErrorBody)))]
 pub(in crate::api) async fn page_own_run_events(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -229,9 +231,9 @@ pub(in crate::api) async fn page_own_run_events(
     params(("run_id" = String, Path, description = "The run"), ScopeEventsQuery), responses(
     (status = 200, description = "A page", body = Page<AgentRunEvent>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "No such run in the run's scope", body = ErrorBody),
-    (status = 410, description = "These events are no longer kept", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "No such run is visible to this run", body = ErrorBody),
+    (status = 410, description = "Retention has deleted these events", body = ErrorBody)))]
 pub(in crate::api) async fn page_scope_run_events(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -268,9 +270,9 @@ async fn cancel(
 
 /// Cancels the own run. Repeated requests have no effect.
 #[utoipa::path(post, path = "/host/v1/run/cancel", tag = "host", security(("run_token" = [])), request_body = RunCancel, responses(
-    (status = 200, description = "The run; the wish is stored", body = AgentRun),
+    (status = 200, description = "The run; its cancellation is requested", body = AgentRun),
     (status = 400, description = "The reason is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody)))]
 pub(in crate::api) async fn cancel_own_run(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -282,10 +284,10 @@ pub(in crate::api) async fn cancel_own_run(
 /// Cancels a visible run. Repeated requests, and requests after its end, have no effect.
 #[utoipa::path(post, path = "/host/v1/runs/{run_id}/cancel", tag = "host", security(("run_token" = [])),
     params(("run_id" = String, Path, description = "The run")), request_body = RunCancel, responses(
-    (status = 200, description = "The run; the wish is stored, or it has ended", body = AgentRun),
+    (status = 200, description = "The run; its cancellation is requested, or it has ended", body = AgentRun),
     (status = 400, description = "The reason is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "No such run in the run's scope", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "No such run is visible to this run", body = ErrorBody)))]
 pub(in crate::api) async fn cancel_scope_run(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,

@@ -66,11 +66,11 @@ pub(in crate::api) struct StateQuery {
 
 /// Lists the keys of a scope in byte order.
 #[utoipa::path(get, path = "/host/v1/state/{scope}", tag = "host", security(("run_token" = [])),
-    params(("scope" = StateScope, Path, description = "Whose state"), StateQuery), responses(
+    params(("scope" = StateScope, Path, description = "The state scope"), StateQuery), responses(
     (status = 200, description = "Keys in byte order", body = StateKeys),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The scope was not granted", body = ErrorBody),
-    (status = 503, description = "Results that the run has appended before are not judged yet", body = ErrorBody)))]
+    (status = 503, description = "Earlier appended results of the run are still being processed", body = ErrorBody)))]
 pub(in crate::api) async fn list_state(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -102,13 +102,13 @@ pub(in crate::api) async fn list_state(
 
 /// Retrieves a value and its version.
 #[utoipa::path(get, path = "/host/v1/state/{scope}/{*key}", tag = "host", security(("run_token" = [])),
-    params(("scope" = StateScope, Path, description = "Whose state"), ("key" = String, Path, description = "Percent-encoded")),
+    params(("scope" = StateScope, Path, description = "The state scope"), ("key" = String, Path, description = "Percent-encoded")),
     responses(
     (status = 200, description = "The value", body = StateValue),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The scope was not granted", body = ErrorBody),
     (status = 404, description = "No such key", body = ErrorBody),
-    (status = 503, description = "Results that the run has appended before are not judged yet", body = ErrorBody)))]
+    (status = 503, description = "Earlier appended results of the run are still being processed", body = ErrorBody)))]
 pub(in crate::api) async fn get_state(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -140,16 +140,16 @@ pub(in crate::api) async fn get_state(
 ///
 /// With `If-Match` the write applies to that version only.
 #[utoipa::path(put, path = "/host/v1/state/{scope}/{*key}", tag = "host", security(("run_token" = [])),
-    params(("scope" = StateScope, Path, description = "Whose state"), ("key" = String, Path, description = "Percent-encoded"),
-        ("If-Match" = Option<i64>, Header, description = "The version that must stand")),
+    params(("scope" = StateScope, Path, description = "The state scope"), ("key" = String, Path, description = "Percent-encoded"),
+        ("If-Match" = Option<i64>, Header, description = "The expected version")),
     request_body = StatePut, responses(
     (status = 200, description = "Stored", body = StateVersion),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The scope was not granted, or the key is the gateway's", body = ErrorBody),
-    (status = 404, description = "`If-Match` names a version, and there is no such key", body = ErrorBody),
-    (status = 409, description = "Another version stands", body = ErrorBody),
-    (status = 413, description = "The value is too large, or the scope or the share of the run has no room for the key", body = ErrorBody),
-    (status = 503, description = "Results that the run has appended before are not judged yet", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The scope was not granted, or the key is reserved", body = ErrorBody),
+    (status = 404, description = "`If-Match` has a version, but the key does not exist", body = ErrorBody),
+    (status = 409, description = "The version does not match", body = ErrorBody),
+    (status = 413, description = "The value is too large, or the scope or the run has too many keys", body = ErrorBody),
+    (status = 503, description = "Earlier appended results of the run are still being processed", body = ErrorBody)))]
 pub(in crate::api) async fn put_state(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -168,14 +168,14 @@ pub(in crate::api) async fn put_state(
 ///
 /// With `If-Match` the deletion applies to that version only.
 #[utoipa::path(delete, path = "/host/v1/state/{scope}/{*key}", tag = "host", security(("run_token" = [])),
-    params(("scope" = StateScope, Path, description = "Whose state"), ("key" = String, Path, description = "Percent-encoded")),
+    params(("scope" = StateScope, Path, description = "The state scope"), ("key" = String, Path, description = "Percent-encoded")),
     responses(
-    (status = 204, description = "Gone"),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 204, description = "Deleted"),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The scope was not granted", body = ErrorBody),
     (status = 404, description = "No such key", body = ErrorBody),
-    (status = 409, description = "Another version stands", body = ErrorBody),
-    (status = 503, description = "Results that the run has appended before are not judged yet", body = ErrorBody)))]
+    (status = 409, description = "The version does not match", body = ErrorBody),
+    (status = 503, description = "Earlier appended results of the run are still being processed", body = ErrorBody)))]
 pub(in crate::api) async fn delete_state(
     caller: RunCaller,
     State(state): State<ApiState>,

@@ -74,10 +74,10 @@ pub(in crate::api) struct StorageQuery {
 
 /// Lists the keys of an area in byte order.
 #[utoipa::path(get, path = "/host/v1/storage/{area}", tag = "host", security(("run_token" = [])),
-    params(("area" = StorageArea, Path, description = "Whose blobs: the plugin's, the workspace's or the agent's"), StorageQuery), responses(
+    params(("area" = StorageArea, Path, description = "The storage area"), StorageQuery), responses(
     (status = 200, description = "Keys in byte order", body = StorageKeys),
     (status = 400, description = "A prefix, cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The area was not granted", body = ErrorBody)))]
 pub(in crate::api) async fn list_blobs(
     LiveCaller(caller): LiveCaller,
@@ -121,10 +121,10 @@ pub(in crate::api) async fn list_blobs(
 ///
 /// `Content-Type` is that of its upload, `ETag` its SHA-256.
 #[utoipa::path(get, path = "/host/v1/storage/{area}/{*key}", tag = "host", security(("run_token" = [])),
-    params(("area" = StorageArea, Path, description = "Whose blobs"), ("key" = String, Path, description = "Percent-encoded")),
+    params(("area" = StorageArea, Path, description = "The storage area"), ("key" = String, Path, description = "Percent-encoded")),
     responses(
     (status = 200, description = "The bytes", content_type = "*/*", body = inline(Binary)),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The area was not granted", body = ErrorBody),
     (status = 404, description = "No such key", body = ErrorBody)))]
 pub(in crate::api) async fn get_blob(
@@ -199,18 +199,18 @@ fn body_of(store: Store, blob: &BlobRecord, first: Vec<u8>) -> Body {
 ///
 /// The condition is checked after the upload is complete, in the transaction that replaces the previous blob.
 #[utoipa::path(put, path = "/host/v1/storage/{area}/{*key}", tag = "host", security(("run_token" = [])),
-    params(("area" = StorageArea, Path, description = "Whose blobs"), ("key" = String, Path, description = "Percent-encoded"),
-        ("If-None-Match" = Option<String>, Header, description = "`*`: only where there is no blob under the key"),
-        ("If-Match" = Option<String>, Header, description = "An `ETag`: only where the blob under the key still has it")),
+    params(("area" = StorageArea, Path, description = "The storage area"), ("key" = String, Path, description = "Percent-encoded"),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: write only if the key has no blob"),
+        ("If-Match" = Option<String>, Header, description = "An `ETag`: write only if the current blob matches")),
     request_body(content = inline(Binary), content_type = "application/octet-stream", description = "At most 10 MiB, of any type"), responses(
     (status = 204, description = "Stored. `ETag` is its SHA-256"),
     (status = 400, description = "The key or a condition is malformed", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The area was not granted, or the key is the gateway's", body = ErrorBody),
-    (status = 408, description = "The body did not come in time", body = ErrorBody),
-    (status = 412, description = "The condition does not hold; nothing has changed", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The area was not granted, or the key is reserved", body = ErrorBody),
+    (status = 408, description = "The body was not complete in time", body = ErrorBody),
+    (status = 412, description = "The condition failed; the blob is unchanged", body = ErrorBody),
     (status = 413, description = "The blob is too large, or the area is full (`details.reason`)", body = ErrorBody),
-    (status = 429, description = "Four uploads or deletes of this run go on, or it calls too often", body = ErrorBody)))]
+    (status = 429, description = "The run has four uploads or deletes in progress, or its call rate is too high", body = ErrorBody)))]
 pub(in crate::api) async fn put_blob(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -254,13 +254,13 @@ async fn store_blob(
 
 /// Deletes a blob.
 #[utoipa::path(delete, path = "/host/v1/storage/{area}/{*key}", tag = "host", security(("run_token" = [])),
-    params(("area" = StorageArea, Path, description = "Whose blobs"), ("key" = String, Path, description = "Percent-encoded")),
+    params(("area" = StorageArea, Path, description = "The storage area"), ("key" = String, Path, description = "Percent-encoded")),
     responses(
-    (status = 204, description = "Gone"),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The area was not granted, or the key is the gateway's", body = ErrorBody),
+    (status = 204, description = "Deleted"),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The area was not granted, or the key is reserved", body = ErrorBody),
     (status = 404, description = "No such key", body = ErrorBody),
-    (status = 429, description = "Four uploads or deletes of this run go on, or it calls too often", body = ErrorBody)))]
+    (status = 429, description = "The run has four uploads or deletes in progress, or its call rate is too high", body = ErrorBody)))]
 pub(in crate::api) async fn delete_blob(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,

@@ -31,8 +31,8 @@ use crate::runs::grant::Grant;
 
 /// Lists the granted tools with their schemas.
 #[utoipa::path(get, path = "/host/v1/tools", tag = "host", security(("run_token" = [])), responses(
-    (status = 200, description = "All of them", body = ToolList),
-    (status = 401, description = "The token opens nothing", body = ErrorBody)))]
+    (status = 200, description = "All items", body = ToolList),
+    (status = 401, description = "The run token is not valid", body = ErrorBody)))]
 pub(in crate::api) async fn list_granted_tools(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -54,7 +54,7 @@ pub(in crate::api) async fn list_granted_tools(
 #[utoipa::path(get, path = "/host/v1/tools/{name}", tag = "host", security(("run_token" = [])),
     params(("name" = String, Path, description = "Percent-encoded")), responses(
     (status = 200, description = "Name, description and the schema of its parameters", body = ToolDetail),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted, or withdrawn since (`details.reason`)", body = ErrorBody)))]
 pub(in crate::api) async fn get_tool(
     LiveCaller(caller): LiveCaller,
@@ -98,17 +98,17 @@ pub(super) async fn read_detail(
 /// responses, too.
 #[utoipa::path(post, path = "/host/v1/tools/{name}/call", tag = "host", security(("run_token" = [])),
     params(("name" = String, Path, description = "Percent-encoded"),
-        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible characters, one for each intended call of this run"),
-        ("Idempotency-Key-Scope" = Option<String>, Header, description = "`run`, the default; or `conversation`: every later run of this agent in this conversation that calls the tool under the key is answered with the kept result, for 7 days")),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters, unique for each intended call"),
+        ("Idempotency-Key-Scope" = Option<String>, Header, description = "`run` (default) or `conversation`. With `conversation`, later runs of this agent in this conversation get the stored result for the same key, for 7 days")),
     request_body = CallTool, responses(
-    (status = 200, description = "What the tool answered; an error that it reports itself is a result, too", body = ToolCallResult),
-    (status = 400, description = "A parameter does not fit the schema, the tool refused it, or the run has no conversation for the scope of the key", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "Not granted, or withdrawn since: `details.reason` is `schema_changed` or `tool_gone`, and for a skill that a run has registered `skill_changed` or `skill_gone`", body = ErrorBody),
-    (status = 409, description = "The key was used otherwise, is in use, or its outcome is unknown (`details.reason`); or the run was cancelled", body = ErrorBody),
-    (status = 429, description = "The tool or a budget asks to wait, or the run calls too often", body = ErrorBody),
-    (status = 502, description = "The tool cannot be reached, or its answer cannot be used", body = ErrorBody),
-    (status = 504, description = "The tool was silent for too long, or the run is over", body = ErrorBody)))]
+    (status = 200, description = "The tool's result, which may be an error that the tool reports", body = ToolCallResult),
+    (status = 400, description = "A parameter does not match the schema, the tool rejected it, or the run has no conversation for the key scope", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "Not granted, or withdrawn since. `details.reason`: schema_changed or tool_gone, for a registered skill skill_changed or skill_gone", body = ErrorBody),
+    (status = 409, description = "The idempotency key belongs to another request or is in use, or its outcome is unknown (`details.reason`); or the run was cancelled", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the tool's rate limit, a budget, or the run's call rate", body = ErrorBody),
+    (status = 502, description = "The tool is unreachable, or its response is not valid", body = ErrorBody),
+    (status = 504, description = "The tool did not respond in time, or the run is over", body = ErrorBody)))]
 pub(in crate::api) async fn call_tool(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -161,7 +161,7 @@ fn scope_of(headers: &HeaderMap) -> ApiResult<Option<KeyScope>> {
 
 const FULL: (&str, &str) = (
     "tool_calls",
-    "this run calls as many tools at once as it may; wait until one has answered",
+    "the run has reached its limit of concurrent tool calls; wait until one has ended",
 );
 
 impl ToolCalling<'_> {

@@ -18,12 +18,12 @@ const OF_ALL: [Refusal; 3] = [
     Refusal {
         status: "403",
         name: "Foreign",
-        description: "The request came under a name, or from a page, that is not the gateway's",
+        description: "`Host` or `Origin` is not allowed",
     },
     Refusal {
         status: "415",
         name: "Encoded",
-        description: "The body is packed: send it without `Content-Encoding`",
+        description: "The body is compressed: send it without `Content-Encoding`",
     },
     Refusal {
         status: "500",
@@ -37,22 +37,22 @@ const OF_CALLERS: [Refusal; 4] = [
     Refusal {
         status: "400",
         name: "NotValid",
-        description: "A header, the address, the query or the body is not valid; `details.pointer` names a place of the body",
+        description: "A header, the URL or the body is not valid; `details.pointer` locates a fault in the body",
     },
     Refusal {
         status: "401",
         name: "Unauthenticated",
-        description: "The credential opens nothing",
+        description: "The credential is not valid",
     },
     Refusal {
         status: "429",
         name: "TooOften",
-        description: "Wait as long as `Retry-After` says",
+        description: "A limit is reached; retry after `Retry-After` seconds",
     },
     Refusal {
         status: "503",
         name: "Unavailable",
-        description: "The database does not answer; try again",
+        description: "The database does not respond; retry",
     },
 ];
 
@@ -66,12 +66,12 @@ const OF_BODIES: [Refusal; 2] = [
     Refusal {
         status: "408",
         name: "Slow",
-        description: "The body did not come in time",
+        description: "The body was not complete in time",
     },
     Refusal {
         status: "413",
         name: "TooLarge",
-        description: "The body is larger than the route takes",
+        description: "The body exceeds the limit of the route",
     },
 ];
 

@@ -264,7 +264,7 @@ async fn page_history(
             .any(|item| item.cursor.as_ref() == Some(&cursor))
         {
             return Err(ApiError::invalid_argument(
-                "the cursor belongs to another list, or is bent; begin without one",
+                "the cursor is not valid or belongs to another list; start without one",
             ));
         }
         items.clear();

@@ -43,7 +43,7 @@ const RUN_TOKEN: &str = "run_token";
 /// Maximum characters of a run token.
 const MOST_TOKEN: usize = 4096;
 /// The same message for every invalid token.
-const WRONG_TOKEN: &str = "run_token opens nothing: pass the token of the run that is being answered, unchanged, as \
+const WRONG_TOKEN: &str = "run_token is not valid: pass the token of the current run, unchanged, as \
     the input variable of the platform holds it";
 
 /// A tool of this server.
@@ -102,16 +102,16 @@ pub(super) fn routes() -> OpenApiRouter<ApiState> {
 /// `call_tool`. The route is 404 unless the operator enables it: `[host_api] shared_mcp = true`.
 #[utoipa::path(post, path = "/host/v1/mcp/shared", tag = "host",
     request_body = McpMessage, responses(
-    (status = 200, description = "The JSON-RPC response; a wrong token is an error of the tool", body = Value),
-    (status = 202, description = "A notification was heard"),
-    (status = 400, description = "No message of the protocol", body = Value),
-    (status = 404, description = "It is switched off", body = ErrorBody),
-    (status = 406, description = "`Accept` does not name application/json and text/event-stream", body = ErrorBody),
+    (status = 200, description = "The JSON-RPC response. A wrong token is a tool error", body = Value),
+    (status = 202, description = "The notification is accepted"),
+    (status = 400, description = "Not an MCP message", body = Value),
+    (status = 404, description = "The route is disabled", body = ErrorBody),
+    (status = 406, description = "`Accept` must include application/json and text/event-stream", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 413, description = "The message has more than 262144 bytes", body = ErrorBody),
+    (status = 413, description = "The message exceeds 262,144 bytes", body = ErrorBody),
     (status = 415, description = "The body is not application/json", body = ErrorBody),
-    (status = 429, description = "Too many wrong tokens of this address, or the run calls too often", body = ErrorBody),
-    (status = 504, description = "The run is over its deadline", body = ErrorBody)))]
+    (status = 429, description = "Too many wrong tokens from this address, or the run's call rate is too high", body = ErrorBody),
+    (status = 504, description = "The run is past its deadline", body = ErrorBody)))]
 async fn speak_shared_mcp(State(state): State<ApiState>, request: Request) -> ApiResult<Response> {
     if !state.shared_mcp {
         return Err(ApiError::no_route());

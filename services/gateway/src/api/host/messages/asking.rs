@@ -117,7 +117,7 @@ impl Asking<'_> {
             };
             self.model.check_place(url).map_err(|error| {
                 let message = format!(
-                    "must be inline data, an artifact, or a URL that may be asked: {error}"
+                    "must be inline data, an artifact, or a URL that may be fetched: {error}"
                 );
                 ApiError::invalid(format!("{}/url", source.pointer), message)
             })?;

@@ -81,7 +81,8 @@ fn check_tools(body: &JsonObject) -> Result<(), Fault> {
     let of_ours = |name: &str| TOOLS.contains(&name);
     for (n, tool) in tools.iter().enumerate() {
         let fault = |member: &str| {
-            let message = "must be function or custom: what a provider does itself is not granted";
+            let message =
+                "must be function or custom: tools that the provider runs are not granted";
             Err(Fault::new(format!("/tools/{n}{member}"), message))
         };
         let Some(members) = tool.as_object() else {

@@ -55,7 +55,7 @@ pub(in crate::api::host) fn check_places(
         }
         may_fetch(text).map_err(|error| {
             let message =
-                format!("must be inline data, an artifact, or a URL that may be asked: {error}");
+                format!("must be inline data, an artifact, or a URL that may be fetched: {error}");
             Fault::new("", message)
         })
     })

@@ -33,14 +33,14 @@ const NOT_EXTRA: [&str; 5] = ["model", "query", "documents", "top_n", "top_k"];
 /// Documents: 1 to 64. With `top_k`, only the best are returned.
 #[utoipa::path(post, path = "/host/v1/models/{model_id}/rerank", tag = "host", security(("run_token" = [])),
     params(("model_id" = String, Path, description = "Percent-encoded")), request_body = Rerank, responses(
-    (status = 200, description = "The closest first", body = RerankResults),
+    (status = 200, description = "Results, most relevant first", body = RerankResults),
     (status = 400, description = "The request is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn rerank_documents(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -58,14 +58,14 @@ pub(in crate::api) async fn rerank_documents(
 /// Texts: 1 to 256. The vectors are in the order of the texts.
 #[utoipa::path(post, path = "/host/v1/models/{model_id}/embed", tag = "host", security(("run_token" = [])),
     params(("model_id" = String, Path, description = "Percent-encoded")), request_body = Embed, responses(
-    (status = 200, description = "A vector for each text, in their order", body = Embeddings),
+    (status = 200, description = "A vector for each text, in order", body = Embeddings),
     (status = 400, description = "The request is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted for `invoke`", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn embed_texts(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,

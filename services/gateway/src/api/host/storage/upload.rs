@@ -211,14 +211,14 @@ fn condition_of(headers: &HeaderMap) -> ApiResult<Option<PutIf>> {
         (Some("*"), None) => Ok(Some(PutIf::Absent)),
         (None, Some(tag)) => {
             let tag = sha256_of(tag).ok_or_else(|| {
-                let message = "`If-Match` must be one `ETag` as an answer gave it, quotes included";
+                let message = "`If-Match` must be one `ETag` as in a response, quotes included";
                 ApiError::invalid_argument(message)
             })?;
             Ok(Some(PutIf::Matches(tag.to_owned())))
         }
         (Some(_), None) => Err(ApiError::invalid_argument("`If-None-Match` must be `*`")),
         (Some(_), Some(_)) => {
-            let message = "`If-Match` and `If-None-Match` must not stand together";
+            let message = "`If-Match` and `If-None-Match` must not be combined";
             Err(ApiError::invalid_argument(message))
         }
     }
