@@ -145,8 +145,8 @@ async fn read_body_of(
     let BodyPatience(patience) = extension(&request).unwrap_or_default();
     let sender = sender_of(&request);
     let accepted = extension::<Accepted>(&request);
-    let room = extension::<BodyRoom>(&request);
-    let mut room = room.map(|room| room.part_of(sender));
+    let budget = extension::<BodyRoom>(&request);
+    let mut permit = budget.map(|budget| budget.part_of(sender));
     let announced = announced(request.headers()).unwrap_or(0);
     if announced > most && request.headers().contains_key(EXPECT) {
         // The client waits for `100 Continue` and has not sent the body.
@@ -157,17 +157,20 @@ async fn read_body_of(
         if announced > most {
             return Err(Unread::Refused(too_large(most)));
         }
-        read_frames(&mut frames, &mut room, most).await
+        read_frames(&mut frames, &mut permit, most).await
     };
     let read = tokio::time::timeout(patience, reading).await;
     match read.map_err(|_| ApiError::slow_body())? {
         Ok(bytes) => {
             state.check_again(accepted.as_ref()).await?;
-            Ok(Held { bytes, _room: room })
+            Ok(Held {
+                bytes,
+                _room: permit,
+            })
         }
         Err(Unread::Broken) => Err(ApiError::invalid_argument("the body could not be read")),
         Err(Unread::Refused(refused)) => {
-            drop(room);
+            drop(permit);
             // Clients read no response while they send, so discard the rest of the body within limits.
             drain(&mut frames).await;
             Err(refused)
@@ -202,7 +205,7 @@ const LARGE_BYTES: usize = 1024 * 1024;
 
 async fn read_frames(
     frames: &mut BodyDataStream,
-    room: &mut Option<Taken>,
+    permit: &mut Option<Taken>,
     most: usize,
 ) -> Result<Bytes, Unread> {
     let mut first = Bytes::new();
@@ -213,8 +216,8 @@ async fn read_frames(
         if bytes > most {
             return Err(Unread::Refused(too_large(most)));
         }
-        if let Some(room) = room {
-            room.grow_to(bytes).map_err(Unread::Refused)?;
+        if let Some(permit) = permit {
+            permit.grow_to(bytes).map_err(Unread::Refused)?;
         }
         // Avoid a copy when the body arrives in one piece.
         if bytes == frame.len() {

@@ -101,9 +101,12 @@ async fn create_message(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
     headers: HeaderMap,
-    ModelBody { value: body, room }: ModelBody<JsonObject>,
+    ModelBody {
+        value: body,
+        permit,
+    }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
-    let _room = room;
+    let _room = permit;
     let id = named_model(&body)?;
     if body.get("max_tokens").is_none_or(Value::is_null) {
         return Err(ApiError::invalid(

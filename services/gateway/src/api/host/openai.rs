@@ -88,9 +88,12 @@ const MOST_TEXTS: usize = 2048;
 pub(in crate::api) async fn create_chat_completion(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
-    ModelBody { value: body, room }: ModelBody<JsonObject>,
+    ModelBody {
+        value: body,
+        permit,
+    }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
-    let _room = room;
+    let _room = permit;
     let id = named_model(&body)?;
     if !body.get("messages").is_some_and(Value::is_array) {
         return Err(ApiError::invalid("/messages", "must be a list"));
@@ -283,7 +286,7 @@ pub(in crate::api) async fn create_embeddings(
     State(state): State<ApiState>,
     ModelBody {
         value: body,
-        mut room,
+        mut permit,
     }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
     let id = named_model(&body)?;
@@ -300,7 +303,7 @@ pub(in crate::api) async fn create_embeddings(
     };
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;
-    let (vectors, usage) = match embed(&mut call, model, &id, &texts, &mut room).await {
+    let (vectors, usage) = match embed(&mut call, model, &id, &texts, &mut permit).await {
         Ok(embedded) => embedded,
         Err(failed) => return call.end(Err(failed)),
     };
@@ -310,7 +313,7 @@ pub(in crate::api) async fn create_embeddings(
         usage,
         as_base64,
     };
-    call.end(embedded.to_json()).map(|json| room.answer(json))
+    call.end(embedded.to_json()).map(|json| permit.answer(json))
 }
 
 fn texts_of(body: &JsonObject) -> ApiResult<Vec<String>> {

@@ -75,9 +75,12 @@ struct ResponseRequest {
 async fn create_response(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
-    ModelBody { value: body, room }: ModelBody<JsonObject>,
+    ModelBody {
+        value: body,
+        permit,
+    }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
-    let _room = room;
+    let _room = permit;
     let id = named_model(&body)?;
     let is_stream = asks_for_stream(&body).map_err(refused)?;
     let (action, operation) = if is_stream {

@@ -63,7 +63,7 @@ impl Images {
         let left = MOST_BYTES - self.bytes;
         let image = Image::read(caller, state, id, left).await.map_err(at)?;
         self.bytes += image.size;
-        self.rooms.push(image.room);
+        self.rooms.push(image.permit);
         Ok(image.url)
     }
 }
@@ -92,7 +92,7 @@ struct Image {
     size: u64,
     /// A data URL.
     url: String,
-    room: Taken,
+    permit: Taken,
 }
 
 impl Image {
@@ -101,13 +101,13 @@ impl Image {
     async fn read(caller: &RunCaller, state: &ApiState, id: &str, most: u64) -> ApiResult<Self> {
         let (mut call, found) = find(caller, state, ArtifactOperation::Read, id).await?;
         let (mime_type, size) = (essence(&found.metadata.mime_type), found.metadata.size);
-        let room = check(&mime_type, size, most).and_then(|bytes| {
+        let permit = check(&mime_type, size, most).and_then(|bytes| {
             // Base64 needs a third more.
-            let room = state.model_room();
-            room.take(caller.sender(), bytes.div_ceil(3) * 4)
+            let budget = state.model_room();
+            budget.take(caller.sender(), bytes.div_ceil(3) * 4)
         });
-        let room = match room {
-            Ok(room) => room,
+        let permit = match permit {
+            Ok(permit) => permit,
             Err(refused) => return call.end(Err(refused)),
         };
         let reading = async {
@@ -120,7 +120,7 @@ impl Image {
         };
         call.add_bytes(bytes.len());
         let url = format!("data:{mime_type};base64,{}", STANDARD.encode(&bytes));
-        call.end(Ok(Self { size, url, room }))
+        call.end(Ok(Self { size, url, permit }))
     }
 }
 

@@ -72,18 +72,18 @@ pub(in crate::api) async fn embed_texts(
     PathOf(id): PathOf<String>,
     ModelBody {
         value: request,
-        mut room,
+        mut permit,
     }: ModelBody<Embed>,
 ) -> ApiResult<Response> {
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;
     let embedded = async {
         check_count("/texts", request.texts.len(), MOST_TEXTS)?;
-        let (vectors, usage) = embed(&mut call, model, &id, &request.texts, &mut room).await?;
+        let (vectors, usage) = embed(&mut call, model, &id, &request.texts, &mut permit).await?;
         json_of(&Embeddings { vectors, usage })
     };
     let embedded = embedded.await;
-    call.end(embedded).map(|json| room.answer(json))
+    call.end(embedded).map(|json| permit.answer(json))
 }
 
 async fn rerank(
@@ -122,10 +122,10 @@ pub(in crate::api::host) async fn embed(
     model: &Model,
     id: &str,
     texts: &[String],
-    room: &mut Taken,
+    permit: &mut Taken,
 ) -> ApiResult<(Vec<Vec<f32>>, Option<LlmTokenUsage>)> {
     let vectors = texts.len().saturating_mul(VECTOR_BYTES);
-    room.grow_to(vectors.min(MOST_VECTOR_BYTES))?;
+    permit.grow_to(vectors.min(MOST_VECTOR_BYTES))?;
     let paid = call.reserve(reading_spend(id, model, texts.iter())).await?;
     let vectors = call.within(model.vectors(texts, &paid)).await;
     // Count the tokens of earlier batches even if a later batch fails.

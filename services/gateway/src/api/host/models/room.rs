@@ -38,7 +38,7 @@ const MODELS: Sign = Sign {
 /// The JSON body of a model request with its memory permit.
 pub(in crate::api) struct ModelBody<T> {
     pub(in crate::api) value: T,
-    pub(in crate::api) room: Taken,
+    pub(in crate::api) permit: Taken,
 }
 
 /// Creates the memory budget for model requests.
@@ -54,8 +54,8 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
         let sender = request.extensions().get::<Sender>().copied();
         let sender = sender.ok_or_else(ApiError::unauthenticated)?;
         let bytes = at_most(request.headers());
-        let mut room = match state.model_room().take(sender, bytes) {
-            Ok(room) => room,
+        let mut permit = match state.model_room().take(sender, bytes) {
+            Ok(permit) => permit,
             Err(refused) => {
                 // Clients read no response while they send, so discard the rest of the body within limits.
                 drain_body(request.into_body()).await;
@@ -65,9 +65,9 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
         // The body already has a permit of this budget.
         request.extensions_mut().remove::<BodyRoom>();
         let bytes = json_bytes(request, state).await?;
-        room.shrink(bytes.len());
+        permit.shrink(bytes.len());
         let value = parse(&bytes)?;
-        Ok(Self { value, room })
+        Ok(Self { value, permit })
     }
 }
 
