@@ -23,12 +23,12 @@ use crate::api::query::single_header;
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_');
 
 /// The byte range and status for one request.
-pub(super) struct Part {
+pub(super) struct RequestedRange {
     status: StatusCode,
     range: Range<u64>,
 }
 
-impl Part {
+impl RequestedRange {
     /// Reads `Range`, and `If-Range` against the `ETag`.
     pub(super) fn of(headers: &HeaderMap, artifact: &ArtifactMetadata) -> ApiResult<Self> {
         let range = single_header(headers, RANGE.as_str())?;

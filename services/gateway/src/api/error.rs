@@ -40,7 +40,7 @@ pub(super) type ApiResult<T> = Result<T, ApiError>;
 
 /// The error of a response, for APIs with an error format of their own. An extension of the response.
 #[derive(Clone, Debug)]
-pub(super) struct Refused(pub(super) AgentApiError);
+pub(super) struct ErrorExtension(pub(super) AgentApiError);
 
 /// A response with status 4xx or 5xx.
 #[derive(Debug)]
@@ -329,7 +329,7 @@ impl IntoResponse for ApiError {
         let (status, retry_after_seconds) = (self.status, self.retry_after_seconds);
         let content_range = self.content_range.take();
         let (_, error) = self.into_parts();
-        let refused = Refused(error.clone());
+        let refused = ErrorExtension(error.clone());
         let mut response = (status, Json(ErrorBody { error })).into_response();
         response.extensions_mut().insert(refused);
         let headers = response.headers_mut();

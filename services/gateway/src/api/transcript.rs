@@ -16,7 +16,7 @@ use crate::cursor::{InvalidCursor, history_place};
 
 /// Cursors, direction and size of a page.
 #[derive(Debug, Default)]
-pub(super) struct HistoryQuery {
+pub(super) struct TranscriptQuery {
     pub(super) before_cursor: Option<String>,
     pub(super) after_cursor: Option<String>,
     pub(super) limit: Option<u64>,
@@ -34,7 +34,7 @@ pub(super) struct Transcript<'a> {
 
 impl Transcript<'_> {
     /// Reads a page. `next_cursor` continues in the direction of the page, `prev_cursor` reverses it.
-    pub(super) async fn page(&self, query: &HistoryQuery) -> ApiResult<Page<TranscriptItem>> {
+    pub(super) async fn page(&self, query: &TranscriptQuery) -> ApiResult<Page<TranscriptItem>> {
         let page = StoreQuery {
             limit: page_limit(query.limit)?,
             before: self.place(query.before_cursor.as_deref())?,

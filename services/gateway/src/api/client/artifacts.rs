@@ -10,7 +10,7 @@ use protocol::host_api::ArtifactMetadata;
 use store::ArtifactOrigin;
 
 use crate::api::ApiState;
-use crate::api::artifact_content::Part;
+use crate::api::artifact_content::RequestedRange;
 use crate::api::artifact_upload::{UploadQuery, metadata, read};
 use crate::api::auth::{AdminCaller, ClientCaller};
 use crate::api::error::{ApiError, ApiResult};
@@ -132,7 +132,7 @@ pub(in crate::api) async fn get_artifact_content(
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let artifact = find(&state, &caller, &id).await?;
-    let part = Part::of(&headers, &artifact.metadata)?;
+    let part = RequestedRange::of(&headers, &artifact.metadata)?;
     let bytes = state.runs.read_artifact(&artifact, part.range()).await?;
     Ok(part.answer(&artifact.metadata, bytes.map_err(std::io::Error::other)))
 }

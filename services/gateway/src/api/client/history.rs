@@ -13,7 +13,7 @@ use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, names_of};
-use crate::api::transcript::{HistoryQuery, Transcript};
+use crate::api::transcript::{Transcript, TranscriptQuery};
 use crate::api::view::Direction;
 
 /// A conversation and a part of its transcript. An absent `bot_id` or `thread_id` matches only conversations
@@ -75,7 +75,7 @@ pub(in crate::api) async fn get_conversation_history(
         conversation: Some(&conversation),
         memory: &caller.answer,
     };
-    let part = HistoryQuery {
+    let part = TranscriptQuery {
         before_cursor: query.before_cursor,
         after_cursor: query.after_cursor,
         limit: query.limit,

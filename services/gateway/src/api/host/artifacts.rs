@@ -13,7 +13,7 @@ use protocol::host_api::ArtifactMetadata;
 use protocol::resources::ArtifactOperation;
 
 use crate::api::ApiState;
-use crate::api::artifact_content::Part;
+use crate::api::artifact_content::RequestedRange;
 use crate::api::artifact_upload::UploadQuery;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
@@ -139,7 +139,7 @@ pub(in crate::api) async fn read_artifact(
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let (call, found) = find(&caller, &state, ArtifactOperation::Read, &id).await?;
-    let part = match Part::of(&headers, &found.metadata) {
+    let part = match RequestedRange::of(&headers, &found.metadata) {
         Ok(part) => part,
         Err(refused) => return call.end(Err(refused)),
     };

@@ -13,7 +13,7 @@ use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::QueryOf;
-use crate::api::transcript::{HistoryQuery, Transcript};
+use crate::api::transcript::{Transcript, TranscriptQuery};
 use crate::api::view::Direction;
 
 /// A part of the transcript of the run's conversation.
@@ -80,7 +80,7 @@ pub(super) async fn read_page(
         conversation,
         memory: &caller.answer,
     };
-    let part = HistoryQuery {
+    let part = TranscriptQuery {
         before_cursor: said(query.before_cursor),
         after_cursor: said(query.after_cursor),
         limit: query.limit,

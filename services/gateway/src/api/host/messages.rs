@@ -281,7 +281,7 @@ fn shown(models: &Models, model: &ModelResource) -> Value {
     let id = &model.model_id;
     let known = models.find(id).ok();
     let window = known.and_then(|known| known.context_window_tokens);
-    let most = known.and_then(|known| known.max_output_tokens);
+    let max_tokens = known.and_then(|known| known.max_output_tokens);
     json!({"type": "model", "id": id, "display_name": id, "created_at": "1970-01-01T00:00:00Z",
-        "max_input_tokens": window, "max_tokens": most})
+        "max_input_tokens": window, "max_tokens": max_tokens})
 }

@@ -35,7 +35,8 @@ use crate::outbound::model::{Chunks, Model};
 use crate::outbound::upstream::UpstreamError;
 use images::with_images;
 use members::check_members;
-use most::{asked_texts, chat_spend, check_most, said_bytes};
+pub(in crate::api::host) use most::said_bytes;
+use most::{asked_texts, chat_spend, check_most};
 use parts::check_places;
 use room::ModelBody;
 
@@ -365,20 +366,20 @@ fn extra_args(args: &JsonObject, beside: &[&str], model: &Model) -> ApiResult<Js
     Ok(args.clone())
 }
 
-fn check_most_items(pointer: &str, count: usize, most: usize) -> ApiResult<()> {
-    if count <= most {
+fn check_most_items(pointer: &str, count: usize, max: usize) -> ApiResult<()> {
+    if count <= max {
         return Ok(());
     }
-    let message = format!("must have at most {most} items");
+    let message = format!("must have at most {max} items");
     Err(ApiError::invalid(pointer, message))
 }
 
-fn check_count(pointer: &str, count: usize, most: usize) -> ApiResult<()> {
-    if (1..=most).contains(&count) {
+fn check_count(pointer: &str, count: usize, max: usize) -> ApiResult<()> {
+    if (1..=max).contains(&count) {
         return Ok(());
     }
     Err(ApiError::faults(&[Fault::new(
         pointer,
-        format!("must have 1 to {most} items"),
+        format!("must have 1 to {max} items"),
     )]))
 }

@@ -94,15 +94,15 @@ impl Asking<'_> {
             0
         };
         let number = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(0);
-        let most = number(body.get("max_tokens"));
+        let max_tokens = number(body.get("max_tokens"));
         let thinking = body.get("thinking");
         let thoughts = number(thinking.and_then(|thinking| thinking.get("budget_tokens")));
-        let beside = if thoughts < most { 0 } else { thoughts };
+        let beside = if thoughts < max_tokens { 0 } else { thoughts };
         let spend = Spend {
             kind: "model",
             resource: self.id.to_owned(),
             prompt_tokens: prompt_tokens.max(window),
-            most_completion_tokens: most.saturating_add(beside),
+            most_completion_tokens: max_tokens.saturating_add(beside),
             price: self.model.price,
         };
         let betas = self.betas.clone();

@@ -12,7 +12,7 @@ use protocol::error::AgentApiError;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::api::error::{ApiError, ApiResult, Refused};
+use crate::api::error::{ApiError, ApiResult, ErrorExtension};
 
 /// Path prefix of the API.
 const PREFIX: &str = "/host/v1/anthropic/";
@@ -87,8 +87,8 @@ pub(in crate::api) fn settle_credential(headers: &mut HeaderMap) -> ApiResult<()
 /// Adds a request id to a response and converts errors to Anthropic's form.
 pub(in crate::api) fn in_form(response: Response) -> Response {
     let id = format!("req_{}", Uuid::now_v7().simple());
-    let mut response = match response.extensions().get::<Refused>() {
-        Some(Refused(error)) => refused(response.status(), error, &id, &response),
+    let mut response = match response.extensions().get::<ErrorExtension>() {
+        Some(ErrorExtension(error)) => refused(response.status(), error, &id, &response),
         None => response,
     };
     if let Ok(id) = HeaderValue::try_from(id) {

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::errors::code_of;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::host::models::most::said_bytes;
+use crate::api::host::models::said_bytes;
 use crate::api::host_call::HostCall;
 use crate::outbound::model::{Chunks, Events};
 use crate::outbound::upstream::UpstreamError;
