@@ -715,7 +715,7 @@ async fn guesses_wait_in_line_and_a_good_credential_counts_when_its_turn_comes()
     // A window or two may have begun anew, and each allows as many.
     assert!(told[0] >= 20 && told[1] > told[0], "{told:?}");
     let log = stage.gateway.log();
-    assert!(log.contains("one address was refused too often"), "{log}");
+    assert!(log.contains("an address sent too many wrong credentials"), "{log}");
     run.end(&stage).await;
 }
 

@@ -494,7 +494,7 @@ async fn without_files_to_open_new_work_waits_and_live_runs_go_on() {
     let told = stage
         .gateway
         .log()
-        .matches("no connection can be accepted")
+        .matches("connections cannot be accepted")
         .count();
     assert_eq!(told, 1, "said once, not ten times a second");
 }

@@ -170,7 +170,7 @@ def one_fault_each(entity):
             if typing.get_origin(inner) is typing.Literal:
                 for value in typing.get_args(inner):
                     yield f"{name}: {value}", {**whole, name: [value] if listed else value}
-    yield "a key that nobody knows", {**whole, "nobody_knows": 1}
+    yield "an unknown key", {**whole, "nobody_knows": 1}
     if entity.__name__ in BOUNDED:
         for path, value in out_of_bounds(entity, ""):
             yield f"{path}: {len(value)} long", replaced(whole, path.split("/")[1:], value)

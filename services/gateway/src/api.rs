@@ -1,7 +1,8 @@
-//! HTTP entering us: the only room that knows axum.
+//! The HTTP API of the gateway. Only this module and `http_server` use axum.
 //!
-//! Three faces with three kinds of credential that never work on each other's routes: clients and
-//! operators by API key under `/v1`, runners by run token under `/host/v1`.
+//! Two kinds of credential open two sets of routes, and neither opens the other:
+//! - API keys of clients and operators open `/v1`.
+//! - Run tokens of runners open `/host/v1`.
 
 pub mod metrics_page;
 pub mod openapi;
@@ -56,37 +57,37 @@ use room::Room;
 use stream_places::KeyPlaces;
 use watched_keys::WatchedKeys;
 
-/// The largest body of any route that names no other bound.
+/// Default body limit of a route, in bytes.
 const BODY_BYTES: usize = 1024 * 1024;
 
-/// What handlers work with. Cheap to clone.
+/// Shared state of the handlers. Cheap to clone.
 #[derive(Clone)]
 pub struct ApiState(Arc<Shared>);
 
-/// The parts of the state.
+/// Dependencies and limits of the API.
 pub struct Api {
     pub runs: Runs,
     pub tools: Tools,
     pub knowledge: Knowledge,
-    /// How often a quiet stream shows that it lives.
+    /// Interval between keep-alive comments on an idle event stream.
     pub heartbeat: Duration,
-    /// How long the body of a request may take.
+    /// Timeout for reading a request body.
     pub body: Duration,
-    /// Connections at once.
+    /// Maximum number of open connections.
     pub connections: usize,
-    /// Wrong credentials of one address in ten seconds, before it waits.
+    /// Wrong credentials allowed per address in ten seconds before its requests queue.
     pub most_refusals: u32,
-    /// Bytes of requests to models that are in memory at once.
+    /// Memory budget for model requests, in bytes.
     pub model_bytes: usize,
-    /// Bytes of other bodies that are in memory at once.
+    /// Memory budget for other request bodies, in bytes.
     pub body_bytes: usize,
-    /// Bytes of answers that are in memory at once.
+    /// Memory budget for responses, in bytes.
     pub answer_bytes: usize,
-    /// The largest body of an event or a Query.
+    /// Maximum body of an event or a Query, in bytes.
     pub event_body_bytes: usize,
-    /// What requests may come under; `None`: any name.
+    /// Allowed hosts; `None` allows any.
     pub own_names: Option<OwnNames>,
-    /// `/host/v1/mcp/shared` is open.
+    /// Whether `/host/v1/mcp/shared` is served.
     pub shared_mcp: bool,
 }
 
@@ -146,7 +147,7 @@ impl std::ops::Deref for ApiState {
     }
 }
 
-/// Every route, with its errors in the one envelope.
+/// Builds the router of all routes. Errors outside handlers use the common error body, too.
 pub fn router(state: ApiState) -> Router {
     let (router, document) = openapi::documented().split_for_parts();
     let gate = Arc::new(Gate::before(&document, &state));

@@ -1,7 +1,7 @@
-//! Serves the router over HTTP/1.1, and bounds what one peer may hold: the time for a request's
-//! head, the size of it, the time a response waits for its reader, and the connections of all.
+//! HTTP/1.1 server with limits per connection: size and time of request headers, write stalls, and connection
+//! counts.
 //!
-//! `axum::serve` waits for half a head for ever and lets a reader that never reads keep megabytes.
+//! `axum::serve` has no timeout for incomplete headers. It also lets a client that never reads occupy megabytes.
 
 mod files;
 mod peers;
@@ -33,33 +33,34 @@ use peers::{Peers, Place};
 pub(crate) use peers::network_of;
 use stall::StallGuard;
 
-/// What the kernel may hold for a reader that does not read.
+/// Kernel send buffer of a connection, in bytes.
 const SEND_BUFFER_BYTES: u32 = 256 * 1024;
 const BACKLOG: u32 = 1024;
-/// Request line and headers together; larger ones are answered with 431.
+/// Limit of request line and headers, in bytes. Beyond it the status is 431.
 const MOST_HEAD_BYTES: usize = 32 * 1024;
 const BUFFER_BYTES: usize = 64 * 1024;
-/// Out of file descriptors, most likely: some come back when connections end.
+/// Backoff after a failed accept. The usual cause is a lack of file descriptors, which closing connections
+/// release.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
-/// That it is so is said at most this often.
+/// Minimum interval between warnings about failed accepts.
 const SAID_AGAIN: Duration = Duration::from_mins(1);
 
-/// The bounds of [`serve`].
+/// Limits of [`serve`].
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Connections beyond these wait in the kernel's queue.
+    /// Maximum number of connections. More wait in the kernel's backlog.
     pub max_connections: usize,
-    /// Connections of one address beyond these are closed; 0 is any number.
+    /// Maximum number of connections per address; more are closed. 0 is unlimited.
     pub max_per_peer: usize,
-    /// Whether this machine's own connections are not bounded so.
+    /// Whether loopback connections are exempt from `max_per_peer`.
     pub spares_loopback: bool,
-    /// Addresses whose connections are not bounded so: proxies, which bring those of many peers.
+    /// Addresses exempt from `max_per_peer`, such as proxies.
     pub spared: Arc<[IpAddr]>,
-    /// From the start of a connection, or from the last response, to the end of a request's head.
+    /// Timeout for the headers of a request, from the start of the connection or the previous response.
     pub header_timeout: Duration,
-    /// How long a response may wait for its reader to take a byte.
+    /// Timeout for a write without progress.
     pub write_timeout: Duration,
-    /// How long responses may go on once the server was told to stop.
+    /// Time for responses in flight after a shutdown begins.
     pub drain: Duration,
 }
 
@@ -78,7 +79,7 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// The most connections of an address; 0 is any number.
+    /// Maximum number of connections for an address; 0 is unlimited.
     fn most_of(&self, peer: IpAddr) -> usize {
         let peer = peer.to_canonical();
         let is_spared = self.spares_loopback && peer.is_loopback() || self.spared.contains(&peer);
@@ -86,8 +87,7 @@ impl ServerOptions {
     }
 }
 
-/// Listens on `addr` with bounded send buffers, which accepted connections inherit. Needs a Tokio
-/// runtime around it.
+/// Listens on `addr` with limited send buffers, which accepted connections inherit. Must run in a Tokio runtime.
 pub fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     let socket = if addr.is_ipv4() {
         TcpSocket::new_v4()
@@ -100,8 +100,8 @@ pub fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Answers with `app` until `stop`, then closes idle connections, lets responses in flight go on
-/// for `options.drain`, and drops the rest. Returns when no connection is left.
+/// Serves `app` until `stop`. Then closes idle connections, gives responses in flight `options.drain` to finish,
+/// and drops the rest. Returns when no connection is left.
 pub async fn serve(
     listener: TcpListener,
     app: Router,
@@ -130,7 +130,7 @@ async fn accept_until_stop(
             accepted = listener.accept(), if has_room => match accepted {
                 Ok((stream, peer)) => {
                     let Some(place) = peers.enter(peer.ip(), options.most_of(peer.ip())) else {
-                        tracing::debug!(%peer, "a connection was closed: its address has too many");
+                        tracing::debug!(%peer, "a connection was closed, its address has reached the limit");
                         continue;
                     };
                     let app = Peered::new(app.clone(), peer);
@@ -142,7 +142,7 @@ async fn accept_until_stop(
                 Err(error) => {
                     if told.is_none_or(|told| told.elapsed() >= SAID_AGAIN) {
                         told = Some(Instant::now());
-                        tracing::warn!(%error, "no connection can be accepted, trying again and again");
+                        tracing::warn!(%error, "connections cannot be accepted, retrying");
                     }
                     back_off(stop).await;
                 }
@@ -151,7 +151,7 @@ async fn accept_until_stop(
     }
 }
 
-/// The app for one connection: each request knows whom the connection is with.
+/// The app of one connection. It adds the peer address to each request.
 struct Peered {
     app: TowerToHyperService<Router>,
     peer: SocketAddr,
@@ -206,7 +206,7 @@ async fn serve_connection(
     }
 }
 
-/// The peer's doing: the next one may be fine.
+/// The peer caused the error, so accept the next connection at once.
 fn is_of_the_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(
@@ -310,7 +310,7 @@ mod tests {
         Router::new().route("/", get(|| async { "hello" }))
     }
 
-    /// Sends a frame for each that comes out of `frames`.
+    /// Streams the frames received from `frames`.
     fn streaming(frames: mpsc::Receiver<Bytes>) -> Router {
         let frames = std::sync::Arc::new(tokio::sync::Mutex::new(Some(frames)));
         Router::new().route(
@@ -331,7 +331,7 @@ mod tests {
 
     async fn read_to_end(stream: &mut TcpStream) -> String {
         let mut bytes = Vec::new();
-        // A reset is an end, too.
+        // A connection reset counts as an end.
         let _ = in_time(stream.read_to_end(&mut bytes)).await;
         String::from_utf8(bytes).unwrap()
     }
@@ -415,7 +415,7 @@ mod tests {
 
         let frame = Bytes::from(vec![b'x'; 64 * 1024]);
         let mut sent = 0;
-        // Sending fails once the response, and with it the inbox, is gone.
+        // Sending fails after the response and its receiver are dropped.
         while in_time(frames.send(frame.clone())).await.is_ok() {
             sent += frame.len();
         }

@@ -1,5 +1,5 @@
-//! Our types against the entities of LangBot's own SDK: every field, what each side takes, what it
-//! writes. What differs stands in `decided.rs` with its reason, and nothing else may.
+//! Compares our types with the entities of LangBot's SDK: fields, accepted values and serialized form.
+//! `decided.rs` lists the accepted differences with reasons.
 
 #![expect(
     clippy::disallowed_methods,
@@ -35,7 +35,7 @@ use self::shape::Shapes;
 
 const SCRIPT: &str = "tests/peer/langbot_entities.py";
 
-/// Their description by class, and our entities.
+/// The SDK's description by class, and our entities.
 async fn both() -> Option<(LangbotPeer, Value, Vec<Ours>)> {
     let peer = LangbotPeer::find().await?;
     let theirs = peer.run(SCRIPT, "describe", &Value::Null).await;
@@ -90,7 +90,7 @@ async fn our_fields_and_what_we_take_differ_from_langbots_as_decided_and_not_oth
     );
 }
 
-/// Documents with one fault each: both sides refuse them, or neither does.
+/// Documents with one fault each that only one side accepts.
 fn differently_taken(entity: &Ours, shapes: &Shapes, theirs: &Value) -> Vec<String> {
     if !(entity.takes)(&theirs["examples"][0]["document"]) {
         return vec![format!("{}: taken whole by them alone", entity.theirs)];
@@ -101,9 +101,9 @@ fn differently_taken(entity: &Ours, shapes: &Shapes, theirs: &Value) -> Vec<Stri
             return false;
         };
         match ours.get(name) {
-            // It is theirs alone, or a place deep inside.
+            // Only the SDK has the field, or the path is nested.
             None => !name.starts_with('/'),
-            // Serde reads a list as the fields of a struct in their order; nobody sends one.
+            // serde reads a list as the fields of a struct in order; clients do not send lists.
             Some(field) if what == "a list" && field.is_entity() => true,
             Some(_) if what == "left out" || what == "null" => false,
             Some(field) => field.kind != theirs["fields"][name]["type"] || is_looser(entity, name),
@@ -168,8 +168,8 @@ async fn what_langbot_writes_comes_back_from_us_with_nothing_lost() {
     for entity in &ours {
         let examples = theirs[entity.theirs]["examples"].as_array().unwrap();
         let full = &examples[0]["document"];
-        // What a class dumps has all its fields, null where it was given none; what a client or a
-        // runner in another language writes has not.
+        // A class dumps all its fields, with null for unset ones. Clients and runners in other languages omit
+        // them.
         for example in examples {
             let dumped = serde_json::from_str(example["dumped"].as_str().unwrap()).unwrap();
             for mut document in [example["document"].clone(), dumped] {
@@ -214,7 +214,7 @@ async fn what_langbot_writes_comes_back_from_us_with_nothing_lost() {
     assert_eq!(faults, Vec::<String>::new());
 }
 
-/// The places at which two documents do not say the same.
+/// Collects the paths at which two documents differ.
 fn paths_that_differ(left: &Value, right: &Value, at: &str, found: &mut Vec<String>) {
     match (left, right) {
         (Value::Object(left), Value::Object(right)) => {

@@ -1,4 +1,4 @@
-//! The committed OpenAPI documents are what the binary prints.
+//! The committed OpenAPI documents match the output of the binary.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -47,7 +47,7 @@ fn the_document_of_runners_is_committed_as_it_is() {
     check("runner");
 }
 
-/// How an agent is kept is the operators' business.
+/// Agent configuration is part of the admin API only.
 #[test]
 fn the_document_of_runners_knows_no_agents() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi");
@@ -59,7 +59,7 @@ fn the_document_of_runners_knows_no_agents() {
     }
 }
 
-/// A document has one schema for a name: of two types that are called alike it would describe one alone.
+/// A document has one schema per name, so types with equal names would overwrite each other.
 #[test]
 fn no_two_types_of_the_documents_have_one_name() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -68,12 +68,12 @@ fn no_two_types_of_the_documents_have_one_name() {
         collect_types(&root.join(directory), &mut types);
     }
     assert!(types.len() > 100, "most types were not found");
-    // `$name`: what a macro makes has the names that its calls give it.
+    // `$name`: a macro takes the type names from its calls.
     types.retain(|name, places| places.len() > 1 && !name.starts_with('$'));
     assert_eq!(types, BTreeMap::new());
 }
 
-/// The types below a directory that derive a schema, and the files that they stand in.
+/// Collects the types that derive a schema, with their files.
 fn collect_types(directory: &Path, types: &mut BTreeMap<String, Vec<String>>) {
     for entry in std::fs::read_dir(directory).expect("it can be read") {
         let path = entry.expect("it can be read").path();
@@ -98,7 +98,7 @@ fn collect_types(directory: &Path, types: &mut BTreeMap<String, Vec<String>>) {
     }
 }
 
-/// A page has no more items than its `limit` may ask for.
+/// The page size is bounded by `limit`.
 #[test]
 fn pages_are_bounded_by_their_limits() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi/gateway.json");
@@ -124,7 +124,7 @@ fn pages_are_bounded_by_their_limits() {
     assert!(pages.len() > 5, "{pages:?}");
 }
 
-/// A list without a bound is work without one.
+/// An unbounded list causes unbounded work.
 #[test]
 fn every_list_and_text_of_a_request_is_bounded() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi/gateway.json");

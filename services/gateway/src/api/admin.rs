@@ -1,4 +1,4 @@
-//! The admin API. Role `admin`, and `owner` for workspaces.
+//! The admin API. It needs role `admin`; workspaces need role `owner`.
 
 pub(super) mod agent_skills;
 pub(super) mod agents;

@@ -1,7 +1,7 @@
-//! Memory of answers: each is whole in memory until its reader has taken it.
+//! Memory budget for responses: a response occupies memory until the client has read it.
 //!
-//! Pages take their bytes before they are read. The gate counts every answer of known length when it is there, so that a
-//! new route cannot forget it. Streams have no length: they are bounded where they come from.
+//! Pages reserve memory before they read rows. The middleware counts every complete response of known length, so
+//! a new route cannot skip it. Streams have no length; their sources bound them.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,9 +19,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::room::{Room, Sender, Sign, Taken, in_pieces};
 
-/// Answers up to here are not counted: connections bound them.
+/// Maximum size of an uncounted response, in bytes. The connection limit bounds these.
 const SMALL: usize = 64 * 1024;
-/// One answer may have this much, however little memory is configured.
+/// Minimum budget for one response, in bytes, whatever the configuration says.
 const LARGEST: usize = 32 * 1024 * 1024;
 
 const ANSWERS: Sign = Sign {
@@ -43,7 +43,7 @@ const ANSWERS: Sign = Sign {
     ),
 };
 
-/// Memory for answers of this process.
+/// Memory budget for all responses of this process.
 #[derive(Clone)]
 pub(super) struct AnswerRoom(Room);
 
@@ -52,7 +52,7 @@ impl AnswerRoom {
         Self(Room::new(ANSWERS, bytes, LARGEST))
     }
 
-    /// The part of one answer, empty as yet.
+    /// Creates an empty permit for one response.
     pub(super) fn part_of(&self, method: &Method) -> AnswerMemory {
         let state = State {
             taken: self.0.part_of(Sender::Nobody),
@@ -67,46 +67,46 @@ impl AnswerRoom {
     }
 }
 
-/// The memory of the answer to one request. An extension of the request, and in the hand of its caller.
+/// Memory permit of one response. It is an extension of the request, and its caller holds a clone.
 #[derive(Clone)]
 pub(in crate::api) struct AnswerMemory {
     room: Room,
-    /// The request changes nothing: it may be refused when its answer is there.
+    /// The method is safe, so a complete response may still be refused.
     is_safe: bool,
     state: Arc<Mutex<State>>,
 }
 
 struct State {
     taken: Taken,
-    /// Bytes of rows that were read for the answer.
+    /// Bytes of rows read for the response.
     rows: usize,
-    /// The place of the call among those of its run.
+    /// The concurrency slot of the host call.
     place: Option<OwnedSemaphorePermit>,
 }
 
 impl AnswerMemory {
-    /// The memory of the answer to this request.
+    /// Takes the response memory from the request's extensions.
     pub(super) fn of(extensions: &Extensions) -> ApiResult<Self> {
         let memory = extensions.get::<Self>().cloned();
         memory.ok_or_else(ApiError::panicked)
     }
 
-    /// Counts for this sender from now on.
+    /// Charges this sender from now on.
     pub(super) fn is_for(&self, sender: Sender) {
         self.state().taken = self.room.part_of(sender);
     }
 
-    /// Holds the place of a host call until the answer is read.
+    /// Holds the slot of a host call until the client has read the response.
     pub(super) fn hold(&self, place: OwnedSemaphorePermit) {
         self.state().place = Some(place);
     }
 
-    /// Takes memory for so many bytes more, before they are there.
+    /// Reserves this many more bytes before they are read.
     pub(in crate::api) fn reserve(&self, bytes: usize) -> ApiResult<()> {
         self.take(bytes).map_err(ApiError::from)
     }
 
-    /// Refuses where the share of the sender is full already.
+    /// Fails if the sender's share is full.
     pub(in crate::api) fn has_room(&self) -> ApiResult<()> {
         let mut state = self.state();
         let bytes = state.taken.bytes();
@@ -115,13 +115,13 @@ impl AnswerMemory {
         Ok(())
     }
 
-    /// A page of so many rows that this memory counts.
+    /// Bounds a page by `limit` rows and by this memory.
     pub(in crate::api) fn page(&self, limit: u64) -> PageBound<'_> {
         PageBound::new(limit, self)
     }
 
-    /// Counts an answer that is there, and keeps its memory until it is read. One that does not fit is refused, unless the
-    /// request has changed something: then it is counted beyond the bound, and others are refused.
+    /// Counts a complete response and holds its memory until the client has read it. A response over the budget
+    /// is refused, unless the request had an effect: then it is counted beyond the budget.
     pub(super) async fn keep(self, response: Response) -> Response {
         let (mut taken, place) = {
             let mut state = self.state();
@@ -182,7 +182,7 @@ impl From<OverBudget> for ApiError {
     }
 }
 
-/// A body that holds the place of its call.
+/// A body that holds the concurrency slot of its call.
 struct InPlace {
     body: Body,
     _place: OwnedSemaphorePermit,

@@ -1,4 +1,5 @@
-//! The bytes of an artifact as an answer: whole or a part, never a page of ours.
+//! Serves the bytes of an artifact, whole or by range, so that a browser never renders them as a page of the
+//! gateway.
 
 use std::ops::Range;
 
@@ -18,17 +19,17 @@ use protocol::host_api::ArtifactMetadata;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::single_header;
 
-/// What a name keeps of itself in a header.
+/// Characters of a file name that stay unescaped in a header.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_');
 
-/// The part of an artifact that a request asks for.
-pub(super) struct Part {
+/// The byte range and status for one request.
+pub(super) struct RequestedRange {
     status: StatusCode,
     range: Range<u64>,
 }
 
-impl Part {
-    /// Reads `Range`, and `If-Range` by the `ETag`.
+impl RequestedRange {
+    /// Reads `Range`, and `If-Range` against the `ETag`.
     pub(super) fn of(headers: &HeaderMap, artifact: &ArtifactMetadata) -> ApiResult<Self> {
         let range = single_header(headers, RANGE.as_str())?;
         let same = single_header(headers, IF_RANGE.as_str())?;
@@ -50,7 +51,7 @@ impl Part {
         self.range.clone()
     }
 
-    /// The answer around these bytes.
+    /// Builds the response for these bytes.
     pub(super) fn answer(
         &self,
         artifact: &ArtifactMetadata,
@@ -65,7 +66,7 @@ impl Part {
                 CONTENT_LENGTH,
                 (self.range.end - self.range.start).to_string(),
             ),
-            // Somebody else's bytes are no page of ours, whatever they say that they are.
+            // The content is untrusted: browsers must not render it in the gateway's origin.
             (
                 CONTENT_DISPOSITION,
                 format!("attachment; filename*=UTF-8''{name}"),
@@ -82,7 +83,7 @@ impl Part {
         }
         let mut response = (self.status, Body::from_stream(bytes)).into_response();
         for (name, value) in headers {
-            // A type that is no header value is left out: none is stored.
+            // Stored types are valid header values; skip any other.
             if let Ok(value) = value.parse() {
                 response.headers_mut().insert(name, value);
             }

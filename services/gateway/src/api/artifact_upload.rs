@@ -1,4 +1,4 @@
-//! Uploads of artifacts, by runs and by clients: the body is read chunk by chunk, and never held.
+//! Uploads of artifacts by runs and clients. The body is streamed and never held whole.
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ use crate::api::query::single_header;
 use crate::api::recheck::StreamedBody;
 use crate::runs::artifacts::{LONGEST, NewArtifact, Uploaded, Uploading, Whose};
 
-/// A body that stands still for longer is given up.
+/// Timeout for the next chunk of a body.
 const SILENCE: Duration = Duration::from_secs(30);
 const NAME: &str = "artifact";
 
-/// What an upload is called, and how long it is kept.
+/// Name and lifetime of an upload.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UploadQuery {
-    /// 1 to 255 bytes without slashes; `artifact` when absent.
+    /// Name of the artifact, 1 to 255 bytes without slashes. Default: `artifact`.
     #[param(min_length = 1, max_length = 255)]
     name: Option<String>,
-    /// Seconds, at most 90 days; without it, what the operator has set.
+    /// Lifetime in seconds, at most 90 days. Default: the operator's setting.
     #[param(minimum = 1, maximum = 7_776_000)]
     expires_in: Option<u64>,
 }
 
 impl UploadQuery {
-    /// The artifact that a request announces.
+    /// Validates name, lifetime and headers of an upload.
     pub(super) fn announced(
         self,
         headers: &HeaderMap,
@@ -65,7 +65,7 @@ impl UploadQuery {
     }
 }
 
-/// Reads a body to its end, within this time.
+/// Reads the whole body within `time`.
 pub(super) async fn read(
     upload: &mut Uploading,
     body: &mut StreamedBody,
@@ -84,7 +84,7 @@ pub(super) async fn read(
     read.map_err(|_| ApiError::slow_body()).flatten()
 }
 
-/// The metadata of a stored artifact, for its sender.
+/// Builds the metadata of a stored artifact for the response.
 pub(super) fn metadata(
     uploaded: Uploaded,
     origin: ArtifactOrigin,

@@ -1,4 +1,4 @@
-//! Who calls. A handler without a caller in its arguments has nobody to query for.
+//! Authentication. Each handler takes a caller as an argument; without one it has no workspace to query.
 
 mod run_token;
 
@@ -29,41 +29,41 @@ use crate::runs::grant::Grant;
 use run_token::authenticate_run;
 pub(super) use run_token::run_of_token;
 
-/// Of the name of a resource, so much is audited.
+/// Maximum characters of a resource name in the audit log.
 const RESOURCE_CHARS: usize = 200;
 
-/// A client of a workspace: an API key of role `client` or `admin`.
+/// A client of a workspace, by an API key of role `client` or `admin`.
 pub(super) struct ClientCaller {
     pub(super) workspace: WorkspaceId,
     pub(super) key: ApiKeyId,
     pub(super) answer: AnswerMemory,
 }
 
-/// An operator of a workspace: an API key of role `admin`.
+/// An operator of a workspace, by an API key of role `admin`.
 pub(super) struct AdminCaller {
     pub(super) workspace: WorkspaceId,
-    /// The key that they called with.
+    /// The API key of the request.
     pub(super) key: ApiKeyId,
     pub(super) answer: AnswerMemory,
 }
 
-/// The holder of an API key of role `owner`: it makes workspaces, and enters none.
+/// An operator of the installation, by an API key of role `owner`. It creates workspaces and has access to none.
 pub(super) struct OwnerCaller {
-    /// The key that they called with.
+    /// The API key of the request.
     pub(super) key: ApiKeyId,
     pub(super) answer: AnswerMemory,
 }
 
-/// A runner with the token of a run that lives. The run may be ending after a cancel.
+/// A runner, by the token of a live run. The run may be ending after a cancel.
 pub(super) struct RunCaller {
     pub(super) grant: Arc<Grant>,
     pub(super) answer: AnswerMemory,
-    /// The span that it calls under, where traces are told to somebody.
+    /// The span of the caller, when traces are exported.
     pub(super) trace_parent: Option<TraceParent>,
     pub(super) access: RunAccess,
 }
 
-/// A runner with the token of a run that lives and has not been cancelled.
+/// A runner, by the token of a live run that has not been cancelled.
 pub(super) struct LiveCaller(pub(super) RunCaller);
 
 impl FromRequestParts<ApiState> for ClientCaller {
@@ -142,7 +142,7 @@ fn needs(role: &str) -> ApiError {
     ApiError::unauthorized(format!("this route needs an API key of role {role}"))
 }
 
-/// The bearer credential: one header, one scheme, no other place.
+/// Reads the bearer credential. Only a single `Authorization` header is accepted.
 pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, ApiError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or_else(ApiError::unauthenticated)?;
@@ -156,8 +156,8 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, ApiError> {
         .ok_or_else(ApiError::unauthenticated)
 }
 
-/// The live key that the caller sent. It is read with every request: a key that was revoked opens
-/// nothing from then on, on no replica.
+/// Authenticates the API key of a request. The key is read from the database each time, so a revocation takes
+/// effect at once on all replicas.
 async fn authenticate_key(parts: &mut Parts, state: &ApiState) -> Result<ApiKeyRecord, ApiError> {
     let source = Source::of(parts);
     let now = state.runs.clock().now_seconds();
@@ -189,13 +189,13 @@ async fn find_key(key: &str, state: &ApiState) -> Result<Option<ApiKeyRecord>, A
     Ok(record.filter(is_same))
 }
 
-/// As much of a name as the audit keeps.
+/// Truncates a resource name for the audit log.
 fn beginning(name: &str) -> &str {
     let end = name.char_indices().nth(RESOURCE_CHARS);
     end.map_or(name, |(end, _)| &name[..end])
 }
 
-/// One host call, as the audit names it.
+/// A host call as recorded in the audit log.
 #[derive(Clone, Copy)]
 pub(super) struct Call<'a> {
     pub(super) action: &'static str,
@@ -204,12 +204,12 @@ pub(super) struct Call<'a> {
 }
 
 impl RunCaller {
-    /// Whose bodies it sends.
+    /// The sender for memory accounting.
     pub(super) fn sender(&self) -> Sender {
         Sender::Run(self.grant.run.id, self.grant.run.endpoint_id)
     }
 
-    /// Passes what the snapshot grants, and records the answer either way.
+    /// Checks a call against the authorization snapshot and audits the decision.
     pub(super) async fn granted<T>(
         &self,
         state: &ApiState,
@@ -221,7 +221,7 @@ impl RunCaller {
         Ok(asked?)
     }
 
-    /// The conversation that a call is about: granted, and the run's own when it is named.
+    /// Returns the granted conversation. If the caller names one, it must be the run's own.
     pub(super) async fn own_conversation<'a>(
         &self,
         state: &ApiState,
@@ -235,7 +235,7 @@ impl RunCaller {
         own.ok_or_else(|| ApiError::not_found("conversation"))
     }
 
-    /// The same for a call that a run without a conversation may make: it reads nothing.
+    /// Like `own_conversation`, but a run without a conversation may call it and reads nothing.
     pub(super) async fn own_conversation_if_any<'a>(
         &self,
         state: &ApiState,
@@ -258,7 +258,7 @@ impl RunCaller {
         }
     }
 
-    /// A key of state or storage that a runner may name; what it may not is recorded.
+    /// Checks a key of state or storage, and audits a rejected one.
     pub(super) async fn legal_key(
         &self,
         state: &ApiState,
@@ -275,7 +275,7 @@ impl RunCaller {
         }
     }
 
-    /// Records a call that every run may make, if the run can still make calls.
+    /// Audits a call that every run may make. Fails if the run is over.
     pub(super) async fn record(
         &self,
         state: &ApiState,
@@ -291,7 +291,7 @@ impl RunCaller {
         Ok(())
     }
 
-    /// The audit row of a call; `refusal`: why it was denied.
+    /// Builds the audit row of a call. `refusal` is the reason of a denial.
     pub(super) fn audit_entry(
         &self,
         state: &ApiState,

@@ -1,4 +1,4 @@
-//! Work on a whole catalog: megabytes of schemas, which would hold up every request of a worker.
+//! CPU-bound work on tool catalogs. Schemas take megabytes, so this work runs on blocking threads.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::api::auth::RunCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::runs::grant::Grant;
 
-/// Works on catalogs that go on at a time, one of them per run; the next one waits.
+/// Limits concurrent catalog work to 4 in the process and 1 for each run. Further work queues.
 static ALL: Semaphore = Semaphore::const_new(4);
 
-/// Does it on a thread of its own, when it is the turn of its run.
+/// Runs the work on a blocking thread after a permit of the run and of the process.
 pub(super) async fn of_run<T: Send + 'static>(
     caller: &RunCaller,
     state: &ApiState,
@@ -28,7 +28,7 @@ pub(super) async fn of_run<T: Send + 'static>(
     .await
 }
 
-/// Does it on a thread of its own, when it is its turn.
+/// Runs the work on a blocking thread after a permit of the process.
 pub(super) async fn in_turn<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> ApiResult<T> {
@@ -40,7 +40,7 @@ pub(super) async fn in_turn<T: Send + 'static>(
     .await
 }
 
-/// Does it on a thread of its own at once: for a caller that has its turn.
+/// Runs the work on a blocking thread without a permit; the caller holds one.
 pub(super) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> ApiResult<T> {

@@ -1,5 +1,5 @@
-//! `/docs`: the API document as a page to read and to try. Its files are in the binary, and it loads
-//! nothing from elsewhere.
+//! `/docs`: the API document in Swagger UI. All files are embedded in the binary; the page loads nothing from
+//! other hosts.
 
 use std::sync::{Arc, LazyLock};
 
@@ -16,14 +16,13 @@ use utoipa_swagger_ui::{Config, serve};
 use crate::api::ApiState;
 use crate::api::error::ApiError;
 
-/// What the page may do: run its own scripts and call this gateway. Its icons are written into its
-/// style sheet.
+/// Content security policy: own scripts and requests to this gateway only. Icons are inlined in the style sheet.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 
-/// Nobody else is asked whether the document is valid, and no key outlives the page.
+/// Swagger UI settings. The external validator is off, and the page does not persist keys.
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     let config = Config::from("../openapi.json")
         .use_base_layout()
@@ -36,10 +35,10 @@ static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     Arc::new(config)
 });
 
-/// The page and its files. They are no part of the API, so the document does not list them.
+/// Routes of the page and its files. They are not part of the API document.
 pub(super) fn page() -> Router<ApiState> {
     Router::new()
-        // The page names its files relative to this slash.
+        // Relative file names on the page need the trailing slash.
         .route("/docs", get(async || Redirect::permanent("docs/")))
         .route("/docs/", get(async || file("index.html")))
         .route(

@@ -1,21 +1,21 @@
-//! Bodies that nobody wants any more.
+//! Discards the rest of a refused body.
 
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
 use futures_util::StreamExt as _;
 
-/// What of a refused body is still read, and for how long, so that its sender comes to read the
-/// answer. Past that the connection is closed.
+/// Limits in bytes and time for discarding a refused body. Clients that read no response before they finish
+/// sending get it this way. Beyond the limits the connection closes.
 const DRAINED_BYTES: usize = 32 * 1024 * 1024;
 const DRAINED: Duration = Duration::from_secs(10);
 
-/// Reads a body that is not wanted.
+/// Reads and discards a body.
 pub(in crate::api) async fn drain_body(body: Body) {
     drain(&mut body.into_data_stream()).await;
 }
 
-/// Reads on and keeps nothing.
+/// Reads and discards the remaining frames.
 pub(in crate::api) async fn drain(frames: &mut BodyDataStream) {
     let reading = async {
         let mut room = DRAINED_BYTES;
@@ -26,6 +26,6 @@ pub(in crate::api) async fn drain(frames: &mut BodyDataStream) {
             }
         }
     };
-    // Too slow: it has had its chance.
+    // Give up after the timeout.
     let _ = tokio::time::timeout(DRAINED, reading).await;
 }

@@ -1,4 +1,4 @@
-//! The one error body, and the only place that knows status codes (host API).
+//! The common error body and the mapping of errors to status codes (host API).
 
 mod appended;
 mod artifact;
@@ -25,7 +25,7 @@ mod causes;
 
 pub(in crate::api) use consumed::Consumed;
 
-/// Characters of a message: it may repeat text of the request.
+/// Maximum characters of a message, because it may quote the request.
 const MESSAGE_CHARS: usize = 2000;
 
 fn cut(mut message: String) -> String {
@@ -35,14 +35,14 @@ fn cut(mut message: String) -> String {
     message
 }
 
-/// What a handler gives.
+/// The result of a handler.
 pub(super) type ApiResult<T> = Result<T, ApiError>;
 
-/// The error of an answer, for faces that write it in a form of their own. An extension of the answer.
+/// The error of a response, for APIs with an error format of their own. An extension of the response.
 #[derive(Clone, Debug)]
-pub(super) struct Refused(pub(super) AgentApiError);
+pub(super) struct ErrorExtension(pub(super) AgentApiError);
 
-/// An answer of 4xx or 5xx.
+/// A response with status 4xx or 5xx.
 #[derive(Debug)]
 pub(super) struct ApiError {
     status: StatusCode,
@@ -78,7 +78,7 @@ impl ApiError {
         self
     }
 
-    /// The same for every cause, so that nobody learns from the difference.
+    /// The same for every cause, so that the response does not reveal the cause.
     pub(super) fn unauthenticated() -> Self {
         let message = "send a valid credential as `Authorization: Bearer …`";
         Self::new(StatusCode::UNAUTHORIZED, "unauthenticated", message)
@@ -88,7 +88,7 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, "unauthorized", message)
     }
 
-    /// The same for what is absent and for what is somebody else's.
+    /// The same for absent objects and for objects of other workspaces.
     pub(super) fn not_found(what: &str) -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
@@ -102,7 +102,7 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
-    /// Nothing stands at this address; says so in the words of whoever asks.
+    /// 404 with a message for this kind of address.
     pub(super) fn no_such(message: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
@@ -126,12 +126,13 @@ impl ApiError {
         }
     }
 
-    /// Bad input at a place of the document.
+    /// Invalid input at one JSON pointer.
     pub(super) fn invalid(pointer: impl Into<String>, message: impl Into<String>) -> Self {
         Self::faults(&[Fault::new(pointer, message)])
     }
 
-    /// Bad input at several places: the first one is the headline, and the first few are named.
+    /// Invalid input at several JSON pointers. The message names the first fault; the details list the first
+    /// few.
     pub(super) fn faults(faults: &[Fault]) -> Self {
         let named = Fault::first(faults);
         let unnamed = faults.len() - named.len();
@@ -154,12 +155,12 @@ impl ApiError {
         }
     }
 
-    /// What a library refuses before it is a request of its protocol, by the status that it gives.
+    /// Rejection by a protocol library, with the status that the library chose.
     pub(super) fn no_message(status: StatusCode, message: String) -> Self {
         Self::new(status, "invalid_argument", message)
     }
 
-    /// A bad header, query or path.
+    /// Invalid header, query or path.
     pub(super) fn invalid_argument(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_argument", message)
     }
@@ -168,7 +169,7 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", message)
     }
 
-    /// What a few bytes unpack to is not bounded by the few bytes.
+    /// Compressed bodies are refused: their unpacked size has no bound.
     pub(super) fn encoded_body() -> Self {
         let message = "send the body as it is, without `Content-Encoding`";
         Self::new(
@@ -190,11 +191,11 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "conflict", message).with("reason", json!(reason))
     }
 
-    /// Another version stands than the one that `If-Match` named.
+    /// The current version differs from `If-Match`.
     pub(super) fn version_conflict(version: i64) -> Self {
         Self::conflict(
             "version_mismatch",
-            "another version stands; read it and try again",
+            "the version does not match; read the current one and try again",
         )
         .with("version", json!(version))
     }
@@ -202,31 +203,31 @@ impl ApiError {
     pub(super) fn read_only() -> Self {
         Self::conflict(
             "read_only",
-            "this stands in the configuration file; change it there",
+            "this is defined in the configuration file; change it there",
         )
     }
 
-    /// The events after a cursor were deleted for their age: go on from what the run itself says.
+    /// The events after the cursor were deleted by retention. The client continues from the run itself.
     pub(super) fn cursor_expired(run: RunId, last_sequence: u64) -> Self {
-        let message = "these events are no longer kept; read the run itself at `snapshot_url`";
+        let message = "retention has deleted these events; read the run at `snapshot_url`";
         Self::new(StatusCode::GONE, "cursor_expired", message)
             .with("snapshot_url", json!(format!("/v1/runs/{run}")))
             .with("oldest_sequence", json!(last_sequence + 1))
             .with("last_sequence", json!(last_sequence))
     }
 
-    /// A cursor past the end of a run's events.
+    /// The cursor is past the last event of the run.
     pub(super) fn cursor_past_end(last_sequence: u64) -> Self {
         Self::invalid_argument("the cursor is past the last event of this run")
             .with("last_sequence", json!(last_sequence))
     }
 
-    /// A tool is not what the run was granted any more.
+    /// The tool no longer matches the grant of the run.
     pub(super) fn tool_withdrawn(reason: &str, message: &str) -> Self {
         Self::unauthorized(message).with("reason", json!(reason))
     }
 
-    /// Too many credentials of one address were wrong.
+    /// The address has sent too many wrong credentials.
     pub(super) fn refused_too_often() -> Self {
         let message = "too many credentials from this address were refused; send a valid one, and not \
                        sooner than `Retry-After` says";
@@ -235,19 +236,17 @@ impl ApiError {
             .retryable_after(10)
     }
 
-    /// The request came under a name that is not ours.
+    /// The `Host` of the request is not on the allow-list.
     pub(super) fn foreign_name() -> Self {
         Self::unauthorized(
-            "the gateway is not known by this `Host`; name it in server.public_url or \
+            "this `Host` is not allowed; add it to server.public_url or \
              server.allowed_hosts",
         )
     }
 
-    /// The request came from a web page that is not ours.
+    /// The `Origin` of the request is not on the allow-list.
     pub(super) fn foreign_origin() -> Self {
-        Self::unauthorized(
-            "pages of this `Origin` may not call the gateway; name it in server.allowed_hosts",
-        )
+        Self::unauthorized("this `Origin` is not allowed; add it to server.allowed_hosts")
     }
 
     pub(super) fn rate_limited() -> Self {
@@ -255,19 +254,19 @@ impl ApiError {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message).retryable_after(1)
     }
 
-    /// As many uploads and deletes of one run are under way as may be.
+    /// The run has reached its limit of concurrent uploads and deletes.
     pub(super) fn uploads_full() -> Self {
         let message = "other uploads and deletes of this run are under way; wait for their answers";
         Self::rate_limited_by("uploads", message.to_owned(), 1)
     }
 
-    /// As many host calls of one run are in flight as may be.
+    /// The run has reached its limit of concurrent host calls.
     pub(super) fn host_calls_full() -> Self {
-        let message = "as many host calls of this run are in flight as may be; wait for their answers, and read them";
+        let message = "the run has reached its limit of concurrent host calls; wait for their responses, and read them";
         Self::rate_limited_by("host_calls", message.to_owned(), 1)
     }
 
-    /// A budget of the operator's is used up; `seconds`: until it is full again, if ever.
+    /// A budget is used up. `seconds` is the time until it resets, if it does.
     pub(super) fn over_budget(message: String, seconds: Option<u32>) -> Self {
         let refused = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message)
             .with("reason", json!("budget"));
@@ -277,30 +276,30 @@ impl ApiError {
         }
     }
 
-    /// A bound of the gateway's, by its name.
+    /// A limit of the gateway, named by `reason`.
     pub(super) fn rate_limited_by(reason: &str, message: String, seconds: u32) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message)
             .with("reason", json!(reason))
             .retryable_after(seconds)
     }
 
-    /// Of a batch: an event before this one could not be taken for now.
+    /// In a batch: an earlier event failed temporarily, so this one was not tried.
     pub(super) fn not_tried() -> Self {
-        let message = "an event before this one was not taken; send both again, in this order";
+        let message = "an earlier event was not accepted; send both again, in this order";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message).retryable_after(1)
     }
 
-    /// The code of the body's `error`.
+    /// The `code` of the error.
     pub(super) fn code(&self) -> &'static str {
         self.code
     }
 
-    /// What is said to the caller.
+    /// The message for the caller.
     pub(super) fn message(&self) -> &str {
         &self.message
     }
 
-    /// The status and the body's `error`.
+    /// The status and the error object.
     pub(super) fn into_parts(self) -> (u16, AgentApiError) {
         let error = AgentApiError {
             code: self.code.to_owned(),
@@ -330,7 +329,7 @@ impl IntoResponse for ApiError {
         let (status, retry_after_seconds) = (self.status, self.retry_after_seconds);
         let content_range = self.content_range.take();
         let (_, error) = self.into_parts();
-        let refused = Refused(error.clone());
+        let refused = ErrorExtension(error.clone());
         let mut response = (status, Json(ErrorBody { error })).into_response();
         response.extensions_mut().insert(refused);
         let headers = response.headers_mut();
@@ -361,12 +360,12 @@ impl From<StoreError> for ApiError {
             | StoreError::Sqlite(_)
             | StoreError::Closed
             | StoreError::Unreachable => {
-                let message = "the database does not answer; try again";
+                let message = "the database does not respond; try again";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
                     .retryable_after(1)
             }
             StoreError::Locked => {
-                let message = "a row of the database that this needs is kept locked; try again";
+                let message = "a database row is locked by another transaction; try again";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
                     .retryable_after(1)
             }

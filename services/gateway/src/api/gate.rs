@@ -1,6 +1,6 @@
-//! What every request passes on its way to its route, and every answer on its way back.
+//! Middleware for all requests and responses.
 //!
-//! All of it is one layer: for each request axum makes a copy of every layer, and of all layers beneath it.
+//! It is a single layer because axum clones every layer, and all layers beneath it, for each request.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::api::room::BodyRoom;
 use crate::telemetry::metrics;
 use domain::knowledge::MOST_DOCUMENT_BYTES;
 
-/// What requests of any route are judged by, and given.
+/// State of the middleware.
 pub(super) struct Gate {
     served: Served,
     writes: WritesWithoutQuery,
@@ -41,7 +41,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Before the routes of this document.
+    /// Builds the middleware for the routes of this document.
     pub(super) fn before(document: &OpenApi, state: &ApiState) -> Self {
         let results = results::most_bytes(state.runs.limits().results);
         let event = most_of_event(state);
@@ -56,7 +56,7 @@ impl Gate {
         }
     }
 
-    /// Refuses what no route takes.
+    /// Rejects requests that no route accepts.
     fn judge(&self, request: &Request, route: Option<&str>) -> ApiResult<()> {
         refuse_encoded(request.headers())?;
         self.writes.refuse_ignored_query(request, route)?;
@@ -68,7 +68,7 @@ impl Gate {
 
     async fn answer(&self, mut request: Request, route: Option<&str>, next: Next) -> Response {
         if let Err(refused) = refuse_framed(request.headers()) {
-            // The bytes that follow on this connection may belong to the body.
+            // The next bytes on this connection may belong to the body.
             let close = [(CONNECTION, HeaderValue::from_static("close"))];
             return (close, refused).into_response();
         }
@@ -94,8 +94,8 @@ impl Gate {
     }
 }
 
-/// Judges a request, has it answered, and counts the answer by the template of its route. A handler that panics costs
-/// its own request alone.
+/// Checks a request, runs its handler, and counts the response by route template. A panic in a handler fails
+/// only its own request.
 pub(super) async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let method = request.method().clone();
@@ -122,8 +122,8 @@ pub(super) async fn pass(State(gate): State<Arc<Gate>>, request: Request, next: 
     response
 }
 
-/// A body is framed by its length, or chunked and nothing else (RFC 9112 §6.1). The server below takes every list of
-/// codings that ends with `chunked` as chunked; a proxy in front may not.
+/// Accepts only `chunked` as transfer coding (RFC 9112 §6.1). hyper treats every list of codings that ends with
+/// `chunked` as chunked; a proxy in front may not.
 fn refuse_framed(headers: &HeaderMap) -> ApiResult<()> {
     let mut lines = headers.get_all(TRANSFER_ENCODING).iter();
     let Some(first) = lines.next() else {
@@ -143,7 +143,7 @@ fn refuse_framed(headers: &HeaderMap) -> ApiResult<()> {
     }
 }
 
-/// Nothing is unpacked here, and nothing packed is kept as if it were not.
+/// Rejects compressed bodies: the gateway neither unpacks them nor stores them packed.
 fn refuse_encoded(headers: &HeaderMap) -> ApiResult<()> {
     let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
     if encodings.all(|encoding| encoding == "identity") {
@@ -168,7 +168,7 @@ mod tests {
         panic!("as a handler may");
     }
 
-    /// Behind a gate that has no names of its own.
+    /// Runs a request through the middleware without an allow-list.
     async fn asked(request: Request) -> Response {
         let document = OpenApi::default();
         let gate = Arc::new(Gate {

@@ -1,4 +1,4 @@
-//! Whether the gateway lives and takes work, and the documents that anybody may read.
+//! Health checks and public documents.
 
 use std::sync::LazyLock;
 
@@ -13,24 +13,26 @@ use store::Condition;
 
 use crate::api::{ApiState, openapi};
 
-/// What a health check says.
+/// The result of a health check.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(super) struct Health {
-    /// `ok`, `stopping`, `database_unreachable` or `database_takes_no_writes`: its disk is full, for example.
+    /// `ok`, `stopping`, `database_unreachable` or `database_takes_no_writes` (for example, the disk is full).
     status: &'static str,
 }
 
-/// Says that the process lives.
+/// Checks that the process is alive.
+///
+/// It does not look at the database. Use `GET /readyz` to route traffic.
 #[utoipa::path(get, path = "/healthz", tag = "operation", responses(
-    (status = 200, description = "The process lives", body = Health)))]
+    (status = 200, description = "The process is alive", body = Health)))]
 pub(super) async fn healthz() -> Json<Health> {
     Json(Health { status: "ok" })
 }
 
-/// Says whether the gateway takes new runs.
+/// Checks whether the gateway accepts new runs.
 #[utoipa::path(get, path = "/readyz", tag = "operation", responses(
     (status = 200, description = "Ready", body = Health),
-    (status = 503, description = "Stopping, or the database does not answer or takes no writes", body = Health)))]
+    (status = 503, description = "Shutting down, or the database does not respond or accepts no writes", body = Health)))]
 pub(super) async fn readyz(State(state): State<ApiState>) -> (StatusCode, Json<Health>) {
     let unready = |status| (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status }));
     if state.runs.stopping().is_cancelled() {
@@ -43,12 +45,18 @@ pub(super) async fn readyz(State(state): State<ApiState>) -> (StatusCode, Json<H
     }
 }
 
-/// The public keys of run tokens: the one that signs, the next one ten minutes before it does, and
-/// those whose tokens may still be good.
+/// Returns the public keys that verify run tokens, as a JSON Web Key Set.
+///
+/// The set contains:
+/// - the current signing key,
+/// - the next one, from ten minutes before it signs,
+/// - earlier ones whose tokens may still be valid.
+///
+/// Cache the set for at most five minutes.
 #[utoipa::path(get, path = "/.well-known/jwks.json", tag = "operation", responses(
     (status = 200, description = "A JSON Web Key Set", body = Object)))]
 pub(super) async fn jwks(State(state): State<ApiState>) -> impl IntoResponse {
-    // Shorter than a new key is shown before it signs (`domain::signing_key::LEAD_MS`).
+    // Shorter than the time between publishing a key and signing with it (`domain::signing_key::LEAD_MS`).
     let cache = HeaderValue::from_static("public, max-age=300");
     (
         [(CACHE_CONTROL, cache)],
@@ -56,11 +64,11 @@ pub(super) async fn jwks(State(state): State<ApiState>) -> impl IntoResponse {
     )
 }
 
-/// This document.
+/// Returns this document.
 #[utoipa::path(get, path = "/openapi.json", tag = "operation", responses(
     (status = 200, description = "OpenAPI 3.1", body = Object)))]
 pub(super) async fn openapi_json() -> impl IntoResponse {
-    // Made once: to make it takes thousands of times what a request costs who sends it, and it is for everybody.
+    // Serialized once: this costs thousands of times more than a request, and it is the same for every client.
     static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         let document = serde_json::to_vec(&serde_json::json!(openapi::gateway_document()));
         document.expect("a document has string keys only").into()

@@ -1,5 +1,5 @@
-//! A host call that goes out of the house: allowed first, audited from its beginning to its end, and given
-//! up with its run.
+//! Host calls to external services. A call is authorized, audited from begin to end, and aborted when its run
+//! ends.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use spending::{Ended, Spending};
 pub(super) use spending::{Spend, micros};
 use traced::Traced;
 
-/// The call of a runner to a provider. Dropped before its end (the runner has gone), it is audited as
+/// A runner's call to a provider. If it is dropped early (the runner disconnected), the audit log records
 /// `abandoned`.
 pub(super) struct HostCall {
     runs: Runs,
@@ -38,14 +38,14 @@ pub(super) struct HostCall {
     spending: Option<Spending>,
     traced: Traced,
     ended: bool,
-    /// One of the places that its run has for such calls.
+    /// The run's concurrency slot for such calls.
     place: Option<OwnedSemaphorePermit>,
     last_look: LastLook,
     _under_way: TaskTrackerToken,
 }
 
 impl RunCaller {
-    /// Begins a call that the snapshot grants, and records the answer either way.
+    /// Begins a call if the snapshot grants it, and audits the decision.
     pub(super) async fn begin<T>(
         &self,
         state: &ApiState,
@@ -58,7 +58,7 @@ impl RunCaller {
         Ok((begun, asked?))
     }
 
-    /// Begins a call that this rule allows without a grant, and records the rule.
+    /// Begins a call that a rule allows without a grant, and audits the rule.
     pub(super) async fn begin_by(
         &self,
         state: &ApiState,
@@ -72,7 +72,7 @@ impl RunCaller {
 
     async fn begun(&self, state: &ApiState, entry: AuditEntry) -> ApiResult<HostCall> {
         self.access.check_known(state).await?;
-        // Check the memory for the answer before the call: its effect cannot be undone.
+        // Check the memory for the response before the call: its effect cannot be undone.
         self.answer.has_room()?;
         let (id, allowed) = (entry.id, entry.allowed);
         state.runs.store().audit(entry).await?;
@@ -97,7 +97,7 @@ impl RunCaller {
 }
 
 impl HostCall {
-    /// Keeps the place that was taken for it, until it is dropped; 429 for this reason where all are taken.
+    /// Holds this concurrency slot until the call is dropped. Without a slot, fails with 429 and this reason.
     pub(super) fn keep(
         &mut self,
         place: Option<OwnedSemaphorePermit>,
@@ -108,15 +108,16 @@ impl HostCall {
         Ok(())
     }
 
-    /// Takes the most that it may use out of the budgets that it counts for: 429 when it does not fit. Providers of
-    /// vectors want the [`Paid`] that this gives.
+    /// Reserves the upper bound of the call's use in each budget that applies. Fails with 429 if it does not
+    /// fit. Embedding and rerank calls need the returned [`Paid`].
     pub(super) async fn reserve(&mut self, spend: Spend) -> ApiResult<Paid> {
         let spending = Spending::reserve(&self.runs, &self.grant, self.id, spend).await?;
         self.spending = Some(spending);
         Ok(Paid::reserved())
     }
 
-    /// Counts what a provider of vectors has read: what it told, else what was reserved, and nothing where none was asked.
+    /// Counts the tokens of an embedding or rerank call: the provider's count, else the reserved amount, or
+    /// nothing if no provider was called.
     pub(super) fn count_paid(&mut self, paid: &Paid) {
         if paid.is_used() {
             self.count(paid.counted());
@@ -125,21 +126,21 @@ impl HostCall {
         }
     }
 
-    /// What the provider has counted.
+    /// Records the provider's token count.
     pub(super) fn count(&mut self, usage: Option<LlmTokenUsage>) {
         if let (Some(spending), Some(usage)) = (&mut self.spending, usage) {
             spending.count(usage);
         }
     }
 
-    /// Text that the model has said, in bytes: what counts where its provider does not.
+    /// Counts bytes of generated text, used for an estimate if the provider sends no count.
     pub(super) fn say(&mut self, bytes: usize) {
         if let Some(spending) = &mut self.spending {
             spending.say(bytes);
         }
     }
 
-    /// Does it while the run lives: a cancel, an end or the deadline of the run ends it.
+    /// Runs this future until the run is cancelled, ends or reaches its deadline.
     pub(super) async fn within<T, E: Into<ApiError>>(
         &self,
         doing: impl Future<Output = Result<T, E>>,
@@ -150,7 +151,7 @@ impl HostCall {
         }
     }
 
-    /// What comes while the run lives. The first error, the run's end among them, is the last item.
+    /// Yields items until the run is over. The first error, or the end of the run, is the last item.
     pub(super) fn while_live<T, S>(&self, items: S) -> impl Stream<Item = ApiResult<T>> + use<T, S>
     where
         S: Stream<Item = Result<T, UpstreamError>> + Unpin,
@@ -168,12 +169,12 @@ impl HostCall {
         })
     }
 
-    /// Counts bytes that went to the runner.
+    /// Counts bytes sent to the runner.
     pub(super) fn add_bytes(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
     }
 
-    /// Ends it with what came of it.
+    /// Ends the call and records its outcome.
     pub(super) fn end<T>(mut self, result: ApiResult<T>) -> ApiResult<T> {
         let failed = result.as_ref().err();
         let consumed = failed.map_or(Consumed::WhatCame, ApiError::consumed);

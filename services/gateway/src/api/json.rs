@@ -1,4 +1,4 @@
-//! JSON bodies, with a JSON pointer to whatever is wrong in them.
+//! JSON request bodies. Errors carry a JSON pointer to the fault.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::api::recheck::{Accepted, ChecksSenders};
 use crate::api::room::{BodyRoom, Held, Sender, Taken};
 use crate::telemetry::tolerance::{Peer, tolerated};
 
-/// A body that trickles in for longer is refused. An extension of every request.
+/// Timeout for reading a body. An extension of every request.
 #[derive(Clone, Copy)]
 pub(super) struct BodyPatience(pub(super) Duration);
 
@@ -30,16 +30,16 @@ impl Default for BodyPatience {
     }
 }
 
-/// The largest body of a route, in bytes. An extension of every request.
+/// Body limit of a route, in bytes. An extension of every request.
 #[derive(Clone, Copy)]
 pub(super) struct MostBytes(usize);
 
-/// A layer for routes whose bodies have at most so many bytes. The innermost one counts.
+/// Sets the body limit of routes. The innermost layer wins.
 pub(super) fn most_bytes(bytes: usize) -> Extension<MostBytes> {
     Extension(MostBytes(bytes))
 }
 
-/// A JSON object as the body of a request whose credential is still valid, see [`crate::api::recheck`].
+/// A JSON object body. The credential is checked again after the body is complete, see [`crate::api::recheck`].
 pub(super) struct JsonBody<T>(pub(super) T);
 
 impl<S: ChecksSenders, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
@@ -51,13 +51,13 @@ impl<S: ChecksSenders, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// Reads the body of a request that says it is JSON.
+/// Reads a body with `Content-Type: application/json`.
 pub(super) async fn json_bytes(request: Request, state: &impl ChecksSenders) -> ApiResult<Held> {
     let most = most_of(&request);
     json_bytes_of(request, state, most).await
 }
 
-/// The same where the bound is the configuration's.
+/// Like `json_bytes`, with a configured limit.
 pub(super) async fn json_bytes_of(
     request: Request,
     state: &impl ChecksSenders,
@@ -72,7 +72,7 @@ pub(super) async fn json_bytes_of(
     in_utf8(body, sender)
 }
 
-/// The media type of a request's body, in lower case and without parameters.
+/// The media type of a body, in lower case and without parameters.
 pub(super) fn media_type(headers: &HeaderMap) -> String {
     let content_type = headers
         .get(CONTENT_TYPE)
@@ -85,20 +85,19 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
     essence.trim().to_ascii_lowercase()
 }
 
-/// Reads a body within its bounds of size and time, as far as there is room for it. Then the credential of the request
-/// is checked again.
+/// Reads a body within its limits of size, time and memory, then checks the credential again.
 pub(super) async fn read_body(request: Request, state: &impl ChecksSenders) -> ApiResult<Held> {
     let most = most_of(&request);
     read_body_of(request, state, most).await
 }
 
-/// The same for JSON of whatever media type: a byte order mark before it is skipped.
+/// Reads a JSON body of any media type, and skips a byte order mark.
 pub(super) async fn read_json(request: Request, state: &impl ChecksSenders) -> ApiResult<Held> {
     let most = most_of(&request);
     read_json_of(request, state, most).await
 }
 
-/// The same where the bound is the configuration's.
+/// Like `read_json`, with a configured limit.
 pub(super) async fn read_json_of(
     request: Request,
     state: &impl ChecksSenders,
@@ -123,7 +122,7 @@ fn in_utf8(mut body: Held, sender: Sender) -> ApiResult<Held> {
             Sender::Nobody => tolerated(Peer::Client, "byte_order_mark", "no API key"),
         }
     }
-    // JSON text begins with two characters of ASCII, or is one of them: a zero byte is half of a wider unit.
+    // JSON text starts with two ASCII characters or is a single one, so a zero byte means UTF-16 or UTF-32.
     match body.as_ref() {
         [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] | [0, _, ..] | [_, 0, ..] => {
             let message = "is UTF-16 or UTF-32 text; encode the JSON as UTF-8";
@@ -146,11 +145,11 @@ async fn read_body_of(
     let BodyPatience(patience) = extension(&request).unwrap_or_default();
     let sender = sender_of(&request);
     let accepted = extension::<Accepted>(&request);
-    let room = extension::<BodyRoom>(&request);
-    let mut room = room.map(|room| room.part_of(sender));
+    let budget = extension::<BodyRoom>(&request);
+    let mut permit = budget.map(|budget| budget.part_of(sender));
     let announced = announced(request.headers()).unwrap_or(0);
     if announced > most && request.headers().contains_key(EXPECT) {
-        // It asks before it sends.
+        // The client waits for `100 Continue` and has not sent the body.
         return Err(too_large(most));
     }
     let mut frames = request.into_body().into_data_stream();
@@ -158,18 +157,21 @@ async fn read_body_of(
         if announced > most {
             return Err(Unread::Refused(too_large(most)));
         }
-        read_frames(&mut frames, &mut room, most).await
+        read_frames(&mut frames, &mut permit, most).await
     };
     let read = tokio::time::timeout(patience, reading).await;
     match read.map_err(|_| ApiError::slow_body())? {
         Ok(bytes) => {
             state.check_again(accepted.as_ref()).await?;
-            Ok(Held { bytes, _room: room })
+            Ok(Held {
+                bytes,
+                _room: permit,
+            })
         }
         Err(Unread::Broken) => Err(ApiError::invalid_argument("the body could not be read")),
         Err(Unread::Refused(refused)) => {
-            drop(room);
-            // Who is still sending reads no answer: let it come to its end, within bounds.
+            drop(permit);
+            // Clients read no response while they send, so discard the rest of the body within limits.
             drain(&mut frames).await;
             Err(refused)
         }
@@ -180,7 +182,7 @@ fn extension<T: Clone + Send + Sync + 'static>(request: &Request) -> Option<T> {
     request.extensions().get().cloned()
 }
 
-/// The bytes that a body will have, when its sender says it.
+/// The announced length of a body.
 pub(super) fn announced(headers: &HeaderMap) -> Option<usize> {
     let length = headers.get(CONTENT_LENGTH)?;
     length.to_str().ok()?.parse().ok()
@@ -191,19 +193,19 @@ fn too_large(most: usize) -> ApiError {
     ApiError::too_large(message)
 }
 
-/// Why a body was not read.
+/// The reason why a body could not be read.
 enum Unread {
-    /// It came to no end.
+    /// The body ended early.
     Broken,
     Refused(ApiError),
 }
 
-/// A body of more bytes gets one allocation of the most that it may have; what it does not fill is no memory.
+/// A larger body gets one allocation of the route's limit. Untouched pages of it occupy no memory.
 const LARGE_BYTES: usize = 1024 * 1024;
 
 async fn read_frames(
     frames: &mut BodyDataStream,
-    room: &mut Option<Taken>,
+    permit: &mut Option<Taken>,
     most: usize,
 ) -> Result<Bytes, Unread> {
     let mut first = Bytes::new();
@@ -214,15 +216,15 @@ async fn read_frames(
         if bytes > most {
             return Err(Unread::Refused(too_large(most)));
         }
-        if let Some(room) = room {
-            room.grow_to(bytes).map_err(Unread::Refused)?;
+        if let Some(permit) = permit {
+            permit.grow_to(bytes).map_err(Unread::Refused)?;
         }
-        // Most come in one piece, and are not copied.
+        // Avoid a copy when the body arrives in one piece.
         if bytes == frame.len() {
             first = frame;
             continue;
         }
-        // Growing step by step would leave several times its bytes to the allocator.
+        // Incremental growth would leave several times the size to the allocator.
         if bytes > LARGE_BYTES && whole.capacity() < most {
             whole.reserve(most.saturating_sub(whole.len()));
         }
@@ -236,19 +238,19 @@ async fn read_frames(
     })
 }
 
-/// Reads a document that must be an object.
+/// Parses a document that must be an object.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     parse_part(bytes).map_err(|fault| ApiError::faults(&[fault]))
 }
 
-/// Reads a part of a document that must be an object; a fault's pointer begins at the part.
+/// Parses a part that must be an object. Pointers of faults are relative to the part.
 pub(super) fn parse_part<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
-    // An array would fill a structure by position.
+    // serde would fill a struct from an array by position.
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         return Err(Fault::new("", "must be a JSON object"));
     }
     check_json_text(bytes).map_err(|fault| Fault::new("", fault.to_string()))?;
-    // Where it is wrong is asked only when it is.
+    // Tracking the path is slower, so parse again for it only after a failure.
     match serde_json::from_slice(bytes) {
         Ok(value) => Ok(value),
         Err(_) => parse_with_places(bytes),
@@ -263,11 +265,11 @@ fn parse_with_places<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
     })?;
     deserializer
         .end()
-        .map_err(|_| Fault::new("", "has something behind its end"))?;
+        .map_err(|_| Fault::new("", "has data after its end"))?;
     Ok(value)
 }
 
-/// The message without the place in the bytes, which the pointer tells better, and without the names of our types.
+/// The message without line and column, which the pointer replaces, and without Rust type names.
 fn plain_message(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let message = text.rsplit_once(" at line ");
@@ -285,7 +287,7 @@ fn plain_message(error: &serde_json::Error) -> String {
     format!("{found}, expected {plain}")
 }
 
-/// The pointer of a fault. A missing or unknown field is named by the message alone.
+/// The pointer of a fault. For a missing or unknown field it is the pointer of the parent object.
 fn pointer(path: &serde_path_to_error::Path, message: &str) -> String {
     let mut pointer = String::new();
     for segment in path {

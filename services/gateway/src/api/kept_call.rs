@@ -1,4 +1,4 @@
-//! A call of a tool under an idempotency key: made once, answered from what is kept afterwards.
+//! Tool calls with an idempotency key: the first call runs, later ones get the stored result.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use crate::outbound::tool::{KnownTool, SkillsOfRun};
 use crate::outbound::upstream::UpstreamError;
 use crate::runs::Runs;
 
-/// The calls of this process that go on.
+/// Idempotent calls in progress in this process.
 #[derive(Clone, Default)]
 pub(super) struct CallsThatGoOn(Arc<DashSet<Uuid>>);
 
-/// One call under a key.
+/// A tool call with an idempotency key.
 pub(super) struct KeptCall<'a> {
     pub(super) caller: &'a RunCaller,
     pub(super) state: &'a ApiState,
@@ -38,7 +38,7 @@ pub(super) struct KeptCall<'a> {
 }
 
 impl KeptCall<'_> {
-    /// The result of this call or of the earlier one.
+    /// Returns the result of this call or of the earlier one.
     pub(super) async fn call(&self, parameters: &JsonObject) -> ApiResult<Value> {
         check_key(self.key)?;
         let id = Uuid::now_v7();
@@ -79,15 +79,15 @@ impl KeptCall<'_> {
             owner: self.state.runs.owner().to_owned(),
             goes_on,
             at,
-            // A little more for the clocks of two replicas.
+            // Allow for clock skew between replicas.
             expires_at: at.saturating_add(longest).saturating_add(5_000),
         };
         Ok(self.state.runs.store().write(begin).await?)
     }
 }
 
-/// A call that goes on until it is dropped. One that is dropped before its end (the runner has gone, the run
-/// is over) leaves an unknown outcome.
+/// A call in progress. If it is dropped before its end (the runner disconnected, the run ended), its outcome is
+/// unknown.
 struct GoingOn {
     runs: Runs,
     calls: CallsThatGoOn,
@@ -102,7 +102,7 @@ impl GoingOn {
         Self {
             runs: call.state.runs.clone(),
             calls,
-            // Given up before it is called, it leaves nothing.
+            // Dropped before the tool was called: undo the record.
             finish: Some(finish(call, id, ToolCallEnd::Undone)),
             id,
         }
@@ -123,7 +123,7 @@ impl GoingOn {
             Err(_) => ToolCallEnd::Unknown,
         };
         let finish = finish(call, self.id, end);
-        // Whatever happens to the caller from here on, what came of it is written.
+        // From here on the outcome is stored even if the caller is dropped.
         self.finish = Some(finish.clone());
         self.runs.store().write(finish).await?;
         self.finish = None;
@@ -168,11 +168,11 @@ fn refusal(decision: Decision) -> ApiError {
     match decision {
         Decision::Mismatch => ApiError::conflict(
             "idempotency_mismatch",
-            "this key was used for another call; take a new one",
+            "this key was used for another call; use a new one",
         ),
         Decision::InProgress => ApiError::conflict(
             "in_progress",
-            "the first call under this key goes on; ask again when it has ended",
+            "the first call with this key is in progress; retry when it has ended",
         ),
         Decision::OutcomeUnknown | Decision::Call | Decision::Answer => ApiError::conflict(
             "outcome_unknown",

@@ -1,4 +1,4 @@
-//! Knowledge bases as two of the faces show them.
+//! Knowledge bases, for the admin API and the host API.
 
 use protocol::knowledge::{DocumentProgress, DocumentStatus, KnowledgeDocument};
 use store::DocumentRecord;
@@ -26,7 +26,7 @@ impl From<KnowledgeError> for ApiError {
     }
 }
 
-/// A document as it is told.
+/// Converts a stored document to its API form.
 pub(super) fn shown(record: DocumentRecord) -> KnowledgeDocument {
     let status = match record.status.as_str() {
         "ready" => DocumentStatus::Ready,

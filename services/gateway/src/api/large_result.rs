@@ -1,4 +1,4 @@
-//! A large result of a tool: kept as an artifact of the run, and shown by its beginning.
+//! Large tool results: stored as artifacts of the run and returned as a preview.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::api::auth::RunCaller;
 use crate::outbound::tool::{HandedOver, KnownTool, LargeResult};
 use crate::runs::artifacts::{NewArtifact, UploadError, Whose};
 
-/// A place of artifacts that takes longer is not waited for.
+/// Timeout for storing the result as an artifact.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A result as the runner gets it. Where it is too large, it has an `artifact_id` if the run may read
-/// artifacts and this one could be kept: what went wrong with that is no failure of the tool.
+/// Returns a result within the size limit. A larger one is truncated and has an `artifact_id` if the run may
+/// read artifacts and storing succeeded. A storage failure does not fail the tool call.
 pub(super) async fn hand_over(
     caller: &RunCaller,
     state: &ApiState,
@@ -38,7 +38,7 @@ pub(super) async fn hand_over(
         Err(error) => {
             tracing::warn!(
                 run.id = %caller.grant.run.id, error = &error as &dyn std::error::Error,
-                "a large result of a tool is not kept: its run has the beginning alone"
+                "a large tool result could not be stored, the run gets a truncated result"
             );
             large.preview(None)
         }
@@ -71,7 +71,7 @@ async fn keep(
         conversation_key: run.conversation_key.clone(),
         event_id: Some(run.event_id.clone()),
     };
-    // The call of the tool is on record; no other was made.
+    // The audit log has the tool call; this upload is not a call of its own.
     let kept = upload.finish(whose, |_| None).await?;
     Ok(kept.id.to_string())
 }

@@ -1,5 +1,4 @@
-//! What is counted of requests, and the page that shows everything that is counted. The page stands on
-//! a listener of its own: it is no route of the API.
+//! Request metrics, and the page `/metrics`. The page has a listener of its own and is not part of the API.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use crate::telemetry::process;
 const TEXT_FORMAT: HeaderValue =
     HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// The methods of each route, by its template: those of the document.
+/// Methods of each route template in the document.
 pub(super) struct Served(BTreeMap<String, Vec<Method>>);
 
 impl Served {
@@ -47,7 +46,7 @@ impl Served {
         )
     }
 
-    /// What is not in the document is read alone.
+    /// Routes outside the document are read-only.
     pub(super) fn serves(&self, route: &str, method: &Method) -> bool {
         match self.0.get(&*without_wildcards(route)) {
             Some(methods) => methods.contains(method),
@@ -56,7 +55,7 @@ impl Served {
     }
 }
 
-/// `GET /metrics`, and nothing else; `names`: only under these.
+/// Serves `GET /metrics` alone. With `names`, only under these hosts.
 pub fn router(runs: Runs, handle: PrometheusHandle, names: Option<OwnNames>) -> Router {
     let page = async move || {
         runs.here().show();

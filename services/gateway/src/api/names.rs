@@ -1,6 +1,5 @@
-//! The names that the gateway is called by. A web page can give an address of this machine a name of
-//! its own (DNS rebinding) and so reach what listens for this machine alone: its name stands in `Host`,
-//! and its origin in `Origin`.
+//! Host allow-list against DNS rebinding: a web page can map a name of its own to an address of this machine and
+//! reach local listeners. Its name is then in `Host`, and its origin in `Origin`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,23 +10,23 @@ use http::header::{HOST, HeaderValue, ORIGIN};
 
 use crate::api::error::{ApiError, ApiResult};
 
-/// The names of the gateway, in lower case: `public_url`'s and those of `server.allowed_hosts`.
+/// Allowed host names in lower case: that of `public_url` and those of `server.allowed_hosts`.
 #[derive(Clone, Debug, Default)]
 pub struct OwnNames(BTreeSet<String>);
 
 impl OwnNames {
-    /// Of host names without ports.
+    /// Takes host names without ports.
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
         Self(names.into_iter().map(|name| plain(&name)).collect())
     }
 
-    /// A page's name for us is never an address, so addresses are fine.
+    /// A rebinding attack needs a name, so IP addresses are allowed.
     fn may_be_host(&self, authority: &str) -> bool {
         let host = host_of(authority);
         address_of(host).is_some() || self.is_own(host)
     }
 
-    /// Of a page that is served by this machine, or by us under one of our names.
+    /// Allows origins on loopback addresses and origins of the gateway itself.
     fn may_be_origin(&self, origin: &str, host: Option<&str>) -> bool {
         let Some((_, authority)) = origin.split_once("://") else {
             return false;
@@ -47,7 +46,7 @@ fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// What stands before the port.
+/// The host without the port.
 fn host_of(authority: &str) -> &str {
     let port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     match authority.rsplit_once(':') {
@@ -66,7 +65,7 @@ fn address_of(host: &str) -> Option<IpAddr> {
     }
 }
 
-/// Refuses a request that comes under a foreign name or from a foreign page.
+/// Rejects a request with a foreign `Host` or `Origin`.
 pub(super) fn refuse_foreign(names: &OwnNames, request: &Request) -> ApiResult<()> {
     let header = host_header(request)?;
     let host = match request.uri().authority() {
@@ -84,7 +83,7 @@ pub(super) fn refuse_foreign(names: &OwnNames, request: &Request) -> ApiResult<(
     Ok(())
 }
 
-/// The `Host` header: one, which may be left out in HTTP/1.0 alone (RFC 9112 section 3.2).
+/// The single `Host` header. Only HTTP/1.0 may omit it (RFC 9112 section 3.2).
 pub(super) fn host_header(request: &Request) -> ApiResult<Option<&HeaderValue>> {
     let mut hosts = request.headers().get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {

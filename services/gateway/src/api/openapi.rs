@@ -1,4 +1,4 @@
-//! The documents that clients are generated from: `gateway.json` and `runner.json`.
+//! The OpenAPI documents `gateway.json` and `runner.json`.
 
 mod bounds;
 mod general;
@@ -16,7 +16,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::api::json::most_bytes;
 use crate::api::{ApiState, admin, client, health, host};
 
-/// Every route of the gateway with its documentation.
+/// All routes with their documentation.
 pub(super) fn documented() -> OpenApiRouter<ApiState> {
     OpenApiRouter::with_openapi(Gateway::openapi())
         .merge(client_routes())
@@ -183,7 +183,7 @@ fn host_routes() -> OpenApiRouter<ApiState> {
 }
 
 fn model_routes() -> OpenApiRouter<ApiState> {
-    // A conversation with images is larger than other requests.
+    // Conversations with images need a higher body limit.
     OpenApiRouter::new()
         .routes(routes!(host::models::list_granted_models))
         .routes(routes!(host::models::invoke_model))
@@ -200,10 +200,10 @@ fn model_routes() -> OpenApiRouter<ApiState> {
         .layer(most_bytes(host::models::BODY_BYTES))
 }
 
-/// The gateway's own document, as committed in `openapi/gateway.json`.
+/// The document of the gateway, committed as `openapi/gateway.json`.
 pub fn gateway_document() -> utoipa::openapi::OpenApi {
     let mut document = documented().into_openapi();
-    // A parameter that may hold slashes is `{*key}` to the router and `{key}` to everybody else.
+    // axum writes a parameter with slashes as `{*key}`, OpenAPI as `{key}`.
     let paths = std::mem::take(&mut document.paths.paths);
     document.paths.paths = paths
         .into_iter()
@@ -218,8 +218,8 @@ pub fn gateway_document() -> utoipa::openapi::OpenApi {
     document
 }
 
-/// `Page_AgentRun` writes out what `AgentRun` is. A reference instead, and generated clients have
-/// one type for a run, found or listed.
+/// Replaces inlined item schemas of pages (`Page_AgentRun`) by references, so that generated clients have one
+/// type for a run.
 fn refer_to_items(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     let names: Vec<String> = schemas.keys().cloned().collect();
     for name in names {
@@ -241,8 +241,8 @@ fn refer_to_items(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     }
 }
 
-/// A schema that is made of several may say all that each of them says: a part that allows nothing beside
-/// itself would forbid the others.
+/// Opens the parts of a composed schema: `additionalProperties: false` in one part would reject the fields of
+/// the others.
 fn open_parts(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     let closed: BTreeMap<String, Schema> = schemas
         .iter()
@@ -270,7 +270,7 @@ fn open_parts(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     }
 }
 
-/// A body of any bytes: a list of them, as utoipa has it, would be JSON.
+/// A binary body. utoipa would describe bytes as a JSON array.
 pub(super) struct Binary;
 
 impl PartialSchema for Binary {
@@ -283,7 +283,7 @@ impl PartialSchema for Binary {
 
 impl ToSchema for Binary {}
 
-/// What a runner endpoint serves, as committed in `openapi/runner.json`.
+/// The document of a runner endpoint, committed as `openapi/runner.json`.
 pub fn runner_document() -> utoipa::openapi::OpenApi {
     runner::Runner::openapi()
 }
@@ -299,7 +299,7 @@ pub fn runner_document() -> utoipa::openapi::OpenApi {
         (name = "client", description = "Post events, read runs. API key of role client or admin."),
         (name = "admin", description = "Endpoints, runners, agents, catalog, API keys. API key of role admin."),
         (name = "owner", description = "Workspaces. API key of role owner."),
-        (name = "host", description = "What a runner calls back. Run token."),
+        (name = "host", description = "Calls by runners. Run token."),
         (name = "operation", description = "Health and documents. No credential."),
     ),
     modifiers(&Credentials),
@@ -321,10 +321,7 @@ impl Modify for Credentials {
             )
         };
         components.add_security_scheme("api_key", bearer("rnl", "An API key: `rnl_…`."));
-        let run_token = bearer(
-            "run+jwt",
-            "The token of one live run, from the run's request.",
-        );
+        let run_token = bearer("run+jwt", "The token of a live run, from its run request.");
         components.add_security_scheme("run_token", run_token);
     }
 }
@@ -367,34 +364,37 @@ mod runner {
 
     /// Lists the runners of this endpoint.
     ///
-    /// An endpoint with a single URL gets all calls as a POST there, told apart by `action` in the body:
-    /// `list_runners`, `run` and `cancel`.
+    /// An endpoint with a single URL receives all calls as `POST` on that URL. The field `action` of the body
+    /// distinguishes them: `list_runners`, `run` and `cancel`.
     #[utoipa::path(get, path = "/runners", responses(
         (status = 200, description = "The manifests", body = RunnerList)))]
     #[expect(dead_code, reason = "only its documentation is used")]
     fn list_runners() {}
 
-    /// Executes one run. Each server-sent event holds one `AgentRunResult`; the last is
-    /// `run.completed` or `run.failed`.
+    /// Executes one run.
+    ///
+    /// Each server-sent event holds one `AgentRunResult`. The last one is `run.completed` or `run.failed`.
     #[utoipa::path(post, path = "/runs", request_body = AgentRunRequest, responses(
         (status = 200, description = "The results", content_type = "text/event-stream", body = AgentRunResult),
-        (status = 202, description = "The results come later, by `POST {base_url}/run/results`: gateway.json has that route, and \
+        (status = 202, description = "The runner will send the results by `POST {base_url}/run/results`: gateway.json has that route, and \
             `POST {base_url}/run/heartbeat`"),
-        (status = 429, description = "Come back after `Retry-After` seconds"),
-        (status = 503, description = "Come back after `Retry-After` seconds")))]
+        (status = 429, description = "Retry after `Retry-After` seconds"),
+        (status = 503, description = "Retry after `Retry-After` seconds")))]
     #[expect(dead_code, reason = "only its documentation is used")]
     fn run_agent() {}
 
-    /// Asks a run to end. Optional, for runners with the capability `interrupt`.
+    /// Requests the cancellation of a run.
+    ///
+    /// Optional; for runners with the capability `interrupt`.
     #[utoipa::path(post, path = "/runs/{run_id}/cancel", request_body = CancelRequest,
         params(("run_id" = String, Path, description = "The run")), responses(
-        (status = 202, description = "Heard"),
-        (status = 404, description = "No such run here, or not supported")))]
+        (status = 202, description = "The cancellation is requested"),
+        (status = 404, description = "No such run, or not supported")))]
     #[expect(dead_code, reason = "only its documentation is used")]
     fn cancel_run() {}
 
-    /// Says that the endpoint lives. Optional.
-    #[utoipa::path(get, path = "/healthz", responses((status = 200, description = "It lives")))]
+    /// Checks that the endpoint is alive. Optional.
+    #[utoipa::path(get, path = "/healthz", responses((status = 200, description = "The endpoint is alive")))]
     #[expect(dead_code, reason = "only its documentation is used")]
     fn healthz() {}
 }

@@ -1,4 +1,4 @@
-//! Query strings, paths and conditional headers, with errors in the one envelope.
+//! Query strings, path parameters and conditional headers, with errors in the common error body.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
@@ -16,11 +16,11 @@ use utoipa::openapi::{OpenApi, RefOr};
 
 use crate::api::error::{ApiError, ApiResult};
 
-/// Items of a page when the caller names no limit, and at most.
+/// Default and maximum page size, in items.
 const DEFAULT_LIMIT: u64 = 50;
 const MOST: u64 = 100;
 
-/// A query string. A parameter without a value is absent, but for `bot_id`, `name` and `thread_id`.
+/// A query string. An empty parameter counts as absent, except `bot_id`, `name` and `thread_id`.
 pub(super) struct QueryOf<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryOf<T> {
@@ -40,11 +40,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryOf<T> {
     }
 }
 
-/// Parameters whose empty value says something: the conversation without a bot or a thread, and a name that its route
-/// refuses.
+/// Parameters with a meaningful empty value: a conversation without a bot or a thread, and a name that its route
+/// rejects.
 const MAY_BE_EMPTY: [&str; 3] = ["bot_id", "name", "thread_id"];
 
-/// The parameters that have a value, and the names of the others: an empty parameter counts as absent.
+/// Splits a query into parameters with a value and the names of empty ones, which count as absent.
 fn without_empty(query: &str) -> (String, BTreeSet<&str>) {
     let (mut said, mut empty) = (Vec::new(), BTreeSet::new());
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -58,13 +58,13 @@ fn without_empty(query: &str) -> (String, BTreeSet<&str>) {
     (said.join("&"), empty)
 }
 
-/// The fault of a parameter that the route does not know, also when it is empty.
+/// The error for an unknown parameter, even if it is empty.
 fn unknown_in<T: DeserializeOwned>(name: &str) -> Option<String> {
     let fault = parsed::<T>(&format!("{name}=")).err()?;
     fault.contains("unknown field").then_some(fault)
 }
 
-/// Reads a query; the fault in plain words.
+/// Parses a query; errors are in plain words.
 fn parsed<T: DeserializeOwned>(query: &str) -> Result<T, String> {
     let uri = Uri::builder().path_and_query(format!("/?{query}")).build();
     let uri = uri.map_err(|_| "it is no query".to_owned())?;
@@ -78,7 +78,7 @@ fn invalid_query(fault: &str) -> ApiError {
     ApiError::invalid_argument(format!("the query is not valid: {fault}"))
 }
 
-/// What is wrong with a query, in its own words: parsers speak of digits.
+/// Replaces parser messages (digits, UUID syntax) by messages about the parameter.
 fn plain_fault(told: &str) -> String {
     const NUMBERS: [&str; 3] = ["digit", "parse integer", "number too "];
     let fault = told.strip_prefix("Failed to deserialize query string: ");
@@ -95,10 +95,10 @@ fn plain_fault(told: &str) -> String {
     }
 }
 
-/// The names of a filter, joined by commas, each once.
+/// Splits the comma-separated names of a filter, each once.
 ///
-/// Each number of them is another statement to the database, which keeps the statements that it was
-/// asked: they are few.
+/// The number of names is limited, because each number needs a prepared statement of its own in the database
+/// cache.
 pub(super) fn names_of(parameter: &str, text: Option<&str>) -> ApiResult<Vec<String>> {
     let names = text.into_iter().flat_map(|text| text.split(','));
     let mut found = Vec::new();
@@ -119,7 +119,7 @@ pub(super) fn names_of(parameter: &str, text: Option<&str>) -> ApiResult<Vec<Str
     Ok(found)
 }
 
-/// The conversations that a list is of. A bot or a thread alone names none.
+/// The conversation filter of a list. `bot_id` or `thread_id` needs a `conversation_id`.
 pub(super) fn conversations_of(
     conversation_id: Option<String>,
     bot_id: Option<String>,
@@ -138,7 +138,8 @@ pub(super) fn conversations_of(
     }
 }
 
-/// A query where none is taken would be ignored, `dry_run` for example: what an operator's request writes is told so.
+/// Write operations of operators that take no query. An ignored `dry_run`, for example, would be dangerous, so a
+/// query is an error.
 pub(super) struct WritesWithoutQuery(HashSet<(Method, String)>);
 
 impl WritesWithoutQuery {
@@ -159,7 +160,7 @@ impl WritesWithoutQuery {
         Self(writes.collect())
     }
 
-    /// Refuses a query that would be ignored.
+    /// Rejects a query that the route would ignore.
     pub(super) fn refuse_ignored_query(
         &self,
         request: &Request,
@@ -179,7 +180,7 @@ impl WritesWithoutQuery {
     }
 }
 
-/// A route by its place alone: its parameters may be written as one that takes the rest of the path, or not.
+/// Normalizes a route template: a wildcard parameter becomes a plain one.
 pub(super) fn without_wildcards(route: &str) -> Cow<'_, str> {
     if route.contains("{*") {
         route.replace("{*", "{").into()
@@ -197,12 +198,12 @@ fn takes_query(operation: &Operation) -> bool {
     let mut parameters = operation.parameters.iter().flatten();
     parameters.any(|parameter| match parameter {
         RefOr::T(parameter) => matches!(parameter.parameter_in, ParameterIn::Query),
-        // What is not written out here may take one.
+        // A referenced parameter may be a query parameter.
         RefOr::Ref(_) => true,
     })
 }
 
-/// A path parameter. One that cannot be an id names nothing: 404 like any other that is absent.
+/// A path parameter. A malformed id gives 404, like an absent object.
 pub(super) struct PathOf<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathOf<T> {
@@ -216,7 +217,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathOf<
     }
 }
 
-// One database takes the character, the other does not: none of ours has it anywhere.
+// PostgreSQL rejects U+0000 in text and SQLite accepts it; no stored name contains it.
 fn refuse_nul(encoded: Option<&str>) -> Result<(), ApiError> {
     if encoded.is_some_and(|text| text.contains("%00")) {
         return Err(ApiError::invalid_argument(
@@ -226,7 +227,7 @@ fn refuse_nul(encoded: Option<&str>) -> Result<(), ApiError> {
     Ok(())
 }
 
-// Replaced by another character it would be looked for, and not found.
+// A replacement character would change the search text silently.
 fn refuse_no_text(query: Option<&str>) -> Result<(), ApiError> {
     if query.is_some_and(|query| percent_decode_str(query).decode_utf8().is_err()) {
         return Err(ApiError::invalid_argument(
@@ -236,7 +237,7 @@ fn refuse_no_text(query: Option<&str>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The page size that a caller asks for: 1 to 100.
+/// Validates a page size: 1 to 100.
 pub(super) fn page_limit(limit: Option<u64>) -> Result<u64, ApiError> {
     match limit {
         None => Ok(DEFAULT_LIMIT),
@@ -245,7 +246,7 @@ pub(super) fn page_limit(limit: Option<u64>) -> Result<u64, ApiError> {
     }
 }
 
-/// The version that `If-Match` names, with or without quotes.
+/// The version in `If-Match`, with or without quotes.
 pub(super) fn if_match(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
     let Some(value) = headers.get(IF_MATCH) else {
         return Ok(None);
@@ -260,12 +261,12 @@ pub(super) fn if_match(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
         .ok_or_else(|| ApiError::invalid_argument("`If-Match` must be the version, a whole number"))
 }
 
-/// The `traceparent` of a request. Of several, none: a trace is nothing to refuse a request for.
+/// The `traceparent` header. Repeated headers are ignored: a trace is no reason to fail a request.
 pub(super) fn trace_header(headers: &HeaderMap) -> Option<&str> {
     single_header(headers, "traceparent").ok().flatten()
 }
 
-/// The one value of a header; `None` when it is absent.
+/// The single value of a header; `None` if absent.
 pub(super) fn single_header<'a>(
     headers: &'a HeaderMap,
     name: &str,
@@ -276,7 +277,7 @@ pub(super) fn single_header<'a>(
     };
     if values.next().is_some() {
         return Err(ApiError::invalid_argument(format!(
-            "`{name}` must stand once"
+            "`{name}` must occur once"
         )));
     }
     let text = value

@@ -1,7 +1,7 @@
-//! The second check of a credential: when the body of its request is complete, before the request takes effect.
+//! The second check of a credential, after the body is complete and before the request takes effect.
 //!
-//! The head of a request is checked when it arrives, and its body may take `server.body_seconds` after that. Meanwhile
-//! a run can end or be cancelled, a key can be revoked, a link can be replaced.
+//! The first check happens when the headers arrive, and the body may take `server.body_seconds` longer.
+//! Meanwhile a run can end or be cancelled, a key can be revoked, a link can be replaced.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,18 +19,18 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::runs::grant::Grant;
 use crate::runs::over::{Known, Over};
 
-/// A check of a database row counts for this long. A body that arrives together with its head costs no second query,
-/// and is no older than a call between its check and its effect.
+/// Lifetime of a database check. A body that arrives together with its headers needs no second query. Its check
+/// is then no older than that of a call without a body.
 const FRESH: Duration = Duration::from_millis(5);
 
-/// A credential that was accepted with the head of a request. An extension of the request: without it no body is read.
+/// A credential that passed the first check. An extension of the request; without it no body is read.
 #[derive(Clone)]
 pub(super) struct Accepted {
     credential: Credential,
     at: Instant,
 }
 
-/// The credential that the second check looks up.
+/// The credential to check again.
 #[derive(Clone)]
 pub(super) enum Credential {
     Run(RunAccess),
@@ -45,24 +45,24 @@ pub(super) enum Credential {
     },
 }
 
-/// Whether a call stays open after a cancel, for the rest of the run's grace.
+/// Whether a call is still allowed after a cancel, during the grace period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterCancel {
     Open,
     Refused,
 }
 
-/// A run whose token was accepted.
+/// A run with a valid token.
 #[derive(Clone)]
 pub(super) struct RunAccess {
     pub(super) grant: Arc<Grant>,
     pub(super) after_cancel: AfterCancel,
-    /// This process drove the run when the token was accepted.
+    /// This process owned the run at the first check.
     pub(super) driven_here: bool,
 }
 
 impl Accepted {
-    /// Notes in the request that its credential was accepted now.
+    /// Stores the credential and the time of its check in the request.
     pub(super) fn note(parts: &mut Parts, credential: Credential) {
         parts.extensions.insert(Self {
             credential,
@@ -97,7 +97,7 @@ impl Accepted {
 }
 
 impl RunAccess {
-    /// Refuses a run that has ended, was cancelled or went to another attempt.
+    /// Fails if the run has ended, was cancelled or has a newer attempt.
     async fn check(&self, state: &ApiState) -> ApiResult<()> {
         let over = match state.runs.known_state(&self.grant) {
             Known::Lives => None,
@@ -107,7 +107,7 @@ impl RunAccess {
         self.refuse(over)
     }
 
-    /// The same without a query, as long as this process drives the run or never did.
+    /// Like `check`, but without a query if this process still owns the run, or never did.
     pub(super) async fn check_known(&self, state: &ApiState) -> ApiResult<()> {
         match state.runs.known_state(&self.grant) {
             Known::Over(over) => self.refuse(Some(over)),
@@ -125,9 +125,9 @@ impl RunAccess {
     }
 }
 
-/// A server whose routes take bodies.
+/// A server whose routes accept bodies.
 pub(super) trait ChecksSenders: Send + Sync {
-    /// Checks the credential of a request again. `accepted`: as the head's check noted it.
+    /// Checks the credential of a request again. `accepted` is the record of the first check.
     fn check_again(
         &self,
         accepted: Option<&Accepted>,
@@ -141,7 +141,7 @@ impl ChecksSenders for ApiState {
     }
 }
 
-/// A body that is read piece by piece. Its end is reported only while the credential of its request is valid.
+/// A streamed body. It reports its end only while the credential is valid.
 pub(super) struct StreamedBody {
     frames: BodyDataStream,
     accepted: Option<Accepted>,
@@ -161,7 +161,7 @@ impl FromRequest<ApiState> for StreamedBody {
 }
 
 impl StreamedBody {
-    /// The next piece; `None` at the end.
+    /// The next chunk; `None` at the end.
     pub(super) async fn next(&mut self) -> ApiResult<Option<Bytes>> {
         match self.frames.next().await {
             Some(Ok(frame)) => Ok(Some(frame)),
@@ -173,7 +173,7 @@ impl StreamedBody {
         }
     }
 
-    /// Reads on and keeps nothing: a sender that is still sending reads no answer.
+    /// Discards the rest of the body: clients read no response while they send.
     pub(super) async fn drain(&mut self) {
         drain(&mut self.frames).await;
     }

@@ -1,8 +1,10 @@
-//! How often one address has been refused. A credential cannot be guessed (256 random bits), but each
-//! guess costs a look into a table or a signature: whoever guesses too often waits in one line with all
-//! others who do, and is told so. A good credential of another address is judged at once. One of the same
-//! address (a proxy's, say) waits in that line too until the window is over: it counts when its turn
-//! comes, and is answered by 429 when that takes more than a second.
+//! Rate limit for wrong credentials by address. A credential cannot be guessed (256 random bits), but each guess
+//! costs a query or a signature check.
+//!
+//! - An address over the limit shares one short queue with all such addresses, until the window ends.
+//! - A valid credential of such an address (a proxy, for example) passes through the queue, too. It fails with
+//!   429 after one second in the queue.
+//! - Other addresses do not queue.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,18 +19,18 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::api::error::ApiError;
 use crate::http_server::network_of;
 
-/// Refusals are counted for so long.
+/// Length of the counting window.
 const WINDOW_SECONDS: i64 = 10;
-/// Addresses that are told apart. Further ones count with their neighbourhood, of which as many are told
-/// apart; who comes when that is full, too, passes uncounted: guessing costs us a look, and a whole net of
-/// attackers must not bar the way to everybody else.
+/// Maximum number of counted addresses. Further addresses count by neighbourhood, with the same maximum; beyond
+/// that they pass uncounted. Guesses are cheap to check, and an attack by many addresses must not lock out other
+/// clients.
 const SOURCES: usize = 4096;
-/// Credentials that are judged at the same time for those who were refused too often.
+/// Concurrent checks for addresses over the limit.
 const LINE: usize = 2;
-/// How long one of those waits for its turn.
+/// Maximum wait in the queue.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The network of a caller: an IPv4 address, or the 64 bits of a network that one site has.
+/// The network of a caller: an IPv4 address, or a /64 of IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Source(Option<IpAddr>);
 
@@ -39,11 +41,11 @@ impl Source {
     }
 }
 
-/// The refusals of this process.
+/// Counts of wrong credentials in this process.
 pub(super) struct Refusals {
     most: u32,
     window: Mutex<Window>,
-    /// The window in which somebody was refused too often: none other need be looked at.
+    /// The window in which some address went over the limit. In other windows no lookup is needed.
     busy_window: AtomicI64,
     line: Semaphore,
 }
@@ -62,7 +64,7 @@ impl Window {
         known.or_else(shared).copied().unwrap_or(0)
     }
 
-    /// Counts one more, and gives how many it makes; `None`: there is no room to count it.
+    /// Counts one more and returns the count; `None` if the tables are full.
     fn add(&mut self, source: Source) -> Option<u32> {
         let (counts, nearby) = (&mut self.counts, &mut self.neighbourhoods);
         let count = if counts.len() < SOURCES || counts.contains_key(&source) {
@@ -79,7 +81,7 @@ impl Window {
     }
 }
 
-/// What one operator of networks is given: 256 addresses, or a site of IPv6.
+/// The usual allocation of one network operator: a /24 of IPv4 or a /48 of IPv6.
 fn neighbourhood_of(network: IpAddr) -> IpAddr {
     match network {
         IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() >> 8 << 8).into(),
@@ -88,7 +90,7 @@ fn neighbourhood_of(network: IpAddr) -> IpAddr {
 }
 
 impl Refusals {
-    /// `most`: of one address in ten seconds, before it waits.
+    /// `most`: wrong credentials allowed per address in ten seconds.
     pub(super) fn new(most: u32) -> Self {
         Self {
             most,
@@ -98,7 +100,7 @@ impl Refusals {
         }
     }
 
-    /// Before a credential is judged: a place in the line for who was refused too often, else `None`.
+    /// Waits for a queue permit if the address is over the limit; otherwise returns `None` at once.
     pub(super) async fn pass(
         &self,
         source: Source,
@@ -120,11 +122,11 @@ impl Refusals {
         window.number == number && window.count(source) >= self.most
     }
 
-    /// Counts a refusal, and gives what is said about it. Those that are too many are not logged.
+    /// Counts a wrong credential and returns the error. Beyond the limit nothing is logged.
     pub(super) fn refuse(&self, source: Source, now_seconds: i64, log: impl FnOnce()) -> ApiError {
         let number = now_seconds.div_euclid(WINDOW_SECONDS);
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who has waited in line comes late, at most by one window; a clock that was set back, by more.
+        // A queued request may count one window late. A larger difference means that the clock was set back.
         if number != window.number && number != window.number - 1 {
             *window = Window {
                 number,
@@ -143,7 +145,7 @@ impl Refusals {
             tracing::warn!(
                 address = source.0.map(tracing::field::display),
                 refused = count,
-                "one address was refused too often and waits from now on"
+                "an address sent too many wrong credentials, its requests queue until the window ends"
             );
         }
         ApiError::unauthenticated()

@@ -1,5 +1,5 @@
-//! A little host API for `runnel conform`: what a runner calls back, served from memory, with a record
-//! of every call. It answers as the host API would, without a database behind it.
+//! An in-memory host API for `runnel conform`. It answers a runner's calls like the host API, without a
+//! database, and records each call.
 
 mod appends;
 mod routes;
@@ -26,18 +26,18 @@ use crate::clock::Clock;
 pub use appends::Appended;
 use appends::Appends;
 
-/// How the tokens of rehearsed runs begin.
+/// Prefix of the tokens of mock runs.
 pub const TOKEN_PREFIX: &str = "rehearsal.";
-/// Calls beyond these are answered and not recorded.
+/// Maximum number of recorded calls. Further calls are answered but not recorded.
 const MOST_CALLS: usize = 10_000;
-/// The beginning of a path is enough to know it.
+/// Maximum characters of a recorded path.
 const MOST_PATH: usize = 300;
-/// Tokens of all runs, renewed ones included.
+/// Maximum number of tokens of all runs, including renewed ones.
 const MOST_TOKENS: usize = 10_000;
-/// State keys of one run.
+/// Maximum number of state keys of one run.
 const MOST_KEYS: usize = 1000;
 
-/// The host API of rehearsed runs. Cheap to clone.
+/// The host API of mock runs. Cheap to clone.
 #[derive(Clone)]
 pub struct Rehearsal(Arc<Shared>);
 
@@ -54,19 +54,19 @@ struct Stage {
     calls: Vec<HostCall>,
 }
 
-/// A run that is rehearsed.
+/// A mock run.
 #[derive(Debug)]
 pub struct RehearsedRun {
     pub snapshot: AuthorizationSnapshot,
-    /// The context as it is sent.
+    /// The context in serialized form.
     pub context: String,
-    /// What `GET /history` shows.
+    /// Items that `GET /history` returns.
     pub history: Vec<TranscriptItem>,
     /// Epoch milliseconds.
     pub deadline_at: i64,
 }
 
-/// A rehearsed run on the stage: what its token opens.
+/// The state of a mock run, found by its token.
 struct Part {
     run: RehearsedRun,
     started_at: i64,
@@ -87,38 +87,38 @@ struct Progress {
 enum Phase {
     #[default]
     Live,
-    /// The runner has said how its run ended.
+    /// The runner has ended the run.
     Ended,
-    /// We left.
+    /// The kit has left the run.
     Cut,
 }
 
 /// One call of a runner.
 #[derive(Clone, Debug)]
 pub struct HostCall {
-    /// The run whose token was sent.
+    /// The run of the token.
     pub run: Option<RunId>,
     pub method: Method,
     pub path: String,
     pub outcome: CallOutcome,
 }
 
-/// How a call was answered.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// It has not been answered, or the runner did not wait.
+    /// No response yet, or the runner disconnected.
     Open,
-    /// As it should be; the status.
+    /// A regular response, with its status.
     Answered(u16),
-    /// Without the token of a run.
+    /// No valid run token.
     Unauthenticated,
-    /// With the token of a run that the runner had ended.
+    /// The token of a run that the runner has already ended.
     AfterEnd,
-    /// The host API has no such route.
+    /// No such route in the host API.
     NoRoute,
-    /// Key, query or body are not what the route takes; why.
+    /// An invalid key, query or body, with the reason.
     Invalid(String),
-    /// The run was not granted it; why.
+    /// The run has no grant for this call, with the reason.
     NotGranted(String),
 }
 
@@ -132,7 +132,7 @@ impl Rehearsal {
         }))
     }
 
-    /// What of `granted` is served here: a context promises no more.
+    /// The part of `granted` that the mock serves, for the context.
     pub fn serves(granted: AvailableApis) -> AvailableApis {
         AvailableApis {
             history_page: granted.history_page,
@@ -148,7 +148,7 @@ impl Rehearsal {
         routes::router(self.clone())
     }
 
-    /// Puts a run on the stage; gives its token.
+    /// Registers a run and returns its token.
     pub fn open(&self, run: RehearsedRun) -> SecretString {
         let part = Part {
             run,
@@ -160,17 +160,17 @@ impl Rehearsal {
         self.admit(Arc::new(part))
     }
 
-    /// From now on the calls of a run wait for their answers.
+    /// Holds the responses to calls of the run.
     pub fn hold(&self, token: &SecretString) {
         self.with(token, |part| part.held.send_replace(true));
     }
 
-    /// The calls of a run are answered again.
+    /// Releases held responses.
     pub fn release(&self, token: &SecretString) {
         self.with(token, |part| part.held.send_replace(false));
     }
 
-    /// The run is asked to stop: `GET /run` says so, and its calls are answered.
+    /// Requests the cancellation of the run: `GET /run` reports it, and held responses are released.
     pub fn cancel(&self, token: &SecretString) {
         let now = self.0.clock.now_seconds();
         self.with(token, |part| {
@@ -179,7 +179,7 @@ impl Rehearsal {
         });
     }
 
-    /// A result wrote a value.
+    /// Applies a state update of a result.
     pub fn set_state(&self, token: &SecretString, update: &StateUpdate) {
         let value = serde_json::from_str(&update.value).unwrap_or_default();
         self.with(token, |part| {
@@ -195,22 +195,22 @@ impl Rehearsal {
         });
     }
 
-    /// The runner has ended the run: its token is dead, and further calls are faults of the runner.
+    /// The runner has ended the run: its token is invalid, and further calls are faults of the runner.
     pub fn end(&self, token: &SecretString) {
         self.leave(token, Phase::Ended);
     }
 
-    /// We have left the run: its token is dead, and nobody is to blame for calls that still come.
+    /// The kit has left the run: its token is invalid, and late calls are not faults.
     pub fn cut(&self, token: &SecretString) {
         self.leave(token, Phase::Cut);
     }
 
-    /// What was called, the first `seen` calls left out.
+    /// Recorded calls without the first `seen`.
     pub fn calls_after(&self, seen: usize) -> Vec<HostCall> {
         self.stage().calls.iter().skip(seen).cloned().collect()
     }
 
-    /// How many calls were recorded.
+    /// The number of recorded calls.
     pub fn call_count(&self) -> usize {
         self.stage().calls.len()
     }
@@ -232,7 +232,7 @@ impl Rehearsal {
         }
     }
 
-    /// One more token for a part.
+    /// Issues one more token for a run.
     fn admit(&self, part: Arc<Part>) -> SecretString {
         let token = format!(
             "{TOKEN_PREFIX}{}{}",
@@ -247,7 +247,7 @@ impl Rehearsal {
         self.stage().by_token.get(token).cloned()
     }
 
-    /// Records a call before it is answered; gives its place.
+    /// Records a call before its response and returns its index.
     fn note(&self, call: HostCall) -> Option<usize> {
         let mut stage = self.stage();
         if stage.calls.len() >= MOST_CALLS {
@@ -276,7 +276,7 @@ impl Part {
 
     async fn released(&self) {
         let mut held = self.held.subscribe();
-        // The sender is ours: it cannot be gone.
+        // `self` owns the sender, so it cannot be dropped.
         let _ = held.wait_for(|held| !held).await;
     }
 }

@@ -1,4 +1,4 @@
-//! How many bytes of bodies are in memory at once: requests are read whole and parsed, answers wait for their readers.
+//! Memory budgets for bodies: requests are held while they are parsed, responses until the client has read them.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -16,13 +16,14 @@ use store::OverBudget;
 
 use crate::api::error::{ApiError, ApiResult};
 
-/// Whose request it is, as far as its credential has told.
+/// The sender to which memory is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sender {
-    /// A run, and the endpoint that serves its runner: whoever has one token of its runs has several.
+    /// A run and the endpoint of its runner. A runner holds the tokens of all runs of its endpoint, so these
+    /// share a limit.
     Run(RunId, EndpointId),
     Key(ApiKeyId),
-    /// All without a credential, together.
+    /// All requests without a credential.
     Nobody,
 }
 
@@ -35,20 +36,20 @@ impl Sender {
     }
 }
 
-/// What a room is for, and how it refuses.
+/// Threshold and error messages of a budget.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sign {
-    /// Bodies up to here are not counted: connections bound them.
+    /// Maximum size of an uncounted body, in bytes. The connection limit bounds these.
     pub(super) small: usize,
-    /// The reason and the message for who has filled its own share.
+    /// Reason and message when the sender's share is full.
     pub(super) own_full: (&'static str, &'static str),
-    /// The same when the runs of its endpoint have filled theirs.
+    /// Reason and message when the endpoint's share is full.
     pub(super) endpoint_full: (&'static str, &'static str),
-    /// The same when all together have filled the room.
+    /// Reason and message when the whole budget is full.
     pub(super) full: (&'static str, &'static str),
 }
 
-/// Bodies of requests, but for those to models.
+/// Request bodies other than model requests.
 const BODIES: Sign = Sign {
     small: 16 * 1024,
     own_full: (
@@ -67,8 +68,8 @@ const BODIES: Sign = Sign {
     ),
 };
 
-/// A room of this process. Half of it is the most for one sender, three quarters for all runs of one endpoint (or one
-/// of the largest bodies, where that is more): none keeps the others out.
+/// A memory budget of this process. One sender gets at most half of it; all runs of one endpoint get three
+/// quarters. Each share is at least one body of maximum size.
 #[derive(Clone)]
 pub(in crate::api) struct Room {
     sign: Sign,
@@ -78,24 +79,24 @@ pub(in crate::api) struct Room {
 }
 
 struct Used {
-    /// Below 0 where answers were counted beyond the bound.
+    /// Below 0 if responses were counted beyond the budget.
     left: i64,
     by_sender: HashMap<Sender, usize>,
     by_endpoint: HashMap<EndpointId, usize>,
 }
 
-/// The room for bodies. An extension of every request.
+/// The memory budget for request bodies. An extension of every request.
 #[derive(Clone)]
 pub(super) struct BodyRoom(Room);
 
-/// A part of a room, given back on drop.
+/// A permit of a memory budget, returned on drop.
 pub(in crate::api) struct Taken {
     room: Room,
     sender: Sender,
     bytes: usize,
 }
 
-/// A body, with the room that it takes.
+/// A body and its memory permit.
 pub(in crate::api) struct Held {
     pub(super) bytes: Bytes,
     pub(super) _room: Option<Taken>,
@@ -110,19 +111,19 @@ impl Deref for Held {
 }
 
 impl BodyRoom {
-    /// Room for so many bytes of bodies, of which one may have `largest`.
+    /// A budget of this many bytes. A single body may have `largest` bytes.
     pub(super) fn new(bytes: usize, largest: usize) -> Self {
         Self(Room::new(BODIES, bytes, largest))
     }
 
-    /// A part of it, empty as yet.
+    /// Creates an empty permit for this sender.
     pub(super) fn part_of(&self, sender: Sender) -> Taken {
         self.0.part_of(sender)
     }
 }
 
 impl Room {
-    /// Room for so many bytes. Each may have `largest`, however little room there is.
+    /// A budget of this many bytes. A single body may have `largest` bytes, even if the budget is smaller.
     pub(super) fn new(sign: Sign, bytes: usize, largest: usize) -> Self {
         let used = Used {
             left: signed(bytes),
@@ -145,7 +146,7 @@ impl Room {
         }
     }
 
-    /// Takes room for so many bytes, or refuses: nobody waits with a large body in hand.
+    /// Takes a permit, or fails at once: waiting requests would hold large bodies.
     pub(in crate::api) fn take(&self, sender: Sender, bytes: usize) -> ApiResult<Taken> {
         let mut taken = self.part_of(sender);
         taken.grow_to(bytes)?;
@@ -161,13 +162,13 @@ fn over((reason, message): (&'static str, &'static str)) -> OverBudget {
     OverBudget { reason, message }
 }
 
-// No process has more.
+// The conversion saturates; no process has more memory.
 fn signed(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 impl Taken {
-    /// Has room for so many bytes, or refuses and keeps what it had. Small ones take none.
+    /// Grows the permit to this many bytes, or fails and keeps its size. Small bodies are free.
     pub(in crate::api) fn grow_to(&mut self, bytes: usize) -> ApiResult<()> {
         self.grow(bytes).map_err(ApiError::from)
     }
@@ -198,14 +199,14 @@ impl Taken {
         Ok(())
     }
 
-    /// Counts so many bytes that are there already, whatever room there is.
+    /// Counts bytes that are already in memory, even beyond the budget.
     pub(super) fn grow_beyond(&mut self, bytes: usize) {
         let more = bytes.saturating_sub(self.bytes);
         self.room.used().take(self.sender, more);
         self.bytes += more;
     }
 
-    /// Answers with JSON, and keeps its room until that is read: a slow reader has no more of them than others.
+    /// Sends JSON and holds the permit until the client has read it, so slow readers stay charged.
     pub(in crate::api) fn answer(mut self, json: Vec<u8>) -> Response {
         let length = json.len();
         self.shrink(length);
@@ -220,7 +221,7 @@ impl Taken {
         self.bytes
     }
 
-    /// Gives back what is more than these bytes.
+    /// Returns the excess over this many bytes to the budget.
     pub(super) fn shrink(&mut self, bytes: usize) {
         let less = self.bytes.saturating_sub(bytes);
         if less == 0 {
@@ -246,8 +247,7 @@ impl Used {
     }
 }
 
-/// A body in pieces: its reader has to take one before it is given more. The last of them that is dropped, read or in a
-/// buffer, gives back what is kept.
+/// Splits a body into chunks, produced on demand. `kept` is dropped with the last chunk, read or buffered.
 pub(super) fn in_pieces<K: Send + Sync + 'static>(bytes: Bytes, kept: K) -> Body {
     const PIECE: usize = 64 * 1024;
     let whole = Bytes::from_owner(Keeping { bytes, _kept: kept });
@@ -269,7 +269,7 @@ impl<K> AsRef<[u8]> for Keeping<K> {
     }
 }
 
-/// Counts less for one of them; who has nothing is not kept.
+/// Decrements a count and removes it at zero.
 fn give_back<K: Copy + Eq + Hash>(counts: &mut HashMap<K, usize>, of: K, less: usize) {
     if let Some(count) = counts.get_mut(&of) {
         *count = count.saturating_sub(less);

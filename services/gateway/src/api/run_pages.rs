@@ -1,4 +1,4 @@
-//! Pages of runs and of their events, the same for clients and runners.
+//! Pages of runs and run events, for clients and runners.
 
 use axum::Json;
 use domain::run::Run;
@@ -16,7 +16,7 @@ use crate::api::query::{names_of, page_limit};
 use crate::api::view::Direction;
 use crate::cursor::{InvalidCursor, Kind};
 
-/// Which part of a list of runs.
+/// Cursor, direction and size of a page of runs.
 pub(super) struct RunsPart {
     pub(super) before: Option<String>,
     pub(super) after: Option<String>,
@@ -24,7 +24,7 @@ pub(super) struct RunsPart {
     pub(super) limit: Option<u64>,
 }
 
-/// The runs of a part, and the page around them. `list`: workspace, route and filters.
+/// Reads a page of runs. `list` identifies workspace, route and filters for the cursor.
 pub(super) async fn list_part(
     state: &ApiState,
     workspace: &WorkspaceId,
@@ -75,7 +75,7 @@ fn position(state: &ApiState, list: &str, cursor: &str) -> Result<RunPosition, I
     })
 }
 
-/// Statuses, joined by commas.
+/// Parses comma-separated statuses.
 pub(super) fn statuses(text: Option<&str>) -> ApiResult<Vec<RunStatus>> {
     let read = |name: &String| {
         RunStatus::parse(name).ok_or_else(|| {
@@ -87,7 +87,7 @@ pub(super) fn statuses(text: Option<&str>) -> ApiResult<Vec<RunStatus>> {
     names_of("statuses", text)?.iter().map(read).collect()
 }
 
-/// Which part of a run's events: those between two sequences, both excluded.
+/// Bounds of a page of events: between two sequences, both excluded.
 pub(super) struct EventsPart {
     pub(super) before: Option<u64>,
     pub(super) after: u64,
@@ -95,7 +95,7 @@ pub(super) struct EventsPart {
     pub(super) limit: Option<u64>,
 }
 
-/// A page of ledger events: exactly the ledger's bytes.
+/// A page of ledger events with their exact stored bytes.
 #[derive(Serialize)]
 pub(super) struct RawPage {
     items: Vec<Box<RawValue>>,
@@ -104,7 +104,7 @@ pub(super) struct RawPage {
     has_more: bool,
 }
 
-/// Refuses a place whose events are no longer kept.
+/// Fails if retention has deleted events after this sequence.
 fn kept_after(run: &Run, after: u64) -> ApiResult<()> {
     if run.pruned_at.is_some() && after < run.last_sequence {
         return Err(ApiError::cursor_expired(run.id, run.last_sequence));
@@ -112,15 +112,15 @@ fn kept_after(run: &Run, after: u64) -> ApiResult<()> {
     Ok(())
 }
 
-/// What a stream of a run has left to show.
+/// The rest of a run's event stream.
 pub(super) enum GoesOn {
-    /// What comes behind this event.
+    /// Events after this sequence.
     Behind(u64),
-    /// Nothing: its terminal was seen.
+    /// No events: the client has seen the terminal event.
     Over,
 }
 
-/// Where a stream of a run goes on, when its reader has seen the event `after`.
+/// Finds the rest of the stream for a client that has seen event `after`.
 pub(super) fn goes_on(run: &Run, after: u64) -> ApiResult<GoesOn> {
     if after > run.last_sequence {
         return Err(ApiError::cursor_past_end(run.last_sequence));
@@ -132,7 +132,7 @@ pub(super) fn goes_on(run: &Run, after: u64) -> ApiResult<GoesOn> {
     Ok(GoesOn::Behind(after))
 }
 
-/// A page of a run's events. Cursors are sequences.
+/// Reads a page of run events. Cursors are sequences.
 pub(super) async fn page_run_events(
     state: &ApiState,
     run: &Run,
@@ -164,11 +164,11 @@ pub(super) async fn page_run_events(
                 .await?
         }
     };
-    // Deleted since the row was read.
+    // Retention deleted the events after the run was read.
     if lines.is_empty() && part.before.is_none() && part.after < run.last_sequence {
         return Err(ApiError::cursor_expired(run.id, run.last_sequence));
     }
-    // Sequences have no hole: what is left follows from the last one shown.
+    // Sequences have no gaps, so the last sequence on the page determines `has_more`.
     let has_more = lines.last().is_some_and(|last| match part.direction {
         Direction::Forward => last.sequence < run.last_sequence.min(before.saturating_sub(1)),
         Direction::Backward => last.sequence > part.after + 1,

@@ -1,4 +1,4 @@
-//! The answer that is a stream of a run.
+//! Event stream responses of runs.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -13,14 +13,14 @@ use crate::api::stream_places::KeyPlace;
 use crate::api::watched_keys::until_revoked;
 use crate::runs::watch::WatchFrom;
 
-/// Whether the caller asks for server-sent events, and for JSON not more.
+/// Whether `Accept` prefers server-sent events over JSON.
 pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
     let json = quality(headers, "application/json");
     quality(headers, "text/event-stream")
         .is_some_and(|stream| stream > 0.0 && json.is_none_or(|json| stream >= json))
 }
 
-/// How much a caller wants a media type that it names: 0 is not at all.
+/// The quality value of a media type in `Accept`; 0 excludes it.
 fn quality(headers: &HeaderMap, media_type: &str) -> Option<f32> {
     let values = headers.get_all(ACCEPT).iter();
     let values = values.filter_map(|value| value.to_str().ok());
@@ -34,7 +34,7 @@ fn quality(headers: &HeaderMap, media_type: &str) -> Option<f32> {
     named.reduce(f32::max)
 }
 
-/// The weight among a range's parameters. One that is absent or malformed is 1.
+/// The `q` parameter of a range. Default, also for a malformed one: 1.
 fn weight<'a>(mut parameters: impl Iterator<Item = &'a str>) -> f32 {
     let weight = parameters.find_map(|parameter| {
         let (name, value) = parameter.split_once('=')?;
@@ -46,9 +46,10 @@ fn weight<'a>(mut parameters: impl Iterator<Item = &'a str>) -> f32 {
         .unwrap_or(1.0)
 }
 
-/// The run's frames behind `from`. A response only watches: closing it changes nothing. It ends early
-/// within two seconds of the revocation of the caller's key. It has its place among the key's streams until it is
-/// dropped, also by a client that is gone.
+/// Streams the frames of a run after `from`. Closing the stream does not affect the run.
+///
+/// The stream ends within two seconds after the revocation of its key. It holds a slot of the key's stream limit
+/// until it is dropped.
 pub(super) fn stream_run(
     state: &ApiState,
     caller: &ClientCaller,
@@ -65,7 +66,7 @@ pub(super) fn stream_run(
     event_stream(Body::from_stream(frames))
 }
 
-/// An answer of server-sent events.
+/// Builds a response of server-sent events.
 pub(super) fn event_stream(body: Body) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();

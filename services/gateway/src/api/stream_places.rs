@@ -1,4 +1,4 @@
-//! How many streams of runs each API key has open: none has so many that nobody else finds a connection.
+//! Limit of concurrent event streams per API key, so that no key uses up all connections.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use protocol::id::ApiKeyId;
 
 use crate::api::error::{ApiError, ApiResult};
 
-/// Streams end with their runs: some are over by then, as a rule.
+/// Retry delay. Streams end with their runs, so slots usually free up within it.
 const RETRY_AFTER_SECONDS: u32 = 5;
-/// Uploads of one key that go on at a time.
+/// Maximum concurrent uploads of one key.
 const UPLOADS: usize = 16;
 
-/// The open streams of every key that has some: no more than there are connections.
+/// Counts of open streams by key.
 #[derive(Clone)]
 pub(super) struct KeyPlaces {
     most: usize,
@@ -20,14 +20,14 @@ pub(super) struct KeyPlaces {
     open: Arc<Mutex<HashMap<ApiKeyId, usize>>>,
 }
 
-/// A stream of a key, until it is dropped.
+/// A slot for one stream of a key, released on drop.
 pub(super) struct KeyPlace {
     places: KeyPlaces,
     key: ApiKeyId,
 }
 
 impl KeyPlaces {
-    /// Half of the connections for each key.
+    /// Allows each key half of the connections.
     pub(super) fn of(connections: usize) -> Self {
         Self {
             most: (connections / 2).max(1),
@@ -36,7 +36,7 @@ impl KeyPlaces {
         }
     }
 
-    /// So many uploads of each key.
+    /// Allows each key `UPLOADS` uploads.
     pub(super) fn of_uploads() -> Self {
         Self {
             most: UPLOADS,
@@ -45,7 +45,7 @@ impl KeyPlaces {
         }
     }
 
-    /// A place for one more stream of a key.
+    /// Takes a slot for the key, or fails.
     pub(super) fn enter(&self, key: ApiKeyId) -> ApiResult<KeyPlace> {
         let mut open = self.open();
         let count = open.entry(key).or_default();
@@ -59,7 +59,7 @@ impl KeyPlaces {
         })
     }
 
-    // Plain numbers are whole after any panic.
+    // The counts are consistent after any panic.
     fn open(&self) -> MutexGuard<'_, HashMap<ApiKeyId, usize>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,8 +78,9 @@ impl Drop for KeyPlace {
 }
 
 fn too_many_uploads() -> ApiError {
-    let message =
-        format!("{UPLOADS} uploads of this API key go on, and no more may; wait for one to end");
+    let message = format!(
+        "{UPLOADS} uploads of this API key are in progress, which is the limit; wait for one to end"
+    );
     ApiError::rate_limited_by("key_uploads", message, RETRY_AFTER_SECONDS)
 }
 

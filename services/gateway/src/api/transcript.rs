@@ -1,4 +1,4 @@
-//! Pages and searches of one conversation's transcript, the same for runners and clients.
+//! Pages and searches of a conversation transcript, for runners and clients.
 
 use domain::authorization::FrozenConversation;
 use domain::history::SoundSearch;
@@ -14,9 +14,9 @@ use crate::api::query::page_limit;
 use crate::api::view::{Direction, transcript_item};
 use crate::cursor::{InvalidCursor, history_place};
 
-/// Which part of a transcript.
+/// Cursors, direction and size of a page.
 #[derive(Debug, Default)]
-pub(super) struct HistoryQuery {
+pub(super) struct TranscriptQuery {
     pub(super) before_cursor: Option<String>,
     pub(super) after_cursor: Option<String>,
     pub(super) limit: Option<u64>,
@@ -24,7 +24,7 @@ pub(super) struct HistoryQuery {
     pub(super) include_attachments: bool,
 }
 
-/// One conversation of a workspace; none has no items.
+/// A conversation of a workspace. Without a conversation there are no items.
 pub(super) struct Transcript<'a> {
     pub(super) state: &'a ApiState,
     pub(super) workspace: &'a WorkspaceId,
@@ -33,8 +33,8 @@ pub(super) struct Transcript<'a> {
 }
 
 impl Transcript<'_> {
-    /// `next_cursor` goes on in the direction of the page, `prev_cursor` turns back.
-    pub(super) async fn page(&self, query: &HistoryQuery) -> ApiResult<Page<TranscriptItem>> {
+    /// Reads a page. `next_cursor` continues in the direction of the page, `prev_cursor` reverses it.
+    pub(super) async fn page(&self, query: &TranscriptQuery) -> ApiResult<Page<TranscriptItem>> {
         let page = StoreQuery {
             limit: page_limit(query.limit)?,
             before: self.place(query.before_cursor.as_deref())?,
@@ -61,7 +61,7 @@ impl Transcript<'_> {
         })
     }
 
-    /// `query`: as it was sent.
+    /// Searches the transcript. `query` is the original text, for the cursor.
     pub(super) async fn search(
         &self,
         query: String,
@@ -90,7 +90,7 @@ impl Transcript<'_> {
         })
     }
 
-    /// The key of the conversation; `None` when nothing was ever said there.
+    /// The key of the conversation; `None` if it has no items yet.
     async fn key(&self) -> ApiResult<Option<String>> {
         let Some(conversation) = self.conversation else {
             return Ok(None);

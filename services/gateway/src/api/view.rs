@@ -1,4 +1,4 @@
-//! Rows as callers see them.
+//! Conversions from stored rows to API types.
 
 use protocol::JsonObject;
 use protocol::child_run::ChildRun;
@@ -13,12 +13,12 @@ use store::TranscriptRecord;
 
 use crate::cursor::{Cursors, history_cursor};
 
-/// A part of a conversation that may be absent: stored as `''`, shown as null.
+/// An optional part of a conversation: stored as `''`, shown as null.
 fn present(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// A run, with its conversation when it has one.
+/// Converts a run, with its conversation if it has one.
 pub(super) fn agent_run(run: Run, conversation: Option<&FrozenConversation>) -> AgentRun {
     let part =
         |select: fn(&FrozenConversation) -> &str| conversation.and_then(|c| present(select(c)));
@@ -54,7 +54,7 @@ pub(super) fn agent_run(run: Run, conversation: Option<&FrozenConversation>) -> 
     }
 }
 
-/// A child run, as its parent sees it. `None`: no run started it.
+/// Converts a child run for its parent; `None` if the run has no parent.
 pub(super) fn child_run(run: Run) -> Option<ChildRun> {
     let seconds = |millis: i64| millis.div_euclid(1000);
     let is_completed = run.status == RunStatus::Completed;
@@ -68,7 +68,7 @@ pub(super) fn child_run(run: Run) -> Option<ChildRun> {
         created_at: seconds(run.created_at),
         finished_at: run.finished_at.map(seconds),
         deadline_at: seconds(run.deadline_at),
-        // That of a run that completed is its finish reason.
+        // The status reason of a completed run is its finish reason.
         finish_reason: run.status_reason.clone().filter(|_| is_completed),
         status_reason: run.status_reason,
         outcome: outcome.filter(|_| is_completed),
@@ -78,7 +78,7 @@ pub(super) fn child_run(run: Run) -> Option<ChildRun> {
     })
 }
 
-/// Which way a page of history goes.
+/// Direction of a history page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Direction {
@@ -89,7 +89,7 @@ pub(super) enum Direction {
     Forward,
 }
 
-/// An item of a conversation's transcript, with the cursor of its place.
+/// Converts a transcript item and adds its cursor.
 pub(super) fn transcript_item(
     record: TranscriptRecord,
     cursors: &Cursors,

@@ -1,5 +1,5 @@
-//! The API keys of open streams. Each is looked up once a second, however many streams it has opened,
-//! so that a stream ends soon after its key was revoked.
+//! Revocation checks for the API keys of open streams. Each key is looked up once a second, whatever its number
+//! of streams, so that streams end soon after a revocation.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,12 +10,12 @@ use tokio::time::Instant;
 
 use crate::api::ApiState;
 
-/// Between two looks at a key. A stream that is open ends within twice this.
+/// Interval between lookups of a key. Streams end within twice this after a revocation.
 const LOOK: Duration = Duration::from_secs(1);
-/// Keys that are remembered before those without a stream are forgotten.
+/// Number of cached keys above which keys without a stream are evicted.
 const TIDY: usize = 1024;
 
-/// What is known of the keys of open streams.
+/// Cached lookups of the keys of open streams.
 #[derive(Default)]
 pub(super) struct WatchedKeys(Mutex<HashMap<ApiKeyId, Seen>>);
 
@@ -25,12 +25,12 @@ struct Seen {
 }
 
 impl WatchedKeys {
-    // A map of plain values is whole after any panic.
+    // The map is consistent after any panic.
     fn seen(&self) -> MutexGuard<'_, HashMap<ApiKeyId, Seen>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of a key; `None`: it is the caller's turn to look.
+    /// The cached result; `None` tells the caller to look the key up.
     fn known(&self, key: ApiKeyId, now: Instant) -> Option<bool> {
         let mut seen = self.seen();
         if seen.len() >= TIDY {
@@ -60,7 +60,7 @@ impl WatchedKeys {
     }
 }
 
-/// Ends once the key opens nothing any more.
+/// Returns when the key is revoked.
 pub(super) async fn until_revoked(state: ApiState, workspace: WorkspaceId, key: ApiKeyId) {
     loop {
         tokio::time::sleep(LOOK).await;
@@ -69,7 +69,7 @@ pub(super) async fn until_revoked(state: ApiState, workspace: WorkspaceId, key: 
             Some(false) => continue,
             None => {}
         }
-        // Most streams only wait: each holds the question while it asks, and no longer.
+        // Most streams are idle. Box the query, so that a stream holds its memory only during the lookup.
         let looked = state.runs.store().find_api_key_by_id(&workspace, key);
         match Box::pin(looked).await {
             Ok(Some(record)) if record.revoked_at.is_none() => {}
@@ -77,10 +77,13 @@ pub(super) async fn until_revoked(state: ApiState, workspace: WorkspaceId, key: 
                 state.watched_keys().revoke(key);
                 return;
             }
-            // The database does not answer: nothing new is shown either.
+            // While the database is down, the stream gets no new events either.
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "the key of a stream could not be looked up");
+                tracing::warn!(
+                    error,
+                    "the API key of a stream could not be looked up, trying again"
+                );
             }
         }
     }

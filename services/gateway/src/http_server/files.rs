@@ -1,12 +1,12 @@
-//! How many files this process may open, and how many of them connections may take.
+//! File descriptor limit and its share for connections.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files that are neither a connection of ours nor one to a runner: the database, the log.
+/// Reserve for files other than connections, such as database and log.
 const OTHERS: u64 = 64;
 
-/// Raises the bound of open files as far as it goes, and gives the connections of `wanted` that leave
-/// as much again for those to runners.
+/// Raises the limit of open files to its maximum. Returns `wanted`, or fewer connections so that runner
+/// connections get as many.
 pub fn affordable_connections(wanted: usize) -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -29,7 +29,7 @@ pub fn affordable_connections(wanted: usize) -> usize {
     most
 }
 
-/// `None`: the files have no bound.
+/// `None`: no file limit.
 fn share(wanted: usize, files: Option<u64>) -> usize {
     let Some(files) = files else { return wanted };
     let half = usize::try_from(files.saturating_sub(OTHERS) / 2).unwrap_or(usize::MAX);

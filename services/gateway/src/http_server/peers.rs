@@ -1,10 +1,10 @@
-//! How many connections each network has.
+//! Connection counts per network.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The network of a caller: an IPv4 address, or the 64 bits of a network that one site has.
+/// The network of a caller: an IPv4 address, or a /64 of IPv6.
 pub(crate) fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -15,18 +15,18 @@ pub(crate) fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The connections of every network that has some.
+/// Connection counts of all connected networks.
 #[derive(Clone, Default)]
 pub(super) struct Peers(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
-/// A connection of a network, until it is dropped.
+/// A slot for one connection of a network, released on drop.
 pub(super) struct Place {
     peers: Peers,
     network: IpAddr,
 }
 
 impl Peers {
-    /// A place for one more connection; `None`: its network has `most` already. 0 is any number.
+    /// Takes a slot; `None` if the network has `most` connections. 0 is unlimited.
     pub(super) fn enter(&self, address: IpAddr, most: usize) -> Option<Place> {
         let network = network_of(address);
         let mut counts = self.counts();

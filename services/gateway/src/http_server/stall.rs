@@ -1,4 +1,4 @@
-//! A stream whose writes fail when its reader takes nothing for too long.
+//! A stream with a write timeout.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -9,12 +9,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Reading waits as long as it takes; a write that makes no progress within the patience fails with
-/// [`io::ErrorKind::TimedOut`].
+/// Reads wait without limit. A write without progress within `patience` fails with [`io::ErrorKind::TimedOut`].
 pub(super) struct StallGuard<Stream> {
     stream: Stream,
     patience: Duration,
-    /// Runs while a write waits.
+    /// Timer of a pending write.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
@@ -82,7 +81,7 @@ impl<Stream: AsyncWrite + Unpin> AsyncWrite for StallGuard<Stream> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // TCP has nothing to flush, so this says nothing about progress.
+        // TCP has nothing to flush, so a flush does not measure progress.
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

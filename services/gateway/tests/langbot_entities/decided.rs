@@ -1,6 +1,6 @@
-//! The differences that were decided, each with its reason. One that is gone must go from here, too.
+//! Accepted differences with reasons. A difference that no longer exists must be removed here.
 
-/// Classes that have no type of ours.
+/// SDK classes without a counterpart.
 pub const NOT_OURS: &[(&str, &[&str])] = &[(
     "there is no sandbox to lend: no route for boxes, and `available_apis` says so",
     &[
@@ -12,7 +12,7 @@ pub const NOT_OURS: &[(&str, &[&str])] = &[(
     ],
 )];
 
-/// Fields of ours that take more than their schema says, since only the gateway writes them.
+/// Fields of ours that accept more than their schema, because only the gateway writes them.
 pub const LOOSER: &[(&str, &str)] = &[("TranscriptItem", "content_json")];
 
 pub const DECIDED: &[(&str, &[&str])] = &[
@@ -27,43 +27,43 @@ pub const DECIDED: &[(&str, &[&str])] = &[
         "unknown fields of what runners send are kept in the ledger and ignored: a newer runner may \
          say more than we know",
         &[
-            "ActionRequestedPayload.a key that nobody knows: taken by us alone",
-            "InteractionAction.a key that nobody knows: taken by us alone",
-            "InteractionField.a key that nobody knows: taken by us alone",
-            "InteractionOption.a key that nobody knows: taken by us alone",
-            "InteractionRequest.a key that nobody knows: taken by us alone",
-            "MessageCompletedPayload.a key that nobody knows: taken by us alone",
-            "MessageDeltaPayload.a key that nobody knows: taken by us alone",
-            "ProcessorLogPayload.a key that nobody knows: taken by us alone",
-            "RunCompletedPayload.a key that nobody knows: taken by us alone",
-            "RunFailedPayload.a key that nobody knows: taken by us alone",
-            "StateUpdatedPayload.a key that nobody knows: taken by us alone",
-            "ToolCallCompletedPayload.a key that nobody knows: taken by us alone",
-            "ToolCallStartedPayload.a key that nobody knows: taken by us alone",
+            "ActionRequestedPayload.an unknown key: taken by us alone",
+            "InteractionAction.an unknown key: taken by us alone",
+            "InteractionField.an unknown key: taken by us alone",
+            "InteractionOption.an unknown key: taken by us alone",
+            "InteractionRequest.an unknown key: taken by us alone",
+            "MessageCompletedPayload.an unknown key: taken by us alone",
+            "MessageDeltaPayload.an unknown key: taken by us alone",
+            "ProcessorLogPayload.an unknown key: taken by us alone",
+            "RunCompletedPayload.an unknown key: taken by us alone",
+            "RunFailedPayload.an unknown key: taken by us alone",
+            "StateUpdatedPayload.an unknown key: taken by us alone",
+            "ToolCallCompletedPayload.an unknown key: taken by us alone",
+            "ToolCallStartedPayload.an unknown key: taken by us alone",
         ],
     ),
     (
-        "what a model says may gain fields, and an older runner must go on",
+        "model output may gain fields, and older runners must accept them",
         &[
-            "LLMInvokeResult.a key that nobody knows: taken by us alone",
-            "LLMStreamEvent.a key that nobody knows: taken by us alone",
+            "LLMInvokeResult.an unknown key: taken by us alone",
+            "LLMStreamEvent.an unknown key: taken by us alone",
         ],
     ),
     (
         "an unknown capability or permission is dropped with a warning, and grants nothing",
         &[
-            "RunnerCapabilities.a key that nobody knows: taken by us alone",
-            "RunnerManifest.a key that nobody knows: taken by us alone",
-            "RunnerPermissions.a key that nobody knows: taken by us alone",
+            "RunnerCapabilities.an unknown key: taken by us alone",
+            "RunnerManifest.an unknown key: taken by us alone",
+            "RunnerPermissions.an unknown key: taken by us alone",
         ],
     ),
     (
         "these are also the client's: what it misspells in an envelope is a 400",
         &[
-            "ActorContext.a key that nobody knows: taken by them alone",
-            "AgentInput.a key that nobody knows: taken by them alone",
-            "DeliveryContext.a key that nobody knows: taken by them alone",
-            "SubjectContext.a key that nobody knows: taken by them alone",
+            "ActorContext.an unknown key: taken by them alone",
+            "AgentInput.an unknown key: taken by them alone",
+            "DeliveryContext.an unknown key: taken by them alone",
+            "SubjectContext.an unknown key: taken by them alone",
         ],
     ),
     (
@@ -153,7 +153,7 @@ pub const DECIDED: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "the gateway always says it, and whoever reads may rely on it",
+        "the gateway always sends it, so readers may rely on it",
         &[
             "AgentEventRecord.created_at: left out: taken by them alone",
             "AgentEventRecord.created_at: null: taken by them alone",
@@ -220,7 +220,7 @@ pub const DECIDED: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "telemetry is tolerant: no result is refused for a level or a number that only people read",
+        "telemetry is tolerant: levels and numbers for display refuse no result",
         &[
             "MessageChunk.msg_sequence: null: taken by us alone",
             "ProcessorLogPayload.level is string for us, enum(debug,error,info,warning) for them",

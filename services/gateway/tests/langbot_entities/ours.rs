@@ -1,4 +1,4 @@
-//! Our types, each beside the class that it answers for.
+//! Our types with their counterparts in LangBot's SDK.
 
 use domain::interaction::{check_request, check_submission};
 use protocol::context as c;
@@ -24,17 +24,17 @@ use utoipa::openapi::{RefOr, Schema};
 
 /// One of our types.
 pub struct Ours {
-    /// The class of the SDK.
+    /// The class in the SDK.
     pub theirs: &'static str,
-    /// The name of ours.
+    /// The name of our type.
     pub name: String,
-    /// Its schema, as the OpenAPI documents have it.
+    /// Its OpenAPI schema.
     pub schema: Value,
-    /// The schemas that it refers to, by name.
+    /// Referenced schemas by name.
     pub components: Vec<(String, Value)>,
-    /// Whether a document is one of these and within its limits.
+    /// Whether a document parses and is within the limits.
     pub takes: fn(&Value) -> bool,
-    /// Reads a document and writes it again.
+    /// Parses a document and serializes it again.
     pub rewrite: fn(&str) -> Result<String, serde_json::Error>,
 }
 
@@ -43,7 +43,7 @@ pub fn entities() -> Vec<Ours> {
     all.into_iter().flatten().collect()
 }
 
-/// Manifests, and the parts of a context.
+/// Manifests and parts of a context.
 fn told() -> Vec<Ours> {
     vec![
         of::<m::FormItem>("DynamicFormItemSchema"),
@@ -82,7 +82,7 @@ fn granted_and_answered() -> Vec<Ours> {
         of::<i::InteractionField>("InteractionField"),
         of::<i::InteractionAction>("InteractionAction"),
         of_checked::<i::InteractionRequest>("InteractionRequest", |document| {
-            // Examples expire at second 7.
+            // The examples expire at second 7.
             read(document).is_some_and(|request| check_request(&request, Some(0)).is_empty())
         }),
         of_checked::<i::InteractionSubmission>("InteractionSubmission", |document| {
@@ -102,7 +102,7 @@ fn granted_and_answered() -> Vec<Ours> {
     ]
 }
 
-/// The transcript, the event log, the ledger, and figures over them.
+/// Transcript, event log, ledger and statistics.
 fn kept() -> Vec<Ours> {
     vec![
         of::<TranscriptItem>("TranscriptItem"),
@@ -126,7 +126,7 @@ fn kept() -> Vec<Ours> {
     ]
 }
 
-/// What models and knowledge bases say and hear.
+/// Messages of models and knowledge bases.
 fn exchanged() -> Vec<Ours> {
     vec![
         of::<p::FunctionCall>("FunctionCall"),

@@ -1,4 +1,4 @@
-//! What our schemas say of each field, in the words in which the peer describes its own.
+//! Describes our schemas in the notation of the peer script.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,15 +18,14 @@ const LIMITS: [(&str, &str); 4] = [
 pub struct Field {
     pub required: bool,
     pub nullable: bool,
-    /// `string`, `enum(a,b)`, `[string]`, `{any}`, the class of an entity, or alternatives by `|`.
-    /// Texts of a form are `uuid` and `pattern`.
+    /// `string`, `enum(a,b)`, `[string]`, `{any}`, a class name, or alternatives joined by `|`. Formatted
+    /// strings are `uuid` and `pattern`.
     pub kind: String,
     limits: Value,
 }
 
 impl Field {
-    /// Whether the schema lets the field be this, in the words of the probes; `None` when that is up
-    /// to another entity or to what the probe is not about.
+    /// Whether the schema allows this probe value. `None` if another entity decides or the probe does not apply.
     pub fn may_be(&self, what: &str) -> Option<bool> {
         if what == "left out" {
             return Some(!self.required);
@@ -51,13 +50,13 @@ impl Field {
         alternatives.reduce(|one, other| Some(one? || other?))?
     }
 
-    /// Whether it holds one entity.
+    /// Whether the field holds one entity.
     pub fn is_entity(&self) -> bool {
         self.kind.starts_with(char::is_uppercase)
     }
 }
 
-/// The probe's text happens to be the name of a value of one enumeration.
+/// The text of the probe is also a value of one enumeration.
 fn has_text(values: &str) -> bool {
     values
         .trim_end_matches(')')
@@ -65,10 +64,10 @@ fn has_text(values: &str) -> bool {
         .any(|value| value == "text")
 }
 
-/// The schemas of all our entities.
+/// Schemas of all our entities.
 pub struct Shapes {
     components: BTreeMap<String, Value>,
-    /// The class of the SDK by the name of ours, and the schema of ours.
+    /// Our type name and schema, with the SDK class.
     classes: Vec<(String, Value, &'static str)>,
 }
 
@@ -108,7 +107,7 @@ impl Shapes {
         fields
     }
 
-    /// The objects that a flattened one consists of.
+    /// Collects the parts of a flattened object.
     fn collect_parts(&self, schema: &Value, parts: &mut Vec<Value>) {
         match (schema["allOf"].as_array(), reference(schema)) {
             (Some(all), _) => all.iter().for_each(|one| self.collect_parts(one, parts)),
@@ -117,7 +116,7 @@ impl Shapes {
         }
     }
 
-    /// The type, and whether null is one of its values.
+    /// The type, and whether it is nullable.
     fn kind(&self, schema: &Value) -> (String, bool) {
         if let Some(name) = reference(schema) {
             let class = self.classes.iter().find(|(ours, _, _)| ours == name);
@@ -172,7 +171,7 @@ impl Shapes {
         }
     }
 
-    /// A line for each field that is not the same on both sides.
+    /// Lists the fields that differ, one line each.
     pub fn differences(&self, entity: &Ours, theirs: &Value) -> Vec<String> {
         let ours = self.fields(entity);
         let theirs = theirs.as_object().unwrap();
@@ -187,7 +186,7 @@ impl Shapes {
                 let their = their["type"].as_str().unwrap();
                 differs(format!("is {} for us, {their} for them", field.kind));
             }
-            // Whether it is required or may be null is seen by what each side takes.
+            // The probes test required and nullable fields.
             if field.limits != their["limits"] {
                 let (ours, their) = (&field.limits, &their["limits"]);
                 differs(format!("has the limits {ours} for us, {their} for them"));
@@ -198,7 +197,7 @@ impl Shapes {
         found
     }
 
-    /// Adds what we require, so that the rest of a document is read.
+    /// Adds our required fields so that the rest of a document can be parsed.
     pub fn complete(&self, entity: &Ours, document: &mut Value, full: &Value) {
         let document = document.as_object_mut().unwrap();
         for (name, field) in self.fields(entity) {
@@ -209,8 +208,8 @@ impl Shapes {
         }
     }
 
-    /// Whether a path in this entity ends at a field that only they have. Deeper down any entity may
-    /// have it: each is compared by itself, too.
+    /// Whether a path ends at a field that only the SDK has. A deeper path may end in any entity, because each
+    /// entity is also compared on its own.
     pub fn is_theirs_alone(&self, entity: &Ours, path: &str, theirs: &Value) -> bool {
         let is_theirs = |class: &str, name: &str| theirs[class]["fields"].get(name).is_some();
         self.at_end(entity, path, |class, ours, name| {
@@ -218,7 +217,7 @@ impl Shapes {
         })
     }
 
-    /// The same for fields that only we have.
+    /// Whether a path ends at a field that only our type has.
     pub fn is_ours_alone(&self, entity: &Ours, path: &str, theirs: &Value) -> bool {
         let is_theirs = |class: &str, name: &str| theirs[class]["fields"].get(name).is_some();
         self.at_end(entity, path, |class, ours, name| {

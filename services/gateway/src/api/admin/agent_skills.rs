@@ -1,4 +1,4 @@
-//! The skills that runs of an agent have registered: seen and withdrawn.
+//! Skills registered by runs of an agent.
 
 use axum::Json;
 use axum::extract::State;
@@ -15,11 +15,12 @@ use crate::api::auth::AdminCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::PathOf;
 
-/// Lists the skills that runs of an agent have registered, and which run wrote each. Later runs of the agent
-/// have those that its `resource_policy.skills` names.
+/// Lists the skills that runs of an agent have registered, with the run that wrote each.
+///
+/// Later runs get the skills named in the agent's `resource_policy.skills`.
 #[utoipa::path(get, path = "/v1/agents/{agent_id}/skills", tag = "admin", security(("api_key" = [])),
     params(("agent_id" = String, Path, description = "The agent")), responses(
-    (status = 200, description = "All of them by name, 50 at most", body = Catalogued<AgentSkill>),
+    (status = 200, description = "All items by name, at most 50", body = Catalogued<AgentSkill>),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such agent", body = ErrorBody)))]
 pub(in crate::api) async fn list_agent_skills(
@@ -40,7 +41,7 @@ pub(in crate::api) async fn list_agent_skills(
     Ok(Json(Catalogued::new(skills.collect())))
 }
 
-/// Reads such a skill: its `SKILL.md` and its files, as runs are given them.
+/// Retrieves a registered skill: its `SKILL.md` and files, in the form that runs get.
 #[utoipa::path(get, path = "/v1/agents/{agent_id}/skills/{skill_name}", tag = "admin", security(("api_key" = [])),
     params(("agent_id" = String, Path, description = "The agent"),
         ("skill_name" = String, Path, description = "The skill")), responses(
@@ -66,12 +67,13 @@ pub(in crate::api) async fn get_agent_skill(
     }))
 }
 
-/// Withdraws such a skill, also from runs that live. An agent that may still register skills may register it
-/// again: to end that, take `register_skill` out of its `resource_policy.tools`.
+/// Withdraws a registered skill, also from live runs.
+///
+/// The agent may register it again. To prevent this, remove `register_skill` from its `resource_policy.tools`.
 #[utoipa::path(delete, path = "/v1/agents/{agent_id}/skills/{skill_name}", tag = "admin", security(("api_key" = [])),
     params(("agent_id" = String, Path, description = "The agent"),
         ("skill_name" = String, Path, description = "The skill")), responses(
-    (status = 204, description = "Gone"),
+    (status = 204, description = "Deleted"),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such agent or skill", body = ErrorBody)))]
 pub(in crate::api) async fn delete_agent_skill(

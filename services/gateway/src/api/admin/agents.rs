@@ -33,7 +33,7 @@ fn view(record: AgentRecord) -> Agent {
 
 async fn check(state: &ApiState, workspace: &WorkspaceId, spec: &AgentSpec) -> ApiResult<()> {
     let mut faults = check_agent(spec);
-    // Nobody asks a disabled one for anything: it can be taken away whatever has become of its runner.
+    // A disabled agent needs no runner, so it can be saved even if its runner is gone.
     let unfit = if spec.enabled {
         unfit(state, workspace, spec).await?
     } else {
@@ -47,7 +47,7 @@ async fn check(state: &ApiState, workspace: &WorkspaceId, spec: &AgentSpec) -> A
     }
 }
 
-/// What its runner has against it.
+/// Faults of the specification against its runner's manifest.
 async fn unfit(
     state: &ApiState,
     workspace: &WorkspaceId,
@@ -97,11 +97,13 @@ async fn save(state: &ApiState, change: SaveAgent) -> ApiResult<Option<Agent>> {
     }
 }
 
-/// Creates an agent. Its config is checked against its runner's `config_schema`.
+/// Creates an agent.
+///
+/// The runner's `config_schema` validates its config.
 #[utoipa::path(post, path = "/v1/agents", tag = "admin", security(("api_key" = [])),
     request_body = AgentSpec, responses(
     (status = 201, description = "Created", body = Agent),
-    (status = 400, description = "`details.faults` names the first places, eight at most", body = ErrorBody),
+    (status = 400, description = "The body is not valid; `details.faults` lists at most eight faults", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "The name is taken", body = ErrorBody)))]
 pub(in crate::api) async fn create_agent(
@@ -126,7 +128,7 @@ pub(in crate::api) async fn create_agent(
 
 /// Lists the agents.
 #[utoipa::path(get, path = "/v1/agents", tag = "admin", security(("api_key" = [])), params(NameQuery), responses(
-    (status = 200, description = "A page by name", body = Page<Agent>),
+    (status = 200, description = "A page sorted by name", body = Page<Agent>),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_agents(
     caller: AdminCaller,
@@ -150,7 +152,7 @@ pub(in crate::api) async fn list_agents(
     )))
 }
 
-/// Finds an agent.
+/// Retrieves an agent.
 #[utoipa::path(get, path = "/v1/agents/{agent_id}", tag = "admin", security(("api_key" = [])),
     params(("agent_id" = String, Path, description = "The agent")), responses(
     (status = 200, description = "The agent", body = Agent),
@@ -167,16 +169,18 @@ pub(in crate::api) async fn get_agent(
     )))
 }
 
-/// Replaces an agent. Runs that live keep what they were granted.
+/// Replaces an agent.
+///
+/// Live runs keep their grants. With `If-Match` the update applies to that version only.
 #[utoipa::path(put, path = "/v1/agents/{agent_id}", tag = "admin", security(("api_key" = [])),
     params(("agent_id" = String, Path, description = "The agent"),
-        ("If-Match" = Option<i64>, Header, description = "The version that must stand")),
+        ("If-Match" = Option<i64>, Header, description = "The expected version")),
     request_body = AgentSpec, responses(
     (status = 200, description = "Changed", body = Agent),
-    (status = 400, description = "`details.faults` names the first places, eight at most", body = ErrorBody),
+    (status = 400, description = "The body is not valid; `details.faults` lists at most eight faults", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such agent", body = ErrorBody),
-    (status = 409, description = "Another version stands, or it stands in the configuration file", body = ErrorBody)))]
+    (status = 409, description = "The version does not match, or the agent is defined in the configuration file", body = ErrorBody)))]
 pub(in crate::api) async fn update_agent(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -200,14 +204,14 @@ pub(in crate::api) async fn update_agent(
         .ok_or_else(|| ApiError::not_found("agent"))
 }
 
-/// Deletes an agent. Its runs stay in the ledger.
+/// Deletes an agent. The ledger keeps its runs.
 #[utoipa::path(delete, path = "/v1/agents/{agent_id}", tag = "admin", security(("api_key" = [])),
     params(("agent_id" = String, Path, description = "The agent"),
-        ("If-Match" = Option<i64>, Header, description = "The version that must stand")), responses(
-    (status = 204, description = "Gone"),
+        ("If-Match" = Option<i64>, Header, description = "The expected version")), responses(
+    (status = 204, description = "Deleted"),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such agent", body = ErrorBody),
-    (status = 409, description = "Another version stands, or it stands in the configuration file", body = ErrorBody)))]
+    (status = 409, description = "The version does not match, or the agent is defined in the configuration file", body = ErrorBody)))]
 pub(in crate::api) async fn delete_agent(
     caller: AdminCaller,
     State(state): State<ApiState>,

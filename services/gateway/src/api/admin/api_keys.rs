@@ -1,4 +1,4 @@
-//! API keys. Whoever holds one with role admin gives and takes them.
+//! API keys of a workspace. Keys of role admin manage them.
 
 use axum::Json;
 use axum::extract::State;
@@ -20,13 +20,15 @@ use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf};
 use crate::api_key::{issue, shown};
 
-/// Makes an API key of the caller's workspace. Keys of role owner are made by `runnel token create` alone.
+/// Creates an API key in the caller's workspace.
+///
+/// Keys of role owner are created by `runnel token create` alone.
 #[utoipa::path(post, path = "/v1/api-keys", tag = "admin", security(("api_key" = [])),
     request_body = ApiKeySpec, responses(
-    (status = 201, description = "Made; `key` is shown here and never again", body = CreatedApiKey),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 201, description = "Created. `key` is only in this response", body = CreatedApiKey),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
-    (status = 403, description = "The caller's key is not of role admin, or the new one's would be owner", body = ErrorBody)))]
+    (status = 403, description = "The caller's key is not of role admin, or the new key would be of role owner", body = ErrorBody)))]
 pub(in crate::api) async fn create_api_key(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -51,9 +53,9 @@ pub(in crate::api) async fn create_api_key(
     Ok((StatusCode::CREATED, Json(created)))
 }
 
-/// Lists the API keys of the workspace, oldest first, with those that were revoked.
+/// Lists the API keys of the workspace, oldest first, including revoked ones.
 #[utoipa::path(get, path = "/v1/api-keys", tag = "admin", security(("api_key" = [])), params(NameQuery), responses(
-    (status = 200, description = "A page; never a key or its hash", body = Page<ApiKey>),
+    (status = 200, description = "A page, without secrets", body = Page<ApiKey>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 403, description = "The caller's key is not of role admin", body = ErrorBody)))]
@@ -78,10 +80,10 @@ pub(in crate::api) async fn list_api_keys(
     )))
 }
 
-/// Finds an API key, live or revoked.
+/// Retrieves an API key, live or revoked.
 #[utoipa::path(get, path = "/v1/api-keys/{api_key_id}", tag = "admin", security(("api_key" = [])),
     params(("api_key_id" = String, Path, description = "The key's id")), responses(
-    (status = 200, description = "The key without the key", body = ApiKey),
+    (status = 200, description = "The API key without its secret", body = ApiKey),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 403, description = "The caller's key is not of role admin", body = ErrorBody),
     (status = 404, description = "No such API key", body = ErrorBody)))]
@@ -96,15 +98,18 @@ pub(in crate::api) async fn get_api_key(
     Ok(Json(shown(record)))
 }
 
-/// Revokes an API key: the next request with it, to any replica, is answered by 401, and a stream that
-/// it watches ends within two seconds. The runs that it began go on. A key that is revoked already stays so. The last key of role admin is refused, and keys of role owner are.
+/// Revokes an API key.
+///
+/// From then on all replicas answer requests with this key by 401. Its open streams end within two seconds; its
+/// runs continue. Revoking a revoked key has no effect. The last key of role admin and keys of role owner cannot
+/// be revoked here.
 #[utoipa::path(delete, path = "/v1/api-keys/{api_key_id}", tag = "admin", security(("api_key" = [])),
     params(("api_key_id" = String, Path, description = "The key's id")), responses(
-    (status = 204, description = "It opens nothing any more"),
+    (status = 204, description = "Revoked"),
     (status = 401, description = "No valid API key", body = ErrorBody),
-    (status = 403, description = "The caller's key is not of role admin, or this one is of role owner", body = ErrorBody),
+    (status = 403, description = "The caller's key is not of role admin, or the key to revoke is of role owner", body = ErrorBody),
     (status = 404, description = "No such API key", body = ErrorBody),
-    (status = 409, description = "`last_admin_key`: it is the workspace's last of role admin", body = ErrorBody)))]
+    (status = 409, description = "`last_admin_key`: the last key of role admin in the workspace", body = ErrorBody)))]
 pub(in crate::api) async fn revoke_api_key(
     caller: AdminCaller,
     State(state): State<ApiState>,

@@ -1,4 +1,4 @@
-//! The budgets of the configuration, and what the workspace's runs have used of them.
+//! Configured budgets and their use by the workspace.
 
 use axum::Json;
 use axum::extract::State;
@@ -12,32 +12,33 @@ use crate::api::auth::AdminCaller;
 use crate::api::error::ApiResult;
 use crate::api::host_call::micros;
 
-/// All budgets, in the order of the configuration.
+/// All budgets in the order of the configuration.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct BudgetList {
     items: Vec<BudgetView>,
 }
 
-/// One budget in its present window.
+/// A budget and its use in the current window.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct BudgetView {
     name: String,
-    /// `run`, `agent`, `endpoint` or `workspace`: whose use is counted together.
+    /// Subject of the budget: `run`, `agent`, `endpoint` or `workspace`. The use of each subject is counted
+    /// separately.
     scope: &'static str,
-    /// The one subject that it is for; absent: each has its own.
+    /// The only subject of the budget. Absent: it applies to each subject.
     #[serde(skip_serializing_if = "Option::is_none")]
     only: Option<String>,
-    /// `hour`, `day` or `month`, by UTC; `whole` for runs.
+    /// `hour`, `day` or `month` (UTC); `whole` for runs.
     window: &'static str,
     most: Bounds,
-    /// Epoch seconds; absent: it does not reset.
+    /// Time of the next reset in epoch seconds. Absent: it does not reset.
     #[serde(skip_serializing_if = "Option::is_none")]
     resets_at: Option<i64>,
-    /// The hundred subjects of this workspace that used most, calls that go on at their most.
+    /// The 100 subjects of this workspace with the highest use. Calls in progress count with their reservation.
     used: Vec<UsedBy>,
 }
 
-/// What may be used; what is absent is not bounded.
+/// Limits of a budget. An absent one does not apply.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct Bounds {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,10 +52,10 @@ pub(in crate::api) struct Bounds {
     seconds: Option<f64>,
 }
 
-/// What one subject has used.
+/// The use of one subject.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct UsedBy {
-    /// The id of the run, agent, endpoint or workspace.
+    /// Id of the run, agent, endpoint or workspace.
     id: String,
     calls: u64,
     tokens: u64,
@@ -62,9 +63,9 @@ pub(in crate::api) struct UsedBy {
     seconds: f64,
 }
 
-/// Lists the budgets, and what has been used of them.
+/// Lists the budgets and their use in the current window.
 #[utoipa::path(get, path = "/v1/budgets", tag = "admin", security(("api_key" = [])), responses(
-    (status = 200, description = "All of them", body = BudgetList),
+    (status = 200, description = "All items", body = BudgetList),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_budgets(
     caller: AdminCaller,

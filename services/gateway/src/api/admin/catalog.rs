@@ -1,4 +1,4 @@
-//! What the operator declared: models, tools, knowledge bases, skills.
+//! The configured catalog: models, tools, knowledge bases and skills.
 
 use axum::Json;
 use axum::extract::State;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::api::ApiState;
 use crate::api::auth::AdminCaller;
 
-/// The whole of one kind.
+/// All items of one kind.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct Catalogued<T> {
     items: Vec<T>,
@@ -23,7 +23,7 @@ impl<T> Catalogued<T> {
 
 /// Lists the models of the catalog.
 #[utoipa::path(get, path = "/v1/models", tag = "admin", security(("api_key" = [])), responses(
-    (status = 200, description = "All of them", body = Catalogued<ModelResource>),
+    (status = 200, description = "All items", body = Catalogued<ModelResource>),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_models(
     _caller: AdminCaller,
@@ -36,7 +36,7 @@ pub(in crate::api) async fn list_models(
 
 /// Lists the tools of the catalog.
 #[utoipa::path(get, path = "/v1/tools", tag = "admin", security(("api_key" = [])), responses(
-    (status = 200, description = "All of them", body = Catalogued<ToolResource>),
+    (status = 200, description = "All items", body = Catalogued<ToolResource>),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_tools(
     _caller: AdminCaller,
@@ -49,7 +49,7 @@ pub(in crate::api) async fn list_tools(
 
 /// Lists the knowledge bases of the catalog.
 #[utoipa::path(get, path = "/v1/knowledge-bases", tag = "admin", security(("api_key" = [])), responses(
-    (status = 200, description = "All of them", body = Catalogued<KnowledgeBaseResource>),
+    (status = 200, description = "All items", body = Catalogued<KnowledgeBaseResource>),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_knowledge_bases(
     _caller: AdminCaller,
@@ -62,7 +62,7 @@ pub(in crate::api) async fn list_knowledge_bases(
 
 /// Lists the skills of the catalog.
 #[utoipa::path(get, path = "/v1/skills", tag = "admin", security(("api_key" = [])), responses(
-    (status = 200, description = "All of them", body = Catalogued<SkillResource>),
+    (status = 200, description = "All items", body = Catalogued<SkillResource>),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_skills(
     _caller: AdminCaller,

@@ -1,4 +1,4 @@
-//! Trying an event without posting it.
+//! Dry runs of events.
 
 use std::sync::Arc;
 
@@ -22,37 +22,37 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::PathOf;
 use crate::runs::preview::{AgentPreview, Considered, Outcome, Preview};
 
-/// The most candidates that are shown.
+/// Maximum number of candidates in a response.
 const MOST_CANDIDATES: usize = 200;
 
-/// What would become of an event now. Nothing of it is stored.
+/// The outcome that an event would have now. Nothing is stored.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct EventDryRun {
     event_type: String,
-    /// An event of this id was posted before: posting it again gives the first answer, or 409.
+    /// An event with this id exists. Posting it again returns the first response, or 409.
     known_event: bool,
-    /// The status that `POST /v1/events` would answer a new event with.
+    /// The status that `POST /v1/events` would return for a new event.
     status: u16,
-    /// `created`, `queued`, `steered`, `no_agent` or `refused`.
+    /// One of `created`, `queued`, `steered`, `no_agent` and `refused`.
     outcome: &'static str,
-    /// The run that would absorb the event.
+    /// The run that would absorb the event (policy `steer`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     steered_into: Option<RunId>,
-    /// Why it would be refused.
+    /// The error, if the event would be refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<AgentApiError>,
-    /// The name of the agent that would get it.
+    /// Name of the agent that would receive the event.
     winner: Option<String>,
-    /// Every agent: the winner or those that tie first, then by name; at most 200.
+    /// All agents, at most 200: first the winner or the tied agents, then the others by name.
     candidates: Vec<CandidateView>,
-    /// Agents beyond those.
+    /// Number of agents beyond those 200.
     more_candidates: usize,
-    /// The agent that was asked for, else the winner.
+    /// The requested agent, or else the winner.
     agent: Option<AgentDryRun>,
 }
 
-/// An agent, and how it fares.
+/// An agent and its standing.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct CandidateView {
     #[schema(value_type = String)]
@@ -65,21 +65,21 @@ pub(in crate::api) struct CandidateView {
     standing: StandingView,
 }
 
-/// How an agent fares.
+/// The standing of an agent in the selection.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct StandingView {
     /// `wins`, `ties` or `loses`.
     standing: &'static str,
-    /// Why it loses: `disabled`, `refused`, `event_type`, `scope`, `filter`, `less_specific_scope` or
+    /// The reason of a loss: `disabled`, `refused`, `event_type`, `scope`, `filter`, `less_specific_scope` or
     /// `lower_priority`.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
-    /// The same in words.
+    /// The reason as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<String>,
 }
 
-/// What the event would meet at one agent, as if it won.
+/// The outcome at one agent, as if it were selected.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct AgentDryRun {
     #[schema(value_type = String)]
@@ -88,62 +88,62 @@ pub(in crate::api) struct AgentDryRun {
     version: i64,
     #[serde(flatten)]
     standing: StandingView,
-    /// What is wrong with its specification in the light of its runner's manifest of today: the first eight places.
+    /// Faults of the agent's specification against the current manifest of its runner; at most eight.
     faults: Vec<Fault>,
     runner: RunnerDryRun,
     admission: AdmissionView,
-    /// What a run would be granted; null when its runner cannot be called.
+    /// Resources that a run would be granted. Null if the runner cannot be called.
     resources: Option<AgentResources>,
     available_apis: Option<AvailableApis>,
-    /// Granted operations, as a token's `scope` names them.
+    /// Granted operations, as in the `scope` claim of a run token.
     operations: Vec<String>,
-    /// As in `GET /v1/runs/{run_id}/authorization`.
+    /// Authorization decisions, as in `GET /v1/runs/{run_id}/authorization`.
     #[schema(value_type = Vec<Object>)]
     decisions: Vec<Decision>,
 }
 
-/// The agent's runner, and the endpoint that serves it.
+/// The runner of an agent and its endpoint.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct RunnerDryRun {
     #[schema(value_type = String)]
     id: RunnerId,
-    /// `accepted`, `incompatible`, `absent`, or `unknown` when no endpoint has listed it.
+    /// `accepted`, `incompatible`, `absent`, or `unknown` if no endpoint has listed it.
     status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     manifest_sha256: Option<String>,
-    /// The name of the endpoint.
+    /// Name of the endpoint.
     endpoint: Option<String>,
     endpoint_health: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint_health_reason: Option<String>,
 }
 
-/// What the agent's policy makes of the event, as of now.
+/// The decision of the agent's concurrency policy at this moment.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct AdmissionView {
     policy: Concurrency,
-    /// `start`, `queue`, `interrupt`, `steer`, `reject` or `queue_full`.
+    /// One of `start`, `queue`, `interrupt`, `steer`, `reject` and `queue_full`.
     decision: &'static str,
-    /// The run that absorbs the event, or because of which it is rejected.
+    /// The run that absorbs the event, or that causes its rejection.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     run_id: Option<RunId>,
     /// Runs that would be cancelled.
     #[schema(value_type = Vec<String>)]
     cancels: Vec<RunId>,
-    /// Runs of this agent that are active in the conversation, oldest first.
+    /// Active runs of this agent in the conversation, oldest first.
     active: Vec<ActiveRunView>,
-    /// Runs that wait behind them.
+    /// Number of queued runs behind them.
     queued: u64,
-    /// The runs of the workspace, where they are bounded.
+    /// Live runs of the workspace and their limit.
     workspace: CapacityView,
-    /// The runs of the runner's endpoint, where they are bounded.
+    /// Live runs of the endpoint and their limit.
     endpoint: CapacityView,
 }
 
-/// How many runs live, and how many may. Both null: there is no bound.
+/// Number of live runs and their limit. Both are null without a limit.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct CapacityView {
     live: Option<u64>,
@@ -157,24 +157,25 @@ impl From<Capacity> for CapacityView {
     }
 }
 
-/// A run of the agent that is active in the event's conversation.
+/// An active run of the agent in the event's conversation.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct ActiveRunView {
     #[schema(value_type = String)]
     run_id: RunId,
     running: bool,
     cancel_requested: bool,
-    /// Events that it absorbed and has not pulled.
+    /// Number of absorbed events that the run has not pulled yet.
     steering: u64,
 }
 
-/// Tries an event: who would get it and why, and what its run would be granted. Nothing is stored.
+/// Tests an event without posting it.
 ///
-/// The body is that of `POST /v1/events` with one event.
+/// The response names the selected agent, the reasons of the selection, and the resources that its run would
+/// get. Nothing is stored. The body is that of `POST /v1/events` with one event.
 #[utoipa::path(post, path = "/v1/agents/dry-run", tag = "admin", security(("api_key" = [])),
     request_body = EventEnvelope, responses(
-    (status = 200, description = "What would become of it now, whether it would be taken or not", body = EventDryRun),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 200, description = "The outcome that the event would have, accepted or refused", body = EventDryRun),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn dry_run_event(
     caller: AdminCaller,
@@ -184,15 +185,15 @@ pub(in crate::api) async fn dry_run_event(
     dry_run(&state, &caller, body, None).await
 }
 
-/// Tries an event at one agent: whether it would win, and what its run would be granted. Nothing is
-/// stored.
+/// Tests an event at one agent without posting it.
 ///
-/// The body is that of `POST /v1/events` with one event.
+/// The response says whether the agent would be selected, and which resources its run would get. Nothing is
+/// stored. The body is that of `POST /v1/events` with one event.
 #[utoipa::path(post, path = "/v1/agents/{agent_id}/dry-run", tag = "admin", security(("api_key" = [])),
     params(("agent_id" = String, Path, description = "The agent")),
     request_body = EventEnvelope, responses(
-    (status = 200, description = "What would become of it now, whether it would be taken or not", body = EventDryRun),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 200, description = "The outcome that the event would have, accepted or refused", body = EventDryRun),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such agent", body = ErrorBody)))]
 pub(in crate::api) async fn dry_run_agent(

@@ -20,7 +20,7 @@ use crate::api::query::{PathOf, QueryOf, page_limit};
 use crate::cursor::Kind;
 use crate::runs::discovery::Findings;
 
-/// Where a list by name goes on.
+/// Cursor and size of a page sorted by name.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -31,7 +31,7 @@ pub(in crate::api) struct NameQuery {
     pub(super) limit: Option<u64>,
 }
 
-/// The name after which a page begins, and its size.
+/// The name before the first item of a page, and the page size.
 pub(super) fn name_page(
     state: &ApiState,
     list: &str,
@@ -49,7 +49,7 @@ pub(super) fn name_page(
     Ok((Some(name), limit))
 }
 
-/// A page by name.
+/// Builds a page sorted by name.
 pub(super) fn to_page<T>(
     state: &ApiState,
     list: &str,
@@ -130,17 +130,17 @@ pub(super) async fn find_endpoint(
     record.ok_or_else(|| ApiError::not_found("runner endpoint"))
 }
 
-/// Whether to try without storing anything.
+/// Options of registration and refresh.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct DryRunQuery {
-    /// Ask the endpoint, store nothing, and answer what would change.
+    /// Query the endpoint and return the changes without storing them.
     #[serde(default)]
     dry_run: bool,
 }
 
-/// What was found and stored, or what would change.
+/// The stored endpoint, or the changes of a dry run.
 #[derive(Serialize, utoipa::ToSchema)]
 #[serde(untagged)]
 pub(in crate::api) enum Refreshed {
@@ -148,14 +148,15 @@ pub(in crate::api) enum Refreshed {
     DryRun(Box<DiscoveryDiff>),
 }
 
-/// Registers an endpoint and asks it for its runners. One that does not answer is stored all the same.
+/// Registers an endpoint and queries its runners.
 ///
-/// With `?dry_run=true` nothing is stored, and the answer is what the registration would bring.
+/// An endpoint that does not respond is registered, too. With `?dry_run=true` nothing is stored, and the
+/// response is the set of changes.
 #[utoipa::path(post, path = "/v1/runner-endpoints", tag = "admin", security(("api_key" = [])),
     params(DryRunQuery), request_body = EndpointSpec, responses(
-    (status = 200, description = "With `dry_run`: what the registration would bring", body = DiscoveryDiff),
-    (status = 201, description = "Registered; `secret` is shown here and never again when it was made", body = RunnerEndpoint),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 200, description = "With `dry_run`: the changes that registration would make", body = DiscoveryDiff),
+    (status = 201, description = "Registered. A generated `secret` is only in this response", body = RunnerEndpoint),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "The name or a runner id is taken", body = ErrorBody)))]
 pub(in crate::api) async fn register_runner_endpoint(
@@ -182,9 +183,9 @@ pub(in crate::api) async fn register_runner_endpoint(
     Ok((StatusCode::CREATED, Json(shown)).into_response())
 }
 
-/// Lists the endpoints.
+/// Lists the runner endpoints.
 #[utoipa::path(get, path = "/v1/runner-endpoints", tag = "admin", security(("api_key" = [])), params(NameQuery), responses(
-    (status = 200, description = "A page by name", body = Page<RunnerEndpoint>),
+    (status = 200, description = "A page sorted by name", body = Page<RunnerEndpoint>),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_runner_endpoints(
     caller: AdminCaller,
@@ -208,7 +209,7 @@ pub(in crate::api) async fn list_runner_endpoints(
     )))
 }
 
-/// Finds an endpoint.
+/// Retrieves a runner endpoint.
 #[utoipa::path(get, path = "/v1/runner-endpoints/{endpoint_id}", tag = "admin", security(("api_key" = [])),
     params(("endpoint_id" = String, Path, description = "The endpoint")), responses(
     (status = 200, description = "The endpoint", body = RunnerEndpoint),
@@ -223,17 +224,17 @@ pub(in crate::api) async fn get_runner_endpoint(
     Ok(Json(shown(&state, record)))
 }
 
-/// Asks an endpoint for its runners again. Who gives no list keeps those that it listed last.
+/// Queries an endpoint's runners again.
 ///
-/// With `?dry_run=true` nothing is stored, and the answer is what would change: runners, fields of
-/// manifests, conflicts with other endpoints, and agents that would notice.
+/// If the query fails, the endpoint keeps its last list. With `?dry_run=true` nothing is stored. The response
+/// then has the changes of runners and manifests, conflicts with other endpoints, and affected agents.
 #[utoipa::path(post, path = "/v1/runner-endpoints/{endpoint_id}/refresh", tag = "admin", security(("api_key" = [])),
     params(("endpoint_id" = String, Path, description = "The endpoint"), DryRunQuery), responses(
-    (status = 200, description = "What was found, or why it did not answer; with `dry_run`: what would change", body = Refreshed),
-    (status = 400, description = "`dry_run` is neither true nor false", body = ErrorBody),
+    (status = 200, description = "The endpoint with its runners or the reason of the failure. With `dry_run`: the changes", body = Refreshed),
+    (status = 400, description = "`dry_run` must be true or false", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such endpoint", body = ErrorBody),
-    (status = 409, description = "It is gone from the configuration file", body = ErrorBody)))]
+    (status = 409, description = "The endpoint is no longer in the configuration file", body = ErrorBody)))]
 pub(in crate::api) async fn refresh_runner_endpoint(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -257,13 +258,13 @@ pub(in crate::api) async fn refresh_runner_endpoint(
     Ok(Json(Refreshed::Stored(Box::new(shown(&state, record)))))
 }
 
-/// Removes an endpoint and its runners. Runs that live go on.
+/// Deletes an endpoint and its runners. Live runs continue.
 #[utoipa::path(delete, path = "/v1/runner-endpoints/{endpoint_id}", tag = "admin", security(("api_key" = [])),
     params(("endpoint_id" = String, Path, description = "The endpoint")), responses(
-    (status = 204, description = "Gone"),
+    (status = 204, description = "Deleted"),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such endpoint", body = ErrorBody),
-    (status = 409, description = "It stands in the configuration file", body = ErrorBody)))]
+    (status = 409, description = "The endpoint is defined in the configuration file", body = ErrorBody)))]
 pub(in crate::api) async fn delete_runner_endpoint(
     caller: AdminCaller,
     State(state): State<ApiState>,

@@ -1,4 +1,4 @@
-//! How the health of a runner endpoint has gone.
+//! Health history of a runner endpoint.
 
 use axum::Json;
 use axum::extract::State;
@@ -17,7 +17,7 @@ use crate::api::error::ApiResult;
 use crate::api::query::{PathOf, QueryOf, page_limit};
 use crate::cursor::{InvalidCursor, Kind};
 
-/// Where the list goes on.
+/// Cursor and size of a page.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -28,7 +28,9 @@ pub(in crate::api) struct HealthQuery {
     limit: Option<u64>,
 }
 
-/// Lists the changes of an endpoint's health and of what it lists, newest first. The last 200 are kept.
+/// Lists changes of an endpoint's health and of its runners, newest first.
+///
+/// The gateway keeps the last 200 changes of each endpoint.
 #[utoipa::path(get, path = "/v1/runner-endpoints/{endpoint_id}/health", tag = "admin", security(("api_key" = [])),
     params(("endpoint_id" = String, Path, description = "The endpoint"), HealthQuery), responses(
     (status = 200, description = "A page", body = Page<HealthChange>),

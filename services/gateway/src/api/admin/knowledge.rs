@@ -1,4 +1,4 @@
-//! Documents of knowledge bases: put in, looked at, taken out, and searched to see what runs would find.
+//! Documents of knowledge bases: upload, read, delete, reindex, and search as a run would.
 
 use axum::Json;
 use axum::extract::{Request, State};
@@ -27,23 +27,23 @@ use crate::knowledge::extract::Kind;
 use crate::knowledge::index::{Indexed, NewDocument, Source};
 use crate::outbound::model::Paid;
 
-/// What is said of a document beside its bytes.
+/// Metadata of an uploaded document.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct DocumentQuery {
-    /// How people call it; without it, its id.
+    /// Display name. Default: the document id.
     name: Option<String>,
-    /// A JSON object of values, or lists of values, that filters find it by.
+    /// A JSON object for filters. Its values are scalars or lists of scalars.
     metadata: Option<String>,
 }
 
-/// Where a list goes on.
+/// Cursor of a reindexing.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct ReindexQuery {
-    /// The `next_cursor` of the call before.
+    /// The `next_cursor` of the previous call.
     cursor: Option<String>,
 }
 
@@ -58,14 +58,14 @@ fn list_name(base: &BaseKey) -> String {
     format!("knowledge {}", base.kb_id)
 }
 
-/// Lists the documents of a knowledge base by their ids.
+/// Lists the documents of a knowledge base by id.
 #[utoipa::path(get, path = "/v1/knowledge-bases/{kb_id}/documents", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base"), NameQuery), responses(
     (status = 200, description = "A page", body = Page<KnowledgeDocument>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such knowledge base", body = ErrorBody),
-    (status = 409, description = "`remote_base`: its documents stand elsewhere", body = ErrorBody)))]
+    (status = 409, description = "`remote_base`: its documents are stored by another service", body = ErrorBody)))]
 pub(in crate::api) async fn list_documents(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -85,14 +85,14 @@ pub(in crate::api) async fn list_documents(
     Ok(Json(to_page(&state, &list, workspace, found, id)))
 }
 
-/// Finds a document: what it is, and what became of it.
+/// Retrieves a document's metadata and indexing status.
 #[utoipa::path(get, path = "/v1/knowledge-bases/{kb_id}/documents/{*document_id}", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base"),
         ("document_id" = String, Path, description = "The document")), responses(
     (status = 200, description = "The document, without its text", body = KnowledgeDocument),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such knowledge base or document", body = ErrorBody),
-    (status = 409, description = "`remote_base`: its documents stand elsewhere", body = ErrorBody)))]
+    (status = 409, description = "`remote_base`: its documents are stored by another service", body = ErrorBody)))]
 pub(in crate::api) async fn get_document(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -109,25 +109,27 @@ pub(in crate::api) async fn get_document(
     Ok(Json(shown(record)))
 }
 
-/// Puts a document in, or in the place of the one of that id. Answers when it is searched; until then the
-/// one before is. It goes on when the caller has gone, and its record says how far it is.
+/// Creates or replaces a document and indexes it.
 ///
-/// Text, Markdown, HTML and the text of a PDF are read, as `Content-Type` says; text in any charset that it
-/// names. The same bytes with the same name and metadata again change nothing.
+/// The response arrives when the new version is searchable; until then searches use the previous one. Indexing
+/// continues if the client disconnects, and the document's record shows the progress.
+///
+/// `Content-Type` selects the format: text in any declared charset, Markdown, HTML, or PDF with a text layer.
+/// Uploading the same bytes with the same name and metadata has no effect.
 #[utoipa::path(put, path = "/v1/knowledge-bases/{kb_id}/documents/{*document_id}", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base"),
-        ("document_id" = String, Path, description = "What to call it; slashes may stand in it"), DocumentQuery),
+        ("document_id" = String, Path, description = "The id of the document; it may contain slashes"), DocumentQuery),
     request_body(content = inline(Binary), content_type = "application/octet-stream",
-        description = "At most 20 MiB, with its own `Content-Type`; as `application/octet-stream` by the ending of its name: .md, .html, .pdf, .txt"), responses(
-    (status = 200, description = "It is searched; it was there before, the same, another, or one that could not be read", body = KnowledgeDocument),
-    (status = 201, description = "It is searched, and new", body = KnowledgeDocument),
-    (status = 400, description = "Its id, name or metadata is not sound; or it cannot be read: what was searched still is, and its record is `failed` and says why", body = ErrorBody),
+        description = "At most 20 MiB, with its `Content-Type`. For `application/octet-stream` the name's extension decides: .md, .html, .pdf, .txt"), responses(
+    (status = 200, description = "Indexed. The document existed before, in whatever state", body = KnowledgeDocument),
+    (status = 201, description = "Indexed. The document is new", body = KnowledgeDocument),
+    (status = 400, description = "Id, name or metadata is not valid; or the document cannot be read. Then the previous version stays searchable, and the record has status `failed` and the error", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such knowledge base, or it was deleted meanwhile", body = ErrorBody),
     (status = 409, description = "`document_busy`, `base_full` or `remote_base`", body = ErrorBody),
-    (status = 413, description = "It is too large", body = ErrorBody),
-    (status = 429, description = "As many documents are being indexed as may", body = ErrorBody),
-    (status = 502, description = "The provider of vectors failed", body = ErrorBody)))]
+    (status = 413, description = "The document is too large", body = ErrorBody),
+    (status = 429, description = "The limit of concurrent indexing is reached", body = ErrorBody),
+    (status = 502, description = "The embedding provider failed", body = ErrorBody)))]
 pub(in crate::api) async fn put_document(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -148,7 +150,7 @@ pub(in crate::api) async fn put_document(
         _ => Kind::of_media_type(&mime_type),
     };
     let kind = kind.map_err(|error| ApiError::invalid_argument(format!("the document {error}")))?;
-    // The body first: one that trickles in keeps none of the few places from others.
+    // Read the body first, so that slow uploads hold no indexing slot.
     let bytes = read_body(request, &state).await?;
     let room = state.knowledge.room().await?;
     let is_new = state
@@ -202,14 +204,14 @@ fn metadata_of(text: Option<&str>) -> ApiResult<JsonObject> {
     Ok(metadata)
 }
 
-/// Takes a document out.
+/// Deletes a document.
 #[utoipa::path(delete, path = "/v1/knowledge-bases/{kb_id}/documents/{*document_id}", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base"),
         ("document_id" = String, Path, description = "The document")), responses(
-    (status = 204, description = "Nothing finds it any more"),
+    (status = 204, description = "Deleted"),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such knowledge base or document", body = ErrorBody),
-    (status = 409, description = "`remote_base`: its documents stand elsewhere", body = ErrorBody)))]
+    (status = 409, description = "`remote_base`: its documents are stored by another service", body = ErrorBody)))]
 pub(in crate::api) async fn delete_document(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -220,16 +222,18 @@ pub(in crate::api) async fn delete_document(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Makes the index of a knowledge base anew, as the base is set up now: chunks, words and vectors. Does some
-/// documents and says where to go on; each is searched all the time.
+/// Rebuilds the index of a knowledge base with its current settings: chunks, terms and vectors.
+///
+/// Each call processes documents for about ten seconds and returns a cursor. Documents stay searchable all the
+/// time.
 #[utoipa::path(post, path = "/v1/knowledge-bases/{kb_id}/reindex", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base"), ReindexQuery), responses(
-    (status = 200, description = "Those that were done, some ten seconds' worth; `status` and `error` say how it went", body = Reindexed),
+    (status = 200, description = "The processed documents, with `status` and `error`", body = Reindexed),
     (status = 400, description = "The cursor is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such knowledge base", body = ErrorBody),
-    (status = 409, description = "`remote_base`: its documents stand elsewhere", body = ErrorBody),
-    (status = 429, description = "As many documents are being indexed as may", body = ErrorBody)))]
+    (status = 409, description = "`remote_base`: its documents are stored by another service", body = ErrorBody),
+    (status = 429, description = "The limit of concurrent indexing is reached", body = ErrorBody)))]
 pub(in crate::api) async fn reindex_knowledge_base(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -254,17 +258,17 @@ pub(in crate::api) async fn reindex_knowledge_base(
     }))
 }
 
-/// Searches a knowledge base as a run would that was granted it.
+/// Searches a knowledge base like a run with a grant for it.
 #[utoipa::path(post, path = "/v1/knowledge-bases/{kb_id}/retrieve", tag = "admin", security(("api_key" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base")),
     request_body = RetrievalQuery, responses(
-    (status = 200, description = "Passages, the closest first; empty when nothing is found", body = RetrievalResults),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 200, description = "Passages, closest first; empty without matches", body = RetrievalResults),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such knowledge base", body = ErrorBody),
-    (status = 429, description = "The base asks to wait", body = ErrorBody),
-    (status = 502, description = "The base gave no answer that can be read; `details.reason` says why", body = ErrorBody),
-    (status = 504, description = "The base was silent for too long", body = ErrorBody)))]
+    (status = 429, description = "The knowledge base's rate limit is reached", body = ErrorBody),
+    (status = 502, description = "The knowledge base returned an error or an invalid response (`details.reason`)", body = ErrorBody),
+    (status = 504, description = "The knowledge base did not respond in time", body = ErrorBody)))]
 pub(in crate::api) async fn search_knowledge_base(
     caller: AdminCaller,
     State(state): State<ApiState>,

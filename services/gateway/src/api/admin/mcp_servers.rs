@@ -1,4 +1,4 @@
-//! The MCP servers of the configuration.
+//! Configured MCP servers.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,9 +10,9 @@ use crate::api::admin::catalog::Catalogued;
 use crate::api::auth::AdminCaller;
 use crate::api::error::ApiResult;
 
-/// Lists the MCP servers as they stand on this replica: whether each can be called, and its tools.
+/// Lists the MCP servers with their state on this replica: whether each is callable, and its tools.
 #[utoipa::path(get, path = "/v1/mcp-servers", tag = "admin", security(("api_key" = [])), responses(
-    (status = 200, description = "All of them", body = Catalogued<McpServer>),
+    (status = 200, description = "All items", body = Catalogued<McpServer>),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_mcp_servers(
     _caller: AdminCaller,

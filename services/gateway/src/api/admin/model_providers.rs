@@ -1,4 +1,4 @@
-//! The providers of the models.
+//! Model providers.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,10 +10,11 @@ use crate::api::admin::catalog::Catalogued;
 use crate::api::auth::AdminCaller;
 use crate::api::error::ApiResult;
 
-/// Lists the providers of models as this replica has met them: their last answer, their last failure, and
-/// which of their keys rest.
+/// Lists the model providers with their health on this replica.
+///
+/// Health is the last response, the last failure, and the API keys in cooldown.
 #[utoipa::path(get, path = "/v1/model-providers", tag = "admin", security(("api_key" = [])), responses(
-    (status = 200, description = "All of them", body = Catalogued<ModelProvider>),
+    (status = 200, description = "All items", body = Catalogued<ModelProvider>),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_model_providers(
     _caller: AdminCaller,

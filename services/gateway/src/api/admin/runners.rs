@@ -1,4 +1,4 @@
-//! The registry of runners.
+//! The runner registry.
 
 use axum::Json;
 use axum::extract::State;
@@ -15,12 +15,12 @@ use crate::api::auth::AdminCaller;
 use crate::api::error::ApiResult;
 use crate::api::query::QueryOf;
 
-/// Which runners.
+/// Filter, cursor and size of a page.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct RunnersQuery {
-    /// One runner alone, by its id.
+    /// Returns only the runner with this id.
     #[param(value_type = Option<String>)]
     id: Option<RunnerId>,
     cursor: Option<String>,
@@ -29,9 +29,9 @@ pub(in crate::api) struct RunnersQuery {
     limit: Option<u64>,
 }
 
-/// Lists runners: bindable, incompatible, and those that went while an agent was bound to them.
+/// Lists runners: bindable ones, incompatible ones, and removed ones with a bound agent.
 #[utoipa::path(get, path = "/v1/runners", tag = "admin", security(("api_key" = [])), params(RunnersQuery), responses(
-    (status = 200, description = "A page by id", body = Page<RunnerView>),
+    (status = 200, description = "A page sorted by id", body = Page<RunnerView>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn list_runners(

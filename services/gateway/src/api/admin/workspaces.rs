@@ -1,4 +1,4 @@
-//! Workspaces of the gateway. Role `owner`.
+//! Workspaces. Needs role `owner`.
 
 use axum::Json;
 use axum::extract::State;
@@ -16,11 +16,13 @@ use crate::api::json::JsonBody;
 use crate::api::query::QueryOf;
 use crate::api_key::{issue_workspace, shown_workspace};
 
-/// Makes a workspace and its first API key, of role admin. Nothing of another workspace is visible in it.
+/// Creates a workspace and its first API key, of role admin.
+///
+/// Workspaces are isolated: each sees only its own objects.
 #[utoipa::path(post, path = "/v1/workspaces", tag = "owner", security(("api_key" = [])),
     request_body = WorkspaceSpec, responses(
-    (status = 201, description = "Made; `api_key.key` is shown here and never again", body = CreatedWorkspace),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 201, description = "Created. `api_key.key` is only in this response", body = CreatedWorkspace),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 403, description = "The caller's key is not of role owner", body = ErrorBody),
     (status = 409, description = "`workspace_exists`: the id is taken", body = ErrorBody)))]
@@ -43,7 +45,7 @@ pub(in crate::api) async fn create_workspace(
     Ok((StatusCode::CREATED, Json(created)))
 }
 
-/// Lists the workspaces in the order of their ids.
+/// Lists the workspaces by id.
 #[utoipa::path(get, path = "/v1/workspaces", tag = "owner", security(("api_key" = [])), params(NameQuery), responses(
     (status = 200, description = "A page", body = Page<Workspace>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
@@ -54,7 +56,7 @@ pub(in crate::api) async fn list_workspaces(
     State(state): State<ApiState>,
     QueryOf(query): QueryOf<NameQuery>,
 ) -> ApiResult<Json<Page<Workspace>>> {
-    // The list belongs to no workspace.
+    // The list belongs to the installation, not to a workspace.
     let none = WorkspaceId(String::new());
     let (after, limit) = name_page(&state, "workspaces", &none, query.cursor, query.limit)?;
     let store = state.runs.store();

@@ -1,4 +1,4 @@
-//! Runners, by the token of a live run.
+//! Authentication of runners by the token of a live run.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::api::room::Sender;
 use crate::runs::grant::Grant;
 use crate::runs::token::TokenFault;
 
-/// The live run of the token that the caller sent as its credential.
+/// Authenticates the run token in the request header.
 pub(super) async fn authenticate_run(
     parts: &mut Parts,
     state: &ApiState,
@@ -26,8 +26,8 @@ pub(super) async fn authenticate_run(
     run_of(parts, token, state, after_cancel).await
 }
 
-/// The live run of a token that came with the body of a request, unless it was cancelled. A wrong token counts as one
-/// in a header does.
+/// Authenticates a run token from a request body. Fails if the run was cancelled. A wrong token counts against
+/// the rate limit like one in a header.
 pub(in crate::api) async fn run_of_token(
     parts: &mut Parts,
     token: &str,
@@ -84,7 +84,7 @@ async fn run_of(
     Ok(caller)
 }
 
-/// Why a token opens nothing. Its caller is not told.
+/// The reason for a rejection. It goes to the log, not to the caller.
 #[derive(Debug)]
 #[expect(dead_code, reason = "the log shows it whole")]
 enum Refusal {
@@ -92,7 +92,7 @@ enum Refusal {
     DoesNotLive(RunId),
 }
 
-/// The rights of the live run that a token speaks for.
+/// The grant of the live run of a token.
 async fn find_live_grant(
     token: &str,
     state: &ApiState,

@@ -1,4 +1,4 @@
-//! The page of an interaction's link: a person answers there without an API key and without scripts.
+//! The answer page of an interaction link. It needs no API key and no scripts.
 
 mod html;
 
@@ -21,19 +21,20 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::{media_type, read_body};
 use html::{Form, Notice};
 
-/// The most name-value pairs of a form: 50 fields of at most 100 options, a button, and some that mean nothing.
+/// Maximum number of form pairs: 50 fields with at most 100 options each, a button, and a margin for unknown
+/// pairs.
 const MOST_PAIRS: usize = 6_000;
 
-/// What the form sends.
+/// Fields of the form.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "only its documentation is used")]
 pub(in crate::api) struct AnswerForm {
-    /// The id of an action. The values of fields stand beside it, as `field-0`, `field-1` … in their order.
+    /// Id of the chosen action. Field values are `field-0`, `field-1` and so on, in the order of the fields.
     #[schema(max_length = 128)]
     action: Option<String>,
 }
 
-/// A link's token in the address of its page.
+/// A caller with a link token in the page URL.
 pub(in crate::api) struct PageCaller(LinkCaller);
 
 impl FromRequestParts<ApiState> for PageCaller {
@@ -45,17 +46,17 @@ impl FromRequestParts<ApiState> for PageCaller {
     }
 }
 
-/// Shows an interaction to a person, by its link: as a form while it can be answered.
+/// Shows an interaction as a form while it accepts an answer.
 ///
-/// The page needs no script and loads nothing. The token in its address is the credential.
+/// The page needs no scripts and loads no resources. The token in its URL is the credential.
 #[utoipa::path(get, path = "/v1/interactions/{interaction}/page", tag = "client",
     params(("interaction" = String, Path, description = "The token of a link")), responses(
-    (status = 200, description = "The form, or that it was answered", content_type = "text/html", body = String),
+    (status = 200, description = "The form, or a confirmation of the answer", content_type = "text/html", body = String),
     (status = 400, description = "The address is not valid", content_type = "text/html", body = String),
-    (status = 401, description = "No link has this token", content_type = "text/html", body = String),
-    (status = 410, description = "It has expired, or its run was cancelled", content_type = "text/html", body = String),
-    (status = 429, description = "`Retry-After` tells how long to wait", content_type = "text/html", body = String),
-    (status = 503, description = "Try again after `Retry-After`", content_type = "text/html", body = String)))]
+    (status = 401, description = "The link token is not valid", content_type = "text/html", body = String),
+    (status = 410, description = "The interaction has expired, or its run was cancelled", content_type = "text/html", body = String),
+    (status = 429, description = "A limit is reached; retry after `Retry-After` seconds", content_type = "text/html", body = String),
+    (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", content_type = "text/html", body = String)))]
 pub(in crate::api) async fn show_interaction_page(
     PageCaller(link): PageCaller,
     State(state): State<ApiState>,
@@ -69,22 +70,22 @@ pub(in crate::api) async fn show_interaction_page(
     form(StatusCode::OK, record, &JsonObject::new(), &[])
 }
 
-/// Answers an interaction by the form of its page.
+/// Submits the form of an answer page.
 ///
-/// A good answer leads back to the page, which then says that it was answered. An answer that does not fit is shown
-/// with what is wrong.
+/// An accepted answer redirects to the page, which then confirms it. An invalid answer returns the form with
+/// error messages.
 #[utoipa::path(post, path = "/v1/interactions/{interaction}/page", tag = "client",
     params(("interaction" = String, Path, description = "The token of a link")),
     request_body(content = AnswerForm, content_type = "application/x-www-form-urlencoded"), responses(
-    (status = 303, description = "Taken: back to the page"),
-    (status = 400, description = "The form, with what is wrong", content_type = "text/html", body = String),
-    (status = 401, description = "No link has this token", content_type = "text/html", body = String),
-    (status = 408, description = "The body did not come in time", content_type = "text/html", body = String),
-    (status = 409, description = "It was answered otherwise before, or the agent cannot take the answer now", content_type = "text/html", body = String),
-    (status = 410, description = "It has expired, or its run was cancelled", content_type = "text/html", body = String),
+    (status = 303, description = "Accepted; redirects to the page"),
+    (status = 400, description = "The form with error messages", content_type = "text/html", body = String),
+    (status = 401, description = "The link token is not valid", content_type = "text/html", body = String),
+    (status = 408, description = "The body was not complete in time", content_type = "text/html", body = String),
+    (status = 409, description = "The interaction has a different answer, or the agent cannot accept it now", content_type = "text/html", body = String),
+    (status = 410, description = "The interaction has expired, or its run was cancelled", content_type = "text/html", body = String),
     (status = 413, description = "The body is larger than 256 KiB", content_type = "text/html", body = String),
-    (status = 429, description = "`Retry-After` tells how long to wait", content_type = "text/html", body = String),
-    (status = 503, description = "Try again after `Retry-After`", content_type = "text/html", body = String)))]
+    (status = 429, description = "A limit is reached; retry after `Retry-After` seconds", content_type = "text/html", body = String),
+    (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", content_type = "text/html", body = String)))]
 pub(in crate::api) async fn submit_interaction_page(
     PageCaller(link): PageCaller,
     State(state): State<ApiState>,
@@ -104,7 +105,7 @@ pub(in crate::api) async fn submit_interaction_page(
         }
     }
     take_answer(&state, &workspace, &question, submission).await?;
-    // Relative: a proxy may serve the gateway below a path of its own.
+    // Relative, because a proxy may serve the gateway under a path prefix.
     let back = (LOCATION, HeaderValue::from_static("page"));
     let mut response = (StatusCode::SEE_OTHER, [back]).into_response();
     secure(response.headers_mut());
@@ -137,7 +138,7 @@ fn form(
     Ok(page(status, form.html()))
 }
 
-/// A refusal as a page.
+/// An error rendered as a page.
 pub(in crate::api) struct Refused(ApiError);
 
 impl From<ApiError> for Refused {
@@ -151,7 +152,7 @@ impl IntoResponse for Refused {
         let Self(error) = self;
         let notice = Notice::of(error.code(), error.reason(), error.message());
         let text = html::notice(notice);
-        // Counted and logged as any refusal is; its body alone is another one.
+        // Counted and logged like any error; only the body differs.
         let refused = error.into_response();
         let mut response = page(refused.status(), text);
         let wait = refused.headers().get(RETRY_AFTER).cloned();
@@ -172,14 +173,14 @@ fn page(status: StatusCode, html: String) -> Response {
     response
 }
 
-/// What every response of the page says to browsers and caches.
+/// Adds security and cache headers.
 fn secure(headers: &mut HeaderMap) {
     const FRAMES: HeaderName = HeaderName::from_static("x-frame-options");
     const ROBOTS: HeaderName = HeaderName::from_static("x-robots-tag");
     headers.insert(CONTENT_SECURITY_POLICY, html::POLICY.clone());
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // The address is told to no other site. `no-referrer` would have browsers post the form with `Origin: null`, which
-    // is refused as a foreign page.
+    // Hide the URL from other sites. With `no-referrer` browsers would post the form with `Origin: null`, which
+    // is rejected as a foreign origin.
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(FRAMES, HeaderValue::from_static("DENY"));

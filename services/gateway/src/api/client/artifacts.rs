@@ -1,4 +1,4 @@
-//! Artifacts of a workspace, for its clients.
+//! Artifacts, for clients.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,7 +10,7 @@ use protocol::host_api::ArtifactMetadata;
 use store::ArtifactOrigin;
 
 use crate::api::ApiState;
-use crate::api::artifact_content::Part;
+use crate::api::artifact_content::RequestedRange;
 use crate::api::artifact_upload::{UploadQuery, metadata, read};
 use crate::api::auth::{AdminCaller, ClientCaller};
 use crate::api::error::{ApiError, ApiResult};
@@ -26,19 +26,19 @@ async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<Re
 
 /// Uploads a file for an event.
 ///
-/// The event names it in `input`: an attachment `{"artifact_id": ID}`, or `artifact:ID` where a content or an
-/// attachment has a URL. It then belongs to that event and to no other, and the event's runs read it without a grant.
-/// An upload that no event names stays with the workspace's clients until it expires.
+/// The event refers to it in `input`: by an attachment `{"artifact_id": ID}`, or by `artifact:ID` in place of a
+/// URL. The artifact then belongs to that event alone, and the event's runs read it without a grant. An unused
+/// upload is visible to the workspace's clients until it expires.
 #[utoipa::path(post, path = "/v1/artifacts", tag = "client", security(("api_key" = [])), params(UploadQuery),
     request_body(content = inline(Binary), content_type = "application/octet-stream", description = "The bytes, of any type"), responses(
     (status = 201, description = "Stored", body = ArtifactMetadata),
     (status = 400, description = "The name or `expires_in` is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key, or it was revoked before the body ended", body = ErrorBody),
-    (status = 408, description = "The body did not come in time", body = ErrorBody),
-    (status = 413, description = "It is too large, or there is no room; `details.reason`: workspace_full, uploads_share", body = ErrorBody),
-    (status = 415, description = "Its type is not taken; or the body has a `Content-Encoding`", body = ErrorBody),
-    (status = 429, description = "`details.reason`: key_uploads; `Retry-After` tells how long to wait", body = ErrorBody),
-    (status = 503, description = "The place of artifacts does not answer", body = ErrorBody)))]
+    (status = 408, description = "The body was not complete in time", body = ErrorBody),
+    (status = 413, description = "The artifact is too large, or storage is full (`details.reason`: workspace_full, uploads_share)", body = ErrorBody),
+    (status = 415, description = "The media type is not accepted, or the body has a `Content-Encoding`", body = ErrorBody),
+    (status = 429, description = "A limit is reached. `details.reason`: key_uploads. Retry after `Retry-After` seconds", body = ErrorBody),
+    (status = 503, description = "The artifact store does not respond", body = ErrorBody)))]
 pub(in crate::api) async fn upload_artifact(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -48,7 +48,7 @@ pub(in crate::api) async fn upload_artifact(
 ) -> ApiResult<(StatusCode, Json<ArtifactMetadata>)> {
     let stored = store(&state, &caller, query, &headers, &mut body).await;
     if stored.is_err() {
-        // A client that is still sending reads no answer: let it come to its end, within bounds.
+        // Clients read no response while they send, so discard the rest of the body within limits.
         body.drain().await;
     }
     stored.map(|metadata| (StatusCode::CREATED, Json(metadata)))
@@ -74,12 +74,13 @@ async fn store(
     Ok(metadata(uploaded, owner.0, unbound, now))
 }
 
-/// Deletes an artifact. Runs and clients that ask for it get 404 from then on, and its room is free.
+/// Deletes an artifact.
 ///
-/// That of a run is on record in the audit of its run.
+/// Later reads by runs and clients return 404, and its storage is free. The deletion of a run's artifact is
+/// recorded in the audit log of the run.
 #[utoipa::path(delete, path = "/v1/artifacts/{artifact_id}", tag = "admin", security(("api_key" = [])),
     params(("artifact_id" = String, Path, description = "The artifact")), responses(
-    (status = 204, description = "It is gone"),
+    (status = 204, description = "Deleted"),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 403, description = "The key is not of role admin", body = ErrorBody),
     (status = 404, description = "No such artifact, or it has expired", body = ErrorBody)))]
@@ -95,10 +96,12 @@ pub(in crate::api) async fn delete_artifact(
     gone.ok_or_else(|| ApiError::not_found("artifact"))
 }
 
-/// Tells what is known of an artifact: a file that a run or a client uploaded, or that came with an event.
+/// Retrieves an artifact's metadata.
+///
+/// Artifacts are files uploaded by runs or clients, or received with an event.
 #[utoipa::path(get, path = "/v1/artifacts/{artifact_id}", tag = "client", security(("api_key" = [])),
     params(("artifact_id" = String, Path, description = "The artifact")), responses(
-    (status = 200, description = "What is known of it", body = ArtifactMetadata),
+    (status = 200, description = "The metadata", body = ArtifactMetadata),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such artifact, or it has expired", body = ErrorBody)))]
 pub(in crate::api) async fn get_artifact(
@@ -109,19 +112,19 @@ pub(in crate::api) async fn get_artifact(
     Ok(Json(find(&state, &caller, &id).await?.metadata))
 }
 
-/// Reads an artifact, or with `Range` a part of it.
+/// Downloads an artifact, or with `Range` a part of it.
 ///
-/// It is always an attachment: whoever shows it decides how.
+/// The response is always an attachment, so that browsers do not render untrusted content.
 #[utoipa::path(get, path = "/v1/artifacts/{artifact_id}/content", tag = "client", security(("api_key" = [])),
     params(("artifact_id" = String, Path, description = "The artifact"),
-        ("Range" = Option<String>, Header, description = "`bytes=0-1023`: one range"),
-        ("If-Range" = Option<String>, Header, description = "The `ETag`: of another content, all is sent")), responses(
+        ("Range" = Option<String>, Header, description = "A single range, such as `bytes=0-1023`"),
+        ("If-Range" = Option<String>, Header, description = "An `ETag`. If it does not match, the whole content is returned")), responses(
     (status = 200, description = "The bytes", content_type = "*/*", body = inline(Binary)),
-    (status = 206, description = "The part", content_type = "*/*", body = inline(Binary)),
+    (status = 206, description = "The requested range", content_type = "*/*", body = inline(Binary)),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such artifact, or it has expired", body = ErrorBody),
-    (status = 416, description = "It has no such part; `Content-Range` tells its size", body = ErrorBody),
-    (status = 503, description = "The place of artifacts does not answer", body = ErrorBody)))]
+    (status = 416, description = "The range is not satisfiable; `Content-Range` has the size", body = ErrorBody),
+    (status = 503, description = "The artifact store does not respond", body = ErrorBody)))]
 pub(in crate::api) async fn get_artifact_content(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -129,7 +132,7 @@ pub(in crate::api) async fn get_artifact_content(
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let artifact = find(&state, &caller, &id).await?;
-    let part = Part::of(&headers, &artifact.metadata)?;
+    let part = RequestedRange::of(&headers, &artifact.metadata)?;
     let bytes = state.runs.read_artifact(&artifact, part.range()).await?;
     Ok(part.answer(&artifact.metadata, bytes.map_err(std::io::Error::other)))
 }

@@ -1,4 +1,4 @@
-//! Who touched what in a run.
+//! The audit log of a run.
 
 use axum::Json;
 use axum::extract::State;
@@ -13,7 +13,7 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, page_limit};
 use crate::cursor::{InvalidCursor, Kind};
 
-/// Where the list goes on.
+/// Cursor and size of a page.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -24,37 +24,37 @@ pub(in crate::api) struct AuditQuery {
     limit: Option<u64>,
 }
 
-/// One host API call of a run. Never a value, a token or a text of a user.
+/// One host API call of a run. It contains no values, tokens or user texts.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct AuditEntryView {
     id: String,
-    /// For example `state_set` or `history_page`.
+    /// Action code, for example `state_set` or `history_page`.
     action: String,
     resource: String,
     operation: String,
     /// `allow` or `deny`.
     decision: String,
-    /// Why it was allowed or denied.
+    /// Reason of the decision.
     rule: String,
-    /// Bytes that were written, or that a call out of the house brought.
+    /// Bytes written, or bytes received from an external service.
     bytes: u64,
-    /// What came of a call out of the house, to a model or a tool, say: `ok` or the code of its error.
-    /// Absent while it goes on.
+    /// Outcome of an external call, for example to a model or tool: `ok` or an error code. Absent while it is in
+    /// progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<String>,
-    /// How long such a call took.
+    /// Duration of an external call in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     duration_ms: Option<i64>,
-    /// How many denied calls the entry stands for; absent: one.
+    /// Number of denied calls in this entry. Absent: one.
     #[serde(skip_serializing_if = "Option::is_none")]
     calls: Option<u64>,
-    /// Epoch seconds; of the newest of these calls.
+    /// Epoch seconds, of the newest of these calls.
     at: i64,
 }
 
-/// Lists every host API call of a run in its order, allowed and denied.
+/// Lists the host API calls of a run in order, both allowed and denied.
 ///
-/// After 1,000 denied calls of a run, later ones share an entry for each action and rule.
+/// After 1,000 denied calls of a run, further ones share an entry for each action and rule.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/audit", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run"), AuditQuery), responses(
     (status = 200, description = "A page", body = Page<AuditEntryView>),

@@ -1,4 +1,4 @@
-//! Files that stand in the bodies of events and Queries: taken out before the rest is parsed.
+//! Extracts embedded files from event and Query bodies before the rest is parsed.
 
 use std::sync::Arc;
 
@@ -14,28 +14,28 @@ use crate::api::json::{json_bytes_of, parse};
 use crate::api::room::Held;
 use crate::runs::artifacts::BodyFiles;
 
-/// Bytes of an event's document without its files and the platform's payload.
+/// Limit of an event document without its files and raw payload, in bytes.
 pub(in crate::api) const DOCUMENT_BYTES: usize = 1024 * 1024;
 
-/// The largest body of an event, the platform's payload included. Without files, an event fits always.
+/// Body limit of an event with its raw payload, in bytes. An event without files always fits.
 pub(in crate::api) fn most_of_event(state: &ApiState) -> usize {
     state.event_body_bytes.max(DOCUMENT_BYTES + RAW_BYTES)
 }
 
-/// The files of a body. The body keeps its room until they are dropped.
+/// Files of a body. They hold the body's memory permit.
 #[derive(Clone, Default)]
 pub(in crate::api) struct KeptFiles {
     pub(in crate::api) files: BodyFiles,
     _body: Option<Arc<Held>>,
 }
 
-/// A body whose files were taken out.
+/// A body without its files.
 pub(super) struct Document {
     pub(super) json: Bytes,
     pub(super) files: KeptFiles,
-    /// Bytes of the whole body.
+    /// Size of the whole body in bytes.
     pub(super) whole: usize,
-    /// Keeps the room of the body while the document is read.
+    /// Holds the body's memory permit while the document is parsed.
     pub(super) held: Arc<Held>,
 }
 
@@ -53,7 +53,7 @@ impl Document {
     }
 }
 
-/// A Query of a pipeline, and its files.
+/// A pipeline's Query and its files.
 pub(in crate::api) struct QueryBody {
     pub(super) query: PipelineQuery,
     pub(super) files: KeptFiles,
@@ -72,7 +72,7 @@ impl FromRequest<ApiState> for QueryBody {
     }
 }
 
-/// Where files stand in an envelope that stands at `top`.
+/// Paths of files in an envelope at `top`.
 pub(super) fn in_envelope(top: &[Step]) -> Vec<Vec<Step>> {
     let contents: [&[Step]; 4] = [
         &[Member("image_base64")],
@@ -89,8 +89,7 @@ pub(super) fn in_envelope(top: &[Step]) -> Vec<Vec<Step>> {
         .collect()
 }
 
-/// Where files stand in a Query: its chain, the same chain in the platform's event, and the message after
-/// preprocessing.
+/// Paths of files in a Query: the message chain, its copy in the platform event, and the preprocessed message.
 fn in_query() -> Vec<Vec<Step>> {
     let chain = [Member("message_chain"), Each];
     let content = [Member("user_message"), Member("content"), Each];

@@ -1,4 +1,4 @@
-//! A batch of CloudEvents: each is taken or refused for itself, in the order of the batch.
+//! Batches of CloudEvents. Each event is accepted or refused on its own, in the order of the batch.
 
 use std::collections::HashSet;
 
@@ -17,8 +17,8 @@ use crate::api::query::trace_header;
 use crate::runs::artifacts::UploadError;
 use crate::runs::start::{Accepted, StartError};
 
-/// Takes a batch. A fault in any event refuses the whole of it before anything is stored; after
-/// that each event has the answer that it would have had alone.
+/// Accepts a batch. A fault in any event refuses the whole batch before anything is stored. After that each
+/// event gets the response that it would get alone.
 pub(super) async fn accept_batch(
     state: &ApiState,
     workspace: &WorkspaceId,
@@ -59,17 +59,17 @@ pub(super) async fn accept_batch(
     Ok((status, Json(EventBatchAccepted { items })).into_response())
 }
 
-/// What of a batch will be sent again: nothing behind it may overtake it.
+/// Events that the client will retry. Later events must not overtake them.
 #[derive(Default)]
 struct Waiting {
-    /// The gateway could not take an event for now, whichever it is.
+    /// A temporary failure of the gateway: it holds back all later events.
     all: bool,
-    /// Conversations that could not take one more.
+    /// Conversations with a temporary failure.
     conversations: HashSet<ConversationIdentity>,
 }
 
 impl Waiting {
-    /// Whether an event is not to be tried, since one before it waits.
+    /// Whether to skip an event because an earlier one waits for a retry.
     fn keeps_back(&self, conversation: Option<&ConversationIdentity>) -> bool {
         self.all || conversation.is_some_and(|one| self.conversations.contains(one))
     }

@@ -1,4 +1,4 @@
-//! The forms of a posted event: our own envelope, and CloudEvents 1.0 structured, binary and as a batch.
+//! Formats of posted events: the native envelope, and CloudEvents 1.0 (structured, binary, batch).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,37 +25,37 @@ use crate::api::client::body_files::{
 use crate::api::error::ApiError;
 use crate::api::json::{media_type, parse, parse_part, read_json_of};
 
-/// Events of one batch.
+/// Maximum number of events in a batch.
 const BATCH_EVENTS: usize = 100;
 
-/// What was posted, in whichever form it came.
+/// Posted events of any format.
 pub(in crate::api) enum EventBody {
     One(Box<Posted>),
     /// In the order of the batch.
     Batch(Vec<Posted>),
 }
 
-/// An event, and the form that its sender knows it in.
+/// An event and its format.
 pub(in crate::api) struct Posted {
     pub(in crate::api) event: EventEnvelope,
-    /// The files that were taken out of its body.
+    /// Files extracted from the body.
     pub(in crate::api) files: KeptFiles,
     form: Form,
-    /// Where it stands in the body: `/3` in a batch.
+    /// JSON pointer of the event in the body: `/3` in a batch.
     place: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Envelope,
-    /// A CloudEvent whose data are a member of it.
+    /// A CloudEvent with `data` as a field.
     Structured,
-    /// A CloudEvent whose attributes are headers.
+    /// A CloudEvent with attributes in headers.
     Binary,
 }
 
 impl Posted {
-    /// Everything wrong with it, by pointers into what was sent.
+    /// All faults of the event. Pointers refer to the posted body.
     pub(in crate::api) fn faults(&self) -> Vec<Fault> {
         let faults = check_posted(&self.event).into_iter();
         let placed = faults.map(|fault| self.form.placed(fault).under(&self.place));
@@ -73,7 +73,7 @@ impl Posted {
 }
 
 impl Form {
-    /// A fault of the envelope, by the name that the sender wrote.
+    /// Maps a fault of the envelope to the name in the posted format.
     fn placed(self, mut fault: Fault) -> Fault {
         if self == Self::Envelope {
             return fault;
@@ -152,13 +152,13 @@ impl FromRequest<ApiState> for EventBody {
             bytes.len(),
             &event,
             DOCUMENT_BYTES,
-            "1 MiB, its files aside",
+            "1 MiB without its files",
         )?;
         Ok(Self::One(Posted::of(event, files, form)))
     }
 }
 
-/// Refuses an envelope that is too large even without the platform's payload.
+/// Rejects an envelope over the limit, not counting the raw payload.
 fn bounded(bytes: usize, event: &EventEnvelope, most: usize, told: &str) -> Result<(), ApiError> {
     let raw = || event.raw.as_ref().map_or(0, |raw| raw.to_string().len());
     if bytes > most && bytes.saturating_sub(raw()) > most {
@@ -168,7 +168,7 @@ fn bounded(bytes: usize, event: &EventEnvelope, most: usize, told: &str) -> Resu
     Ok(())
 }
 
-/// The first values of a list, one more than a batch can have; the rest is passed over.
+/// The first values of a list, one more than a batch allows. Further values are skipped.
 struct Bounded(Vec<Box<RawValue>>);
 
 impl<'de> Deserialize<'de> for Bounded {
@@ -213,7 +213,7 @@ fn read_batch(bytes: &[u8], files: &KeptFiles) -> Result<Vec<Posted>, ApiError> 
         let place = format!("/{index}");
         match parse_part(text.get().as_bytes()).and_then(from_structured) {
             Ok(event) => {
-                let told = "1 MiB, its files aside";
+                let told = "1 MiB without its files";
                 bounded(text.get().len(), &event, DOCUMENT_BYTES, told)?;
                 batch.push(Posted {
                     event,
@@ -232,7 +232,7 @@ fn read_batch(bytes: &[u8], files: &KeptFiles) -> Result<Vec<Posted>, ApiError> 
     }
 }
 
-/// The attributes of a CloudEvent that mean something here.
+/// The CloudEvent attributes in use.
 #[derive(Debug, Default)]
 struct Attributes {
     specversion: String,
@@ -244,7 +244,7 @@ struct Attributes {
     time: Option<String>,
 }
 
-/// JSON format: the event is one object, `data` a member of it.
+/// JSON format: the event is one object, and `data` is a field of it.
 fn from_structured(mut event: JsonObject) -> Result<EventEnvelope, Fault> {
     let mut text = |name: &str| match event.remove(name) {
         None | Some(Value::Null) => Ok(None),
@@ -281,13 +281,13 @@ fn from_structured(mut event: JsonObject) -> Result<EventEnvelope, Fault> {
     })
 }
 
-/// HTTP binary mode: the attributes are headers, the body is the data.
+/// HTTP binary mode: attributes are headers, and the body is the data.
 fn attributes_of(headers: &HeaderMap) -> Result<Attributes, Fault> {
     let text = |name: &str| {
         let mut values = headers.get_all(format!("ce-{name}")).iter();
         match (values.next(), values.next()) {
             (None, _) => Ok(None),
-            (Some(_), Some(_)) => Err(Fault::new(format!("/{name}"), "must stand once")),
+            (Some(_), Some(_)) => Err(Fault::new(format!("/{name}"), "must occur once")),
             (Some(value), None) => {
                 let fault = || Fault::new(format!("/{name}"), "is no percent-encoded UTF-8");
                 let value = std::str::from_utf8(value.as_bytes()).map_err(|_| fault())?;
@@ -309,8 +309,7 @@ fn attributes_of(headers: &HeaderMap) -> Result<Attributes, Fault> {
     })
 }
 
-/// A value without the quotes around it, and what is escaped in them as itself (RFC 7230, 3.2.6). Percent signs are
-/// decoded after it, once.
+/// Removes quotes and resolves escapes in them (RFC 7230, 3.2.6). Percent-decoding follows, once.
 fn unquoted(value: &str) -> Cow<'_, str> {
     let inner = value
         .strip_prefix('"')
@@ -324,10 +323,10 @@ fn unquoted(value: &str) -> Cow<'_, str> {
         match letter {
             '\\' => match letters.next() {
                 Some(escaped) => text.push(escaped),
-                // The closing quote is escaped: the value is no quoted text.
+                // The closing quote is escaped, so the value is not a quoted string.
                 None => return Cow::Borrowed(value),
             },
-            // More than one quoted text is none of ours.
+            // An inner quote means that the value is not a single quoted string.
             '"' => return Cow::Borrowed(value),
             plain => text.push(plain),
         }
@@ -335,13 +334,13 @@ fn unquoted(value: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// The id of the event: its source and its id, so that no two pairs have the same.
+/// The event id: escaped source and id, unique for each pair.
 fn event_id(attributes: &Attributes) -> String {
     let source = attributes.source.replace('%', "%25").replace('#', "%23");
     format!("{source}#{}", attributes.id)
 }
 
-/// The envelope of a CloudEvent: its source and id make the event's id, `data` the rest of the envelope.
+/// Builds the envelope of a CloudEvent: source and id form the event id, and `data` is the rest.
 fn to_envelope(attributes: &Attributes, mut data: JsonObject) -> Result<EventEnvelope, Fault> {
     let required = [
         ("id", &attributes.id),

@@ -1,4 +1,4 @@
-//! The event log, the same for clients and runners.
+//! The event log, for clients and runners.
 
 use axum::Json;
 use axum::extract::State;
@@ -20,33 +20,33 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, conversations_of, names_of, page_limit};
 use crate::cursor::{InvalidCursor, Kind};
 
-/// The most characters of a summary.
+/// Maximum characters of a summary.
 const SUMMARY_CHARACTERS: usize = 1000;
 
-/// Which events.
+/// Filters, cursor and size of a page.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct EventLogQuery {
-    /// Only those of conversations of this id.
+    /// Only events of conversations with this id.
     conversation_id: Option<String>,
-    /// Only those of this bot's conversation; empty for the one without a bot. Needs `conversation_id`.
+    /// Only events of this bot's conversation; empty for conversations without a bot. Needs `conversation_id`.
     bot_id: Option<String>,
-    /// Only those of this thread; empty for the one without a thread. Needs `conversation_id`.
+    /// Only events of this thread; empty for conversations without a thread. Needs `conversation_id`.
     thread_id: Option<String>,
-    /// Exact types, joined by commas, 16 at most.
+    /// Exact event types, separated by commas, at most 16.
     event_types: Option<String>,
-    /// Only events before this one: the `next_cursor` of the page before.
+    /// Only events before this cursor: the `next_cursor` of the previous page.
     before_cursor: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
 }
 
-/// Lists events, newest first; those that no agent wanted, too.
+/// Lists events, newest first, including those without an agent.
 ///
-/// With `event_types` a request looks at 10,000 events at most. A page may then be empty while `has_more` is true: go on
-/// with `next_cursor`.
+/// With `event_types` a request scans at most 10,000 events. A page may then be empty while `has_more` is true:
+/// continue with `next_cursor`.
 #[utoipa::path(get, path = "/v1/events", tag = "client", security(("api_key" = [])), params(EventLogQuery), responses(
     (status = 200, description = "A page", body = Page<AgentEventRecord>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
@@ -70,18 +70,18 @@ pub(in crate::api) async fn list_events(
     ))
 }
 
-/// An event, and the run that it has.
+/// An event and its run.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct FoundEvent {
     #[serde(flatten)]
     record: AgentEventRecord,
-    /// The run that its first answer has named, or the run of its own that it got since that one has not pulled it; null
-    /// when no agent wanted it.
+    /// The run named in the first response. If that run has not pulled the event and the event got a run of its
+    /// own, that run. Null if no agent matched.
     #[schema(value_type = Option<String>)]
     run_id: Option<RunId>,
 }
 
-/// Finds an event.
+/// Retrieves an event.
 #[utoipa::path(get, path = "/v1/events/{*event_id}", tag = "client", security(("api_key" = [])),
     params(("event_id" = String, Path, description = "The event, percent-encoded")), responses(
     (status = 200, description = "The event", body = FoundEvent),
@@ -109,15 +109,15 @@ pub(in crate::api) async fn get_event(
     }))
 }
 
-/// Gives the payload of a platform, as it came with its event.
+/// Retrieves the platform's raw payload of an event.
 ///
-/// Runners get the reference alone.
+/// Runners get only the reference.
 #[utoipa::path(get, path = "/v1/raw-payloads/{*event_id}", tag = "admin", security(("api_key" = [])),
     params(("event_id" = String, Path, description = "The `raw_ref` of an event, percent-encoded")), responses(
     (status = 200, description = "The payload: any JSON", body = serde_json::Value),
     (status = 401, description = "No valid API key", body = ErrorBody),
-    (status = 403, description = "Not an admin's key", body = ErrorBody),
-    (status = 404, description = "No event of that id came with a payload", body = ErrorBody)))]
+    (status = 403, description = "The key is not of role admin", body = ErrorBody),
+    (status = 404, description = "No such event with a raw payload", body = ErrorBody)))]
 pub(in crate::api) async fn get_raw_payload(
     caller: AdminCaller,
     State(state): State<ApiState>,
@@ -129,16 +129,16 @@ pub(in crate::api) async fn get_raw_payload(
     Ok(([(CONTENT_TYPE, "application/json")], payload).into_response())
 }
 
-/// Which part of the log a page shows.
+/// Filters, cursor and size of a page of the log.
 #[derive(Debug, Default)]
 pub(in crate::api) struct EventsPart {
-    /// Exact types, joined by commas.
+    /// Exact event types, separated by commas.
     pub(in crate::api) event_types: Option<String>,
     pub(in crate::api) before_cursor: Option<String>,
     pub(in crate::api) limit: Option<u64>,
 }
 
-/// A page of the log. `of`: the conversations that it is of.
+/// Reads a page of the log. `of` selects the conversations.
 pub(in crate::api) async fn page_events(
     state: &ApiState,
     workspace: &WorkspaceId,
@@ -196,7 +196,7 @@ fn position(bytes: &[u8]) -> Result<EventPosition, InvalidCursor> {
     })
 }
 
-/// An event as callers see it: never its whole payload.
+/// Converts an event to its API form, without the raw payload.
 pub(in crate::api) fn view(
     workspace: &WorkspaceId,
     record: EventRecord,

@@ -27,53 +27,53 @@ pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 
-/// Posts an event. The one agent that wants it gets a run; an event that nobody wants is kept.
+/// Posts an event. It starts a run of the matching agent; without one it is only stored.
 ///
-/// A CloudEvent 1.0 is taken, too, structured (`application/cloudevents+json`) or binary (`ce-*` headers):
-/// its id is `source#id`, with each `#` and `%` of the source percent-encoded, its data is the rest of the envelope. Up to 100 of them
-/// are taken as a batch (`application/cloudevents-batch+json`): a fault in one refuses all; after that
-/// each has an answer of its own, and the status is 207 when one was not taken.
+/// **Formats.** Besides the native envelope, the route accepts CloudEvents 1.0:
+/// - structured (`application/cloudevents+json`) or binary (`ce-*` headers). The event id is `source#id`, with
+///   each `#` and `%` of the source percent-encoded; `data` is the rest of the envelope.
+/// - batches of up to 100 (`application/cloudevents-batch+json`). A fault in one event refuses the batch. After
+///   that each event has a response of its own, and the status is 207 if any was refused.
 ///
-/// With `Accept: text/event-stream` the answer is the run's stream itself; that of a run which has absorbed the event
-/// begins behind `last_sequence`. A stream that ends without `run.completed` or `run.failed` is resumed at
-/// `{Location}/events` with `Last-Event-ID`.
+/// **Streaming.** With `Accept: text/event-stream` the response is the event stream of the run. If an active run
+/// absorbs the event, the stream starts after `last_sequence`. If a stream ends without `run.completed` or
+/// `run.failed`, resume it at `{Location}/events` with `Last-Event-ID`.
 ///
-/// Repeating a request with the same `Idempotency-Key`, or else the same `event_id`, gives the first answer again; a
-/// stream then goes on behind `Last-Event-ID`. A client that repeats requests needs one of both: without them each
-/// is another event, with another run. A key on an event without an `event_id` is forgotten after seven days: then it
-/// names another event.
+/// **Retries.** A request with the same `Idempotency-Key`, or else the same `event_id`, returns the first
+/// response again; a stream continues after `Last-Event-ID`. Send one of the two if you retry: otherwise each
+/// request is a new event with a new run. The key of an event without an `event_id` expires after seven days.
 ///
-/// Files come as base64 (`image_base64`, `file_base64`, `content`, `data:` URLs), or are uploaded before by
-/// `POST /v1/artifacts` and named here: by `artifact_id` of an attachment, or by `artifact:ID` where a URL stands. What
-/// has more than 64 KiB becomes an artifact, which the event's runs read without a grant.
+/// **Files.** Send a file as base64 (`image_base64`, `file_base64`, `content`, `data:` URLs). Or upload it by
+/// `POST /v1/artifacts` and refer to it by `artifact_id` of an attachment, or by `artifact:ID` in place of a
+/// URL. Files over 64 KiB become artifacts, which the event's runs read without a grant.
 ///
-/// Here as on every route, JSON has at most 64 levels and 100,000 values, without U+0000 and halves of surrogate
-/// pairs, and a body with a `Content-Encoding` is refused.
+/// **JSON limits.** On all routes, JSON has at most 64 levels and 100,000 values, without U+0000 and unpaired
+/// surrogates. A body with a `Content-Encoding` is refused.
 #[utoipa::path(post, path = "/v1/events", tag = "client", security(("api_key" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
-        ("Last-Event-ID" = Option<String>, Header, description = "Of a request that is repeated for its stream: the last sequence seen. Ignored on a first request"),
-        ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the span that the run is a child of, where traces are told to a collector; ignored where it is malformed")),
+        ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen, for a repeated request. Ignored on a first request"),
+        ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the parent span of the run, used when traces are exported. A malformed value is ignored")),
     request_body(content = EventEnvelope, example = json!({
         "event_type": "message.received",
         "conversation": {"conversation_id": "c-7"},
         "input": {"text": "hello big world"},
     })), responses(
-    (status = 202, description = "Stored; the run is made, or `reason` says why there is none. Of a batch, all events were taken: an `EventBatchAccepted`, as in 207", body = EventAccepted,
-        headers(("Idempotent-Replayed" = String, description = "`true`: the same request came before, and this is its answer"))),
-    (status = 207, description = "Of a batch, some events were not taken", body = EventBatchAccepted),
-    (status = 200, description = "The run's stream. 204 without one when `Last-Event-ID` already is the terminal", content_type = "text/event-stream", body = AgentRunEvent,
-        headers(("Location" = String, description = "The run: its stream is resumed at `{Location}/events`"),
+    (status = 202, description = "Stored. A run is created, or `reason` says why not. For a batch, all events were accepted; the body is an `EventBatchAccepted` as in 207", body = EventAccepted,
+        headers(("Idempotent-Replayed" = String, description = "`true`: a repeated request; this is the response to the first one"))),
+    (status = 207, description = "Some events of a batch were refused", body = EventBatchAccepted),
+    (status = 200, description = "The event stream of the run. The status is 204 without a stream if `Last-Event-ID` is the terminal event", content_type = "text/event-stream", body = AgentRunEvent,
+        headers(("Location" = String, description = "URL of the run; resume its stream at `{Location}/events`"),
             ("Runnel-Run-Id" = String, description = "The run's id"),
-            ("Idempotent-Replayed" = String, description = "`true`: the same request came before"))),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+            ("Idempotent-Replayed" = String, description = "`true`: a repeated request"))),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
-    (status = 429, description = "`details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, and key_streams where a stream is asked for; `Retry-After` tells how long to wait", body = ErrorBody,
+    (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, or for a stream key_streams. Retry after `Retry-After` seconds", body = ErrorBody,
         headers(("Retry-After" = i64, description = "Seconds"))),
-    (status = 410, description = "Repeated for its stream: the events are no longer kept; `details.snapshot_url` tells the outcome", body = ErrorBody),
-    (status = 413, description = "The envelope is larger than `limits.event_body_bytes` (16 MiB), or than 1 MiB without its files, `raw` aside; or a file of it finds no room, `details.reason`: workspace_full", body = ErrorBody),
-    (status = 415, description = "The body has a `Content-Encoding`; or a file of it is of a kind that is not taken, `details.reason`: mime_type_refused", body = ErrorBody),
-    (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
+    (status = 410, description = "A repeated request: retention has deleted the run's events; read the outcome at `details.snapshot_url`", body = ErrorBody),
+    (status = 413, description = "The envelope exceeds `limits.event_body_bytes` (16 MiB), or 1 MiB without files and `raw`; or the workspace has no storage for a file (`details.reason`: workspace_full)", body = ErrorBody),
+    (status = 415, description = "The body has a `Content-Encoding`; or the type of a file is not accepted (`details.reason`: mime_type_refused)", body = ErrorBody),
+    (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
 pub(in crate::api) async fn post_event(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -93,7 +93,7 @@ pub(in crate::api) async fn post_event(
     accept_event(&state, &caller, &headers, (posted.event, &posted.files)).await
 }
 
-/// Takes a sound event and answers: with the run, or with its stream.
+/// Accepts a valid event and responds with the run or its stream.
 pub(super) async fn accept_event(
     state: &ApiState,
     caller: &ClientCaller,
@@ -108,7 +108,7 @@ pub(super) async fn accept_event(
         ));
     }
     let trace = trace_header(headers);
-    // Before anything is stored: who is refused a stream has posted nothing.
+    // Take the stream slot before anything is stored, so that a refused stream posts no event.
     let place = wants_stream(headers).then(|| state.stream_places().enter(caller.key));
     let place = place.transpose()?;
     let event = (event, &files.files);
@@ -133,7 +133,7 @@ pub(super) async fn accept_event(
     Ok(response)
 }
 
-/// From where the run of an answer is streamed. `None`: its client has seen the terminal.
+/// The start of the run's stream in a response; `None` if the client has seen the terminal event.
 async fn stream_from(
     state: &ApiState,
     caller: &ClientCaller,
@@ -144,14 +144,14 @@ async fn stream_from(
     let answer = &accepted.answer;
     let begin = match answer.last_sequence {
         Some(stood) => WatchFrom::Joining(stood),
-        // An answer of an older gateway, which did not keep where the run stood.
+        // Responses stored by older gateways lack the run's position.
         None if answer.steered => {
             let now = state.runs.from_now_on(&caller.workspace, run).await?;
             WatchFrom::Joining(now)
         }
         None => WatchFrom::After(0),
     };
-    // What a client has seen of this run it can only know from an answer before this one.
+    // A client knows sequences of this run only from an earlier response.
     if !accepted.replayed {
         return Ok(Some(begin));
     }
@@ -167,7 +167,7 @@ async fn stream_from(
     })
 }
 
-/// Says whose stream it is, and where it is resumed.
+/// Adds the headers that identify the run and its stream.
 fn name_run(headers: &mut HeaderMap, run: RunId, answer: &EventAccepted) {
     let url = answer.run_url.as_deref().map(HeaderValue::from_str);
     headers.extend(url.and_then(Result::ok).map(|url| (LOCATION, url)));

@@ -1,4 +1,4 @@
-//! The transcript of a conversation, for clients.
+//! Conversation transcripts, for clients.
 
 use axum::Json;
 use axum::extract::State;
@@ -13,19 +13,20 @@ use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, names_of};
-use crate::api::transcript::{HistoryQuery, Transcript};
+use crate::api::transcript::{Transcript, TranscriptQuery};
 use crate::api::view::Direction;
 
-/// Which part of the transcript of which conversation of that id: absent parts equal absent parts only.
+/// A conversation and a part of its transcript. An absent `bot_id` or `thread_id` matches only conversations
+/// without one.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct ConversationHistoryQuery {
     bot_id: Option<String>,
     thread_id: Option<String>,
-    /// Only items before this one: the `next_cursor` of a page backward. May stand beside `after_cursor`.
+    /// Only items before this cursor: the `next_cursor` of a backward page. Can be combined with `after_cursor`.
     before_cursor: Option<String>,
-    /// Only items after this one: the `next_cursor` of a page forward.
+    /// Only items after this cursor: the `next_cursor` of a forward page.
     after_cursor: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
@@ -33,7 +34,7 @@ pub(in crate::api) struct ConversationHistoryQuery {
     #[serde(default)]
     #[param(inline)]
     direction: Direction,
-    /// With `attachment_refs`; else they are empty.
+    /// Include `attachment_refs`; otherwise they are empty.
     #[serde(default)]
     include_attachments: bool,
 }
@@ -50,8 +51,9 @@ fn conversation(
     }
 }
 
-/// Reads the transcript of a conversation. Fewer items than `limit` come where they are large;
-/// `has_more` and `next_cursor` go on.
+/// Lists the transcript of a conversation.
+///
+/// A page may have fewer than `limit` items if they are large. Check `has_more` and continue with `next_cursor`.
 #[utoipa::path(get, path = "/v1/conversations/{conversation_id}/history", tag = "client",
     security(("api_key" = [])),
     params(("conversation_id" = String, Path, description = "The conversation, percent-encoded"),
@@ -73,7 +75,7 @@ pub(in crate::api) async fn get_conversation_history(
         conversation: Some(&conversation),
         memory: &caller.answer,
     };
-    let part = HistoryQuery {
+    let part = TranscriptQuery {
         before_cursor: query.before_cursor,
         after_cursor: query.after_cursor,
         limit: query.limit,
@@ -83,39 +85,40 @@ pub(in crate::api) async fn get_conversation_history(
     Ok(Json(transcript.page(&part).await?))
 }
 
-/// What to look for in which conversation of that id: absent parts equal absent parts only.
+/// A conversation and a search. An absent `bot_id` or `thread_id` matches only conversations without one.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct SearchQuery {
     bot_id: Option<String>,
     thread_id: Option<String>,
-    /// Words that must all occur, in any order; `"words in quotes"` one right after the other. At
-    /// most 1,000 characters and 64 words.
+    /// Words that must all occur, in any order. `"Quoted words"` must be adjacent. At most 1,000 characters and
+    /// 64 words.
     #[serde(default)]
     query: String,
-    /// Only items of these roles, joined by commas, 16 at most.
+    /// Only items with these roles, separated by commas, at most 16.
     roles: Option<String>,
-    /// Only items of these types, joined by commas, 16 at most.
+    /// Only items of these types, separated by commas, at most 16.
     item_types: Option<String>,
     /// 1 to 100, default 10.
     #[param(minimum = 1, maximum = 100)]
     top_k: Option<u64>,
-    /// Only items before this one: the last item of a result goes on with what is older.
+    /// Only items before this cursor. Use the cursor of the last result to find older items.
     before_cursor: Option<String>,
-    /// Only items after this one.
+    /// Only items after this cursor.
     after_cursor: Option<String>,
 }
 
-/// Searches the transcript of a conversation, newest first. Whole words are found, whatever their
-/// case, width and accents; in Chinese, Japanese and Korean any part of a sentence. The first 4,000
-/// characters of each item are searched.
+/// Searches the transcript of a conversation, newest first.
+///
+/// The search matches whole words and ignores case, width and accents. In Chinese, Japanese and Korean text it
+/// matches any substring. It covers the first 4,000 characters of each item.
 #[utoipa::path(get, path = "/v1/conversations/{conversation_id}/history/search", tag = "client",
     security(("api_key" = [])),
     params(("conversation_id" = String, Path, description = "The conversation, percent-encoded"),
         SearchQuery),
     responses(
-    (status = 200, description = "What was found, with attachments", body = HistorySearchResult),
+    (status = 200, description = "The matching items, with attachments", body = HistorySearchResult),
     (status = 400, description = "The query, a filter or a cursor is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(in crate::api) async fn search_conversation_history(
@@ -146,7 +149,7 @@ pub(in crate::api) async fn search_conversation_history(
     Ok(Json(transcript.search(search.query, sound).await?))
 }
 
-/// In a query string the filters stand beside the query.
+/// In a query string the filters are parameters beside the query.
 fn in_query(mut faults: Vec<Fault>) -> Vec<Fault> {
     for fault in &mut faults {
         if let Some(plain) = fault.pointer.strip_prefix("/filters") {

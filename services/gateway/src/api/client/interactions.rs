@@ -1,4 +1,4 @@
-//! Questions of runs to persons: read, handed out as a link, and answered once.
+//! Interactions: questions of runs to users. Read them, create links, submit answers.
 
 mod link;
 
@@ -32,29 +32,29 @@ use crate::runs::start::StartError;
 
 pub(super) use link::LinkCaller;
 
-/// What a run asked a person.
+/// A question of a run to a user.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct Interaction {
-    /// The gateway's own id of it; the ledger event tells it in `metadata.interaction.id`.
+    /// Id of the interaction, as in `metadata.interaction.id` of the ledger event.
     id: String,
     #[schema(value_type = String)]
     run_id: RunId,
-    /// The ledger event that asks.
+    /// Sequence of the ledger event with the question.
     sequence: u64,
-    /// `open`, `submitted`, `expired`, or `cancelled` with the run that asked.
+    /// `open`, `submitted`, `expired`, or `cancelled` together with its run.
     status: &'static str,
     #[schema(value_type = InteractionRequest)]
     request: RawJson,
-    /// Epoch seconds, like all times here.
+    /// Epoch seconds, like all times of this object.
     asked_at: i64,
-    /// By the gateway's clock.
+    /// Expiry by the gateway's clock.
     expires_at: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     submitted_at: Option<i64>,
-    /// The event that the answer was taken as; absent where the asking run has waited for it (`request.await`).
+    /// The event of the answer. Absent if the run waited for the answer (`request.await`).
     #[serde(skip_serializing_if = "Option::is_none")]
     submitted_event_id: Option<String>,
-    /// The run that has the answer: the one that it has started, or the asking one where that has waited for it.
+    /// The run that got the answer: a new one, or the asking run if it waited.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     submitted_run_id: Option<RunId>,
@@ -114,24 +114,26 @@ async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<In
     found.ok_or_else(|| ApiError::not_found("interaction"))
 }
 
-/// Which questions to list.
+/// Filters, cursor and size of a page.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct InteractionsQuery {
-    /// Only those of this run.
+    /// Only interactions of this run.
     #[param(value_type = Option<String>)]
     run_id: Option<RunId>,
-    /// Only those of conversations of this id.
+    /// Only interactions of conversations with this id.
     conversation_id: Option<String>,
-    /// Only those of this bot's conversation; empty for the one without a bot. Needs `conversation_id`.
+    /// Only interactions of this bot's conversation; empty for conversations without a bot. Needs
+    /// `conversation_id`.
     bot_id: Option<String>,
-    /// Only those of this thread; empty for the one without a thread. Needs `conversation_id`.
+    /// Only interactions of this thread; empty for conversations without a thread. Needs `conversation_id`.
     thread_id: Option<String>,
-    /// `open`: only those that can be answered now.
+    /// `open`: only interactions that accept an answer now.
     #[param(inline)]
     status: Option<OnlyOpen>,
-    /// The `next_cursor` of the page before, which may have had no items: a filter looks at 10,000 interactions for a page.
+    /// The `next_cursor` of the previous page. A filtered page may be empty, because a request scans at most
+    /// 10,000 interactions.
     #[param(value_type = Option<String>)]
     after: Option<Uuid>,
     /// 1 to 100, default 50.
@@ -139,14 +141,14 @@ pub(in crate::api) struct InteractionsQuery {
     limit: Option<u64>,
 }
 
-/// The one status that lists are asked for.
+/// The only status filter.
 #[derive(Clone, Copy, Debug, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::api) enum OnlyOpen {
     Open,
 }
 
-/// Lists what runs asked persons, newest first.
+/// Lists interactions, newest first.
 #[utoipa::path(get, path = "/v1/interactions", tag = "client", security(("api_key" = [])),
     params(InteractionsQuery), responses(
     (status = 200, description = "A page", body = Page<Interaction>),
@@ -180,7 +182,7 @@ pub(in crate::api) async fn list_interactions(
     }))
 }
 
-/// Reads what a run asked a person, and whether it is answered.
+/// Retrieves an interaction and its status.
 #[utoipa::path(get, path = "/v1/interactions/{interaction}", tag = "client", security(("api_key" = [])),
     params(("interaction" = String, Path, description = "The `id` of the interaction")), responses(
     (status = 200, description = "The interaction", body = Interaction),
@@ -195,30 +197,29 @@ pub(in crate::api) async fn get_interaction(
     Ok(Json(Interaction::of(record, state.runs.clock().now_ms())?))
 }
 
-/// A link that answers one interaction, without an API key.
+/// A link to answer one interaction without an API key.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct InteractionLink {
-    /// Whoever has it can answer: 256 random bits, shown this once.
+    /// Secret token of 256 random bits, shown only once. It grants the right to answer.
     token: String,
-    /// Where a program posts the answer.
+    /// URL for programs: `POST` the answer here.
     url: String,
-    /// The page where a person answers, without a key and without scripts.
+    /// URL of the answer page for users. It needs no key and no scripts.
     page_url: String,
     /// Epoch seconds.
     expires_at: i64,
 }
 
-/// Makes a link by which a person answers without an API key.
+/// Creates a link to answer an interaction without an API key.
 ///
-/// Deliver it to the one who is asked, and to nobody else. Each call makes another link; the one before it
-/// opens nothing from then on.
+/// Deliver it to the intended user only. Each call creates a new link and invalidates the previous one.
 #[utoipa::path(post, path = "/v1/interactions/{interaction}/link", tag = "client", security(("api_key" = [])),
     params(("interaction" = String, Path, description = "The `id` of the interaction")), responses(
     (status = 200, description = "The link", body = InteractionLink),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such interaction", body = ErrorBody),
     (status = 409, description = "`details.reason`: already_submitted", body = ErrorBody),
-    (status = 410, description = "It has expired, or its run was cancelled", body = ErrorBody)))]
+    (status = 410, description = "The interaction has expired, or its run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn link_interaction(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -246,24 +247,24 @@ pub(in crate::api) async fn link_interaction(
     }))
 }
 
-/// Answers an interaction.
+/// Submits the answer to an interaction.
 ///
-/// The first answer is taken. Where the asking run lives and waits for it (`request.await`), the run gets it: 200.
-/// Else it is an event `interaction.submitted` of the same conversation for the agent that asked: 202. The same answer
-/// again is answered alike, with `Idempotent-Replayed: true`.
+/// Only the first answer is accepted. If the asking run waits for it (`request.await`), the run receives it:
+/// 200. Otherwise the answer becomes an event `interaction.submitted` for the asking agent in the same
+/// conversation: 202. The same answer again returns the same response with `Idempotent-Replayed: true`.
 #[utoipa::path(post, path = "/v1/interactions/{interaction}/submit", tag = "client", security(("api_key" = [])),
     params(("interaction" = String, Path, description = "The `id` of the interaction")),
     request_body = InteractionSubmission, responses(
-    (status = 200, description = "The live run that asked has it", body = Interaction),
-    (status = 202, description = "Stored; the run is made", body = EventAccepted),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
+    (status = 200, description = "The waiting run has received the answer", body = Interaction),
+    (status = 202, description = "Stored; the run is created", body = EventAccepted),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such interaction", body = ErrorBody),
     (status = 409, description = "`details.reason`: already_submitted, agent_gone, run_active", body = ErrorBody),
-    (status = 410, description = "It has expired, or its run was cancelled", body = ErrorBody),
+    (status = 410, description = "The interaction has expired, or its run was cancelled", body = ErrorBody),
     (status = 413, description = "The body is larger than 256 KiB", body = ErrorBody),
-    (status = 429, description = "`Retry-After` tells how long to wait", body = ErrorBody),
-    (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
+    (status = 429, description = "A limit is reached; retry after `Retry-After` seconds", body = ErrorBody),
+    (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
 pub(in crate::api) async fn submit_interaction(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -278,21 +279,21 @@ pub(in crate::api) async fn submit_interaction(
     submit(&state, &caller.workspace, question, submission).await
 }
 
-/// Answers an interaction by its link: the token is the credential, and no other is asked for.
+/// Submits the answer to an interaction by its link. The token is the only credential.
 ///
-/// The rest is as for `POST /v1/interactions/{interaction}/submit`.
+/// Otherwise it works like `POST /v1/interactions/{interaction}/submit`.
 #[utoipa::path(post, path = "/v1/interactions/{interaction}", tag = "client",
     params(("interaction" = String, Path, description = "The token of a link")),
     request_body = InteractionSubmission, responses(
-    (status = 200, description = "The live run that asked has it", body = Interaction),
-    (status = 202, description = "Stored; the run is made", body = EventAccepted),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
-    (status = 401, description = "No link has this token", body = ErrorBody),
+    (status = 200, description = "The waiting run has received the answer", body = Interaction),
+    (status = 202, description = "Stored; the run is created", body = EventAccepted),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
+    (status = 401, description = "The link token is not valid", body = ErrorBody),
     (status = 409, description = "`details.reason`: already_submitted, agent_gone, run_active", body = ErrorBody),
-    (status = 410, description = "It has expired, or its run was cancelled", body = ErrorBody),
+    (status = 410, description = "The interaction has expired, or its run was cancelled", body = ErrorBody),
     (status = 413, description = "The body is larger than 256 KiB", body = ErrorBody),
-    (status = 429, description = "`Retry-After` tells how long to wait", body = ErrorBody),
-    (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
+    (status = 429, description = "A limit is reached; retry after `Retry-After` seconds", body = ErrorBody),
+    (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
 pub(in crate::api) async fn submit_interaction_by_link(
     link: LinkCaller,
     State(state): State<ApiState>,
@@ -302,7 +303,7 @@ pub(in crate::api) async fn submit_interaction_by_link(
     submit(&state, &workspace, question, submission).await
 }
 
-/// Whether a question that has no answer yet can still be answered.
+/// Fails if an unanswered interaction no longer accepts an answer.
 pub(super) fn check_open(state: &ApiState, record: &InteractionRecord) -> ApiResult<()> {
     if record.cancelled {
         return Err(ApiError::interaction_cancelled());
@@ -313,7 +314,7 @@ pub(super) fn check_open(state: &ApiState, record: &InteractionRecord) -> ApiRes
     Ok(())
 }
 
-/// Checks an answer and hands it on.
+/// Validates an answer and submits it.
 pub(super) async fn take_answer(
     state: &ApiState,
     workspace: &WorkspaceId,
@@ -321,7 +322,7 @@ pub(super) async fn take_answer(
     submission: InteractionSubmission,
 ) -> ApiResult<Answered> {
     let record = &question.record;
-    // What is answered tells whether this is the same answer, or another one.
+    // An answered interaction needs no check here: the submission compares the two answers.
     if record.answered.is_none() {
         check_open(state, record)?;
         let mut faults = check_submission(&submission);

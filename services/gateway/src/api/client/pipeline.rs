@@ -1,4 +1,4 @@
-//! `POST /v1/adapters/pipeline/queries`: a bot pipeline's Query, on the way of every event.
+//! `POST /v1/adapters/pipeline/queries`: accepts a bot pipeline's Query as an event.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -17,31 +17,37 @@ use crate::api::client::body_files::{DOCUMENT_BYTES, QueryBody};
 use crate::api::client::events::accept_event;
 use crate::api::error::{ApiError, ApiResult};
 
-/// Posts a bot pipeline's Query: a `message.received` of source `host_adapter`, with the answers of `POST /v1/events`.
+/// Posts a bot pipeline's Query as an event.
 ///
-/// The event's id is `query_uuid`, else a `query_id` that is a text, else a digest that makes a counted
-/// `query_id` unique: posting the same Query again gives the first answer again. What only a Query has
-/// stands in `ctx.adapter.extra`; its effective prompt is served at `GET /host/v1/prompt`. Which runner
-/// answers, with which configuration and resources, is the agent's business: nothing of the Query picks it.
+/// The event is a `message.received` of source `host_adapter`. The responses are those of `POST /v1/events`.
+///
+/// The event id makes retries safe: the same Query returns the first response again. The id is the first
+/// available of:
+/// - `query_uuid`,
+/// - a textual `query_id`,
+/// - a digest that makes a numeric `query_id` unique.
+///
+/// Fields that only a Query has are in `ctx.adapter.extra`; `GET /host/v1/prompt` returns its effective prompt.
+/// The agent alone determines runner, configuration and resources. No field of the Query selects them.
 #[utoipa::path(post, path = "/v1/adapters/pipeline/queries", tag = "client", security(("api_key" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
-        ("Last-Event-ID" = Option<String>, Header, description = "Of a request that is repeated for its stream: the last sequence seen. Ignored on a first request"),
-        ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the span that the run is a child of, where traces are told to a collector; ignored where it is malformed")),
+        ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen, for a repeated request. Ignored on a first request"),
+        ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the parent span of the run, used when traces are exported. A malformed value is ignored")),
     request_body = PipelineQuery, responses(
-    (status = 202, description = "Stored; the run is made, or `reason` says why there is none", body = EventAccepted,
-        headers(("Idempotent-Replayed" = String, description = "`true`: the same request came before, and this is its answer"))),
-    (status = 200, description = "The run's stream. 204 without one when `Last-Event-ID` already is the terminal", content_type = "text/event-stream", body = AgentRunEvent,
-        headers(("Location" = String, description = "The run: its stream is resumed at `{Location}/events`"),
+    (status = 202, description = "Stored. A run is created, or `reason` says why not", body = EventAccepted,
+        headers(("Idempotent-Replayed" = String, description = "`true`: a repeated request; this is the response to the first one"))),
+    (status = 200, description = "The event stream of the run. The status is 204 without a stream if `Last-Event-ID` is the terminal event", content_type = "text/event-stream", body = AgentRunEvent,
+        headers(("Location" = String, description = "URL of the run; resume its stream at `{Location}/events`"),
             ("Runnel-Run-Id" = String, description = "The run's id"),
-            ("Idempotent-Replayed" = String, description = "`true`: the same request came before"))),
-    (status = 400, description = "`details.pointer` names the place in the Query", body = ErrorBody),
+            ("Idempotent-Replayed" = String, description = "`true`: a repeated request"))),
+    (status = 400, description = "The Query is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
-    (status = 429, description = "`details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, and key_streams where a stream is asked for; `Retry-After` tells how long to wait", body = ErrorBody),
-    (status = 410, description = "Repeated for its stream: the events are no longer kept; `details.snapshot_url` tells the outcome", body = ErrorBody),
-    (status = 413, description = "The Query is larger than `limits.event_body_bytes` (16 MiB), or than 1 MiB without its files; or a file of it finds no room, `details.reason`: workspace_full", body = ErrorBody),
-    (status = 415, description = "A file of it is of a kind that is not taken, `details.reason`: mime_type_refused; or the body has a `Content-Encoding`", body = ErrorBody),
-    (status = 503, description = "Try again after `Retry-After`", body = ErrorBody)))]
+    (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, or for a stream key_streams. Retry after `Retry-After` seconds", body = ErrorBody),
+    (status = 410, description = "A repeated request: retention has deleted the run's events; read the outcome at `details.snapshot_url`", body = ErrorBody),
+    (status = 413, description = "The Query exceeds `limits.event_body_bytes` (16 MiB), or 1 MiB without files; or the workspace has no storage for a file (`details.reason`: workspace_full)", body = ErrorBody),
+    (status = 415, description = "The body has a `Content-Encoding`; or the type of a file is not accepted (`details.reason`: mime_type_refused)", body = ErrorBody),
+    (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
 pub(in crate::api) async fn post_pipeline_query(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -57,9 +63,9 @@ pub(in crate::api) async fn post_pipeline_query(
     if !faults.is_empty() {
         return Err(ApiError::faults(&faults));
     }
-    // Its files are marks by now.
+    // Files are already replaced by references.
     if canonical_json(&event).len() > DOCUMENT_BYTES {
-        let message = "what a Query says has at most 1 MiB, its files aside";
+        let message = "a Query has at most 1 MiB without its files";
         return Err(ApiError::too_large(message));
     }
     accept_event(&state, &caller, &headers, (event, &files)).await

@@ -1,4 +1,4 @@
-//! Runs: find, list, follow, explain, cancel.
+//! Runs: retrieve, list, stream, explain and cancel.
 
 use std::sync::Arc;
 
@@ -62,8 +62,8 @@ async fn view(state: &ApiState, run: Run) -> ApiResult<AgentRun> {
 
 /// Lists runs, newest first.
 ///
-/// With `runner_id`, or with a status of ended runs, a request looks at 10,000 runs at most. A page may then be empty
-/// while `has_more` is true: go on with `next_cursor`.
+/// With `runner_id`, or with a terminal status, a request scans at most 10,000 runs. A page may then be empty
+/// while `has_more` is true: continue with `next_cursor`.
 #[utoipa::path(get, path = "/v1/runs", tag = "client", security(("api_key" = [])), params(RunsQuery), responses(
     (status = 200, description = "A page", body = Page<AgentRun>),
     (status = 400, description = "A filter or cursor is not valid", body = ErrorBody),
@@ -82,7 +82,7 @@ pub(in crate::api) async fn list_runs(
         query.runner_id,
         conversations,
     ]);
-    // Cursors of other lists stay as they were.
+    // Cursors of lists without this filter stay valid.
     if let (Some(parent), Some(parts)) = (query.parent_run_id, list.as_array_mut()) {
         parts.push(serde_json::json!(parent));
     }
@@ -110,7 +110,7 @@ pub(in crate::api) async fn list_runs(
     )
     .await?;
     let items = views(&state, runs).await?;
-    // This list is walked one way.
+    // This list has no backward direction.
     Ok(Json(Page {
         items,
         prev_cursor: None,
@@ -118,7 +118,7 @@ pub(in crate::api) async fn list_runs(
     }))
 }
 
-/// Finds a run.
+/// Retrieves a run.
 #[utoipa::path(get, path = "/v1/runs/{run_id}", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run")), responses(
     (status = 200, description = "The run", body = AgentRun),
@@ -133,63 +133,64 @@ pub(in crate::api) async fn get_run(
     Ok(Json(view(&state, run).await?))
 }
 
-/// Which runs a list shows.
+/// Filters, cursor and size of a page.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct RunsQuery {
-    /// Statuses, joined by commas, 16 at most.
+    /// Statuses, separated by commas, at most 16.
     statuses: Option<String>,
     #[param(value_type = Option<String>)]
     agent_id: Option<AgentId>,
     #[param(value_type = Option<String>)]
     runner_id: Option<RunnerId>,
-    /// Only the child runs of this run.
+    /// Only child runs of this run.
     #[param(value_type = Option<String>)]
     parent_run_id: Option<RunId>,
-    /// Only those of conversations of this id.
+    /// Only runs of conversations with this id.
     conversation_id: Option<String>,
-    /// Only those of this bot's conversation; empty for the one without a bot. Needs `conversation_id`.
+    /// Only runs of this bot's conversation; empty for conversations without a bot. Needs `conversation_id`.
     bot_id: Option<String>,
-    /// Only those of this thread; empty for the one without a thread. Needs `conversation_id`.
+    /// Only runs of this thread; empty for conversations without a thread. Needs `conversation_id`.
     thread_id: Option<String>,
-    /// The `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     cursor: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
 }
 
-/// From where events are read.
+/// Start and size of a page of events.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct EventsQuery {
-    /// The sequence after which to begin: the `next_cursor` of the page before. `Last-Event-ID` goes before it.
+    /// Only events after this sequence: the `next_cursor` of the previous page. `Last-Event-ID` takes
+    /// precedence.
     after: Option<String>,
-    /// Of a page: 1 to 100, default 50.
+    /// Page size, 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
 }
 
-/// Reads the events of a run: a page as JSON, or the stream, replayed and then live.
+/// Lists the events of a run as a JSON page, or streams them: stored events first, then live ones.
 ///
-/// The stream ends with the run's terminal event, also for runs that ended long ago. One that ends without
-/// `run.completed` or `run.failed`, as when a gateway stops, is resumed here with `Last-Event-ID`. 204 when the cursor
-/// already is the terminal. The name of an SSE event is the `type` in its data; of a type that this version of the gateway
-/// does not know, it is `unknown`.
+/// The stream ends with the terminal event, also for runs that ended long ago. If it ends without
+/// `run.completed` or `run.failed` (for example at a gateway shutdown), resume it here with `Last-Event-ID`. The
+/// status is 204 if the cursor is already the terminal event. The SSE event name is the `type` in its data, or
+/// `unknown` for types that this version does not know.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/events", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run"),
         ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen"), EventsQuery),
     responses(
-    (status = 200, description = "A page, or the stream", content(
+    (status = 200, description = "A page or the event stream", content(
         (Page<AgentRunEvent> = "application/json"), (AgentRunEvent = "text/event-stream"))),
-    (status = 204, description = "The terminal was seen already"),
-    (status = 400, description = "The cursor is no sequence of this run", body = ErrorBody),
+    (status = 204, description = "The cursor is the terminal event"),
+    (status = 400, description = "The cursor is not a sequence of this run", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody),
-    (status = 410, description = "These events are no longer kept; `details.snapshot_url` tells the outcome", body = ErrorBody),
-    (status = 429, description = "`details.reason`: refused_too_often, or key_streams where a stream is asked for; `Retry-After` tells how long to wait", body = ErrorBody)))]
+    (status = 410, description = "Retention has deleted these events; read the outcome at `details.snapshot_url`", body = ErrorBody),
+    (status = 429, description = "A limit is reached. `details.reason`: refused_too_often, or for a stream key_streams. Retry after `Retry-After` seconds", body = ErrorBody)))]
 pub(in crate::api) async fn list_run_events(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -219,7 +220,7 @@ pub(in crate::api) async fn list_run_events(
     Ok(Json(page).into_response())
 }
 
-/// `Last-Event-ID` over `after` over the beginning. An empty header is absent.
+/// Start position: `Last-Event-ID`, else `after`, else the beginning. An empty header counts as absent.
 pub(super) fn cursor(headers: &HeaderMap, after: Option<&str>) -> ApiResult<u64> {
     let header = single_header(headers, "last-event-id")?;
     let header = header.filter(|text| !text.trim().is_empty());
@@ -231,28 +232,28 @@ pub(super) fn cursor(headers: &HeaderMap, after: Option<&str>) -> ApiResult<u64>
     number.ok_or_else(|| ApiError::invalid_argument("the cursor must be a sequence of this run"))
 }
 
-/// An event that a runner sent and that was not taken.
+/// A runner event that the gateway rejected.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct RunRejection {
     n: u64,
-    /// For example `invalid_payload` or `after_terminal`.
+    /// Reason code, for example `invalid_payload` or `after_terminal`.
     reason: String,
-    /// What was wrong with it; absent where a gateway before this field was there kept it.
+    /// Description of the fault. Absent in records of older gateways.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
     runner_sequence: Option<u64>,
     bytes: u64,
-    /// The beginning of it, at most 4 KiB.
+    /// The first bytes of the event, at most 4 KiB.
     excerpt: String,
 }
 
-/// Lists what a run's runner sent that was not taken, and why.
+/// Lists the runner events of a run that the gateway rejected, with reasons.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/rejections", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run"), EventsQuery), responses(
     (status = 200, description = "A page", body = Page<RunRejection>),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody),
-    (status = 410, description = "They are no longer kept, as the run's events", body = ErrorBody)))]
+    (status = 410, description = "Retention has deleted them with the run's events", body = ErrorBody)))]
 pub(in crate::api) async fn list_run_rejections(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -298,25 +299,25 @@ pub(in crate::api) async fn list_run_rejections(
     }))
 }
 
-/// What a run may touch, and which layer decided about each thing that was considered.
+/// Resources of a run, and the authorization decision for each considered resource.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct RunAuthorization {
     #[schema(value_type = String)]
     run_id: RunId,
-    /// The hash of the frozen snapshot: the token's `res`.
+    /// Hash of the frozen snapshot: the token's `res` claim.
     snapshot_sha256: String,
     resources: AgentResources,
     available_apis: AvailableApis,
-    /// `{kind, id, operation, granted, layer, rule}`; layers: manifest, `agent_policy`,
-    /// `config_selector`, `event_scope`.
+    /// Entries `{kind, id, operation, granted, layer, rule}`. The layer is manifest, `agent_policy`,
+    /// `config_selector` or `event_scope`.
     #[schema(value_type = Vec<Object>)]
     decisions: Vec<Decision>,
 }
 
-/// Explains the authorization of a run.
+/// Retrieves the authorization decisions of a run.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/authorization", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run")), responses(
-    (status = 200, description = "Each resource, kept or trimmed", body = RunAuthorization),
+    (status = 200, description = "The decisions for all considered resources", body = RunAuthorization),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody)))]
 pub(in crate::api) async fn get_run_authorization(
@@ -344,10 +345,12 @@ pub(in crate::api) async fn get_run_authorization(
     Ok(in_turn(explain).await??)
 }
 
-/// Cancels a run: 202 while it lives, 200 once it has ended. Cancelling again changes nothing.
+/// Cancels a run.
+///
+/// The status is 202 while the run is live and 200 after its end. Repeated requests have no effect.
 #[utoipa::path(post, path = "/v1/runs/{run_id}/cancel", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run")), responses(
-    (status = 202, description = "The wish is stored", body = AgentRun),
+    (status = 202, description = "The cancellation is requested", body = AgentRun),
     (status = 200, description = "The run has ended", body = AgentRun),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody)))]

@@ -1,4 +1,4 @@
-//! What a run has used: calls, tokens, cost and time, by model, tool and knowledge base.
+//! Use of a run: calls, tokens, cost and time by model, tool and knowledge base.
 
 use axum::Json;
 use axum::extract::State;
@@ -13,16 +13,16 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::host_call::micros;
 use crate::api::query::PathOf;
 
-/// What a run has used so far. Calls that go on are not in it.
+/// Use of a run so far, without calls in progress.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct RunUsage {
-    /// All of it.
+    /// Sum over all resources.
     total: Used,
-    /// By model, tool and knowledge base.
+    /// Use by model, tool and knowledge base.
     items: Vec<UsedResource>,
 }
 
-/// Calls, and what they came to.
+/// Counts and sums of calls.
 #[derive(Clone, Copy, Default, Serialize, utoipa::ToSchema)]
 pub(in crate::api) struct Used {
     calls: u64,
@@ -30,7 +30,7 @@ pub(in crate::api) struct Used {
     completion_tokens: u64,
     /// In the currency of the configured prices.
     cost: f64,
-    /// The time that the calls took, one after the other.
+    /// Sum of the calls' durations.
     seconds: f64,
 }
 
@@ -38,11 +38,11 @@ pub(in crate::api) struct Used {
 pub(in crate::api) struct UsedResource {
     /// `model`, `tool` or `knowledge`.
     kind: String,
-    /// The id of the model or the knowledge base, or the name of the tool.
+    /// Id of the model or knowledge base, or name of the tool.
     resource: String,
     #[serde(flatten)]
     used: Used,
-    /// So many of the calls were counted here, for their provider did not.
+    /// Number of calls with estimated tokens, because the provider sent no count.
     estimated_calls: u64,
 }
 
@@ -68,10 +68,10 @@ impl Used {
     }
 }
 
-/// Says what a run has used of models, tools and knowledge bases.
+/// Retrieves a run's use of models, tools and knowledge bases.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/usage", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run")), responses(
-    (status = 200, description = "What it has used so far", body = RunUsage),
+    (status = 200, description = "The use so far", body = RunUsage),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody)))]
 pub(in crate::api) async fn get_run_usage(

@@ -1,4 +1,4 @@
-//! What can go wrong with artifacts and blobs.
+//! Errors of artifacts and blobs.
 
 use http::StatusCode;
 use serde_json::json;
@@ -10,7 +10,7 @@ use crate::runs::artifacts::UploadError;
 
 impl ApiError {
     pub(in crate::api) fn area_full() -> Self {
-        let message = "this storage area is full; delete what is not needed any more";
+        let message = "this storage area is full; delete blobs that are no longer needed";
         Self::too_large(message).with("reason", json!("area_full"))
     }
 
@@ -20,10 +20,10 @@ impl ApiError {
         Self::too_large(message).with("reason", json!("area_share"))
     }
 
-    /// None of the bytes that a range names.
-    /// A blob is not as `If-Match` or `If-None-Match` says.
+    /// The blob does not match `If-Match` or `If-None-Match`.
     pub(in crate::api) fn precondition_failed() -> Self {
-        let message = "another blob stands under this key, or none; read it and try again";
+        let message =
+            "the blob under this key has changed or does not exist; read it and try again";
         Self::new(
             StatusCode::PRECONDITION_FAILED,
             "precondition_failed",
@@ -45,9 +45,9 @@ impl From<PlaceError> for ApiError {
     fn from(error: PlaceError) -> Self {
         tracing::error!(
             error = &error as &dyn std::error::Error,
-            "the place of artifacts failed a request"
+            "the artifact store failed a request"
         );
-        let message = "the place of artifacts does not answer; try again";
+        let message = "the artifact store does not respond; try again";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message).retryable_after(1)
     }
 }

@@ -1,4 +1,4 @@
-//! Errors of the rooms below, as they are answered.
+//! Conversions from errors of lower layers to API errors.
 
 use domain::authorization::NotGranted;
 use http::StatusCode;
@@ -49,7 +49,9 @@ impl From<NotGranted> for ApiError {
 
 impl From<InvalidCursor> for ApiError {
     fn from(_: InvalidCursor) -> Self {
-        Self::invalid_argument("the cursor belongs to another list, or is bent; begin without one")
+        Self::invalid_argument(
+            "the cursor is not valid or belongs to another list; start without one",
+        )
     }
 }
 

@@ -1,30 +1,30 @@
-//! What a failed call has used of whoever was asked for it.
+//! Billing outcome of a failed provider call.
 
 use serde_json::Value;
 
 use super::ApiError;
 
-/// What a call may have used of its provider, where nobody has counted.
+/// Usage of a call if the provider sent no token count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::api) enum Consumed {
-    /// It was refused, or nobody was there.
+    /// The request was rejected or did not reach a provider.
     Nothing,
-    /// What it was asked, and what came of its answer: that was heard to its end.
+    /// The request and the received answer. The answer was read to its end.
     WhatCame,
-    /// What came of an answer that was not waited for, or could not be read. Where nothing came of it, all that it may
-    /// have been: its provider may go on and bill it.
+    /// The request and the received part of an answer. If no part was received, the whole reservation counts:
+    /// the provider may continue and bill it.
     Unheard,
-    /// More than is read of an answer.
+    /// The answer exceeded the read limit.
     AllReserved,
 }
 
 impl ApiError {
-    /// What a call that ended by this error may have used.
+    /// The billing outcome for this error.
     pub(in crate::api) fn consumed(&self) -> Consumed {
         let reason = self.details.get("reason").and_then(Value::as_str);
         match (self.code, reason) {
             (_, Some("upstream_too_large")) => Consumed::AllReserved,
-            // A stop of the gateway cuts off what was sent before.
+            // A shutdown aborts calls after they were sent.
             (
                 _,
                 Some("upstream_broken" | "upstream_malformed" | "upstream_timeout" | "stopping"),

@@ -1,4 +1,4 @@
-//! Bodies whose end two servers may see at two places.
+//! Errors of ambiguous body framing (request smuggling).
 
 use http::StatusCode;
 

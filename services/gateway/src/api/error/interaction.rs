@@ -1,4 +1,4 @@
-//! Errors of answers to questions, and of waits for child runs.
+//! Errors of answers to interactions, and of waits for child runs.
 
 use http::StatusCode;
 use serde_json::json;
@@ -8,34 +8,33 @@ use crate::runs::awaited::AwaitError;
 use crate::runs::children::WaitError;
 
 impl ApiError {
-    /// Another answer was taken before.
+    /// A different answer was accepted earlier.
     pub(in crate::api) fn already_submitted() -> Self {
-        let message =
-            "this interaction was answered before, and otherwise; the first answer stands";
+        let message = "this interaction has a different answer already; the first answer counts";
         Self::conflict("already_submitted", message)
     }
 
-    /// The refusal of a link that opens nothing: no other credential is asked for.
+    /// Rewrites a 401 for an invalid link: no other credential would help.
     pub(in crate::api) fn of_link(mut self) -> Self {
         if self.status == StatusCode::UNAUTHORIZED {
-            "no open link has this token; ask who sent it for a new one"
+            "no open link has this token; ask its sender for a new one"
                 .clone_into(&mut self.message);
         }
         self
     }
 
-    /// `details.reason`, where there is one.
+    /// `details.reason`, if present.
     pub(in crate::api) fn reason(&self) -> Option<&str> {
         self.details.get("reason")?.as_str()
     }
 
-    /// It came too late, by the gateway's clock.
+    /// The answer arrived after the expiry, by the gateway's clock.
     pub(in crate::api) fn interaction_expired() -> Self {
         let message = "this interaction has expired; the agent has to ask again";
         Self::new(StatusCode::GONE, "conflict", message).with("reason", json!("expired"))
     }
 
-    /// Its run was cancelled: nobody waits for the answer.
+    /// The run of the interaction was cancelled.
     pub(in crate::api) fn interaction_cancelled() -> Self {
         let message = "this interaction was cancelled with its run; the agent has to ask again";
         Self::new(StatusCode::GONE, "conflict", message).with("reason", json!("cancelled"))

@@ -1,11 +1,11 @@
-//! Errors of a translated request, at the places of the one that was sent.
+//! Maps errors of a translated request to the original request.
 
 use serde_json::{Value, json};
 
 use super::ApiError;
 
 impl ApiError {
-    /// The same error with each JSON pointer replaced.
+    /// The same error with each JSON pointer mapped.
     pub(in crate::api) fn moved(mut self, to: impl Fn(&str) -> String) -> Self {
         let Some(at) = self.details.get("pointer").and_then(Value::as_str) else {
             return self;

@@ -1,4 +1,4 @@
-//! Why an endpoint is not registered.
+//! Errors of endpoint registration.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Artifacts of a run: streamed in, streamed out, within what the snapshot grants.
+//! Artifacts of a run, streamed in both directions within the grants of the snapshot.
 
 mod upload;
 
@@ -13,7 +13,7 @@ use protocol::host_api::ArtifactMetadata;
 use protocol::resources::ArtifactOperation;
 
 use crate::api::ApiState;
-use crate::api::artifact_content::Part;
+use crate::api::artifact_content::RequestedRange;
 use crate::api::artifact_upload::UploadQuery;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
@@ -24,24 +24,24 @@ use crate::api::recheck::StreamedBody;
 use crate::outbound::artifact::PlaceError;
 use crate::runs::artifacts::Readable;
 
-/// The rule in the audit of a file that no grant opens.
+/// Audit rule for a file that needs no grant.
 const OF_EVENT: &str = "came with an event that this agent had in this conversation";
 
-/// Uploads a file. It is seen once all of it is stored.
+/// Uploads a file as an artifact. It becomes visible when it is complete.
 ///
-/// `Content-Type` is kept where the content does not contradict it. Announce the result to the client
-/// with a result `artifact.created` that names its `artifact_id`.
+/// `Content-Type` is stored unless the content contradicts it. To announce the file to the client, send a result
+/// `artifact.created` with its `artifact_id`.
 #[utoipa::path(post, path = "/host/v1/artifacts", tag = "host", security(("run_token" = [])), params(UploadQuery),
     request_body(content = inline(Binary), content_type = "application/octet-stream", description = "The bytes, of any type"), responses(
     (status = 201, description = "Stored", body = ArtifactMetadata),
     (status = 400, description = "The name or `expires_in` is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted: artifacts:create", body = ErrorBody),
-    (status = 408, description = "The body did not come in time", body = ErrorBody),
-    (status = 413, description = "It is too large, or there is no room (`details.reason`)", body = ErrorBody),
-    (status = 415, description = "Its type is not taken", body = ErrorBody),
-    (status = 429, description = "Four uploads of this run go on, it has made 1,000 artifacts, or it calls too often", body = ErrorBody),
-    (status = 503, description = "The place of artifacts does not answer", body = ErrorBody)))]
+    (status = 408, description = "The body was not complete in time", body = ErrorBody),
+    (status = 413, description = "The artifact is too large, or storage is full (`details.reason`)", body = ErrorBody),
+    (status = 415, description = "The media type is not accepted", body = ErrorBody),
+    (status = 429, description = "The run has four uploads in progress or 1,000 artifacts, or its call rate is too high", body = ErrorBody),
+    (status = 503, description = "The artifact store does not respond", body = ErrorBody)))]
 pub(in crate::api) async fn create_artifact(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -55,13 +55,13 @@ pub(in crate::api) async fn create_artifact(
     };
     let stored = upload::store(&caller, &state, query, &headers, &mut body).await;
     if stored.is_err() {
-        // Who is still sending reads no answer: let it come to its end, within bounds.
+        // Clients read no response while they send, so discard the rest of the body within limits.
         body.drain().await;
     }
     stored.map(|metadata| (StatusCode::CREATED, Json(metadata)))
 }
 
-/// Begins a call about an artifact that is granted and within reach; the same 404 for all others.
+/// Begins a call for a granted and visible artifact. All others give the same 404.
 pub(super) async fn find(
     caller: &RunCaller,
     state: &ApiState,
@@ -74,7 +74,7 @@ pub(super) async fn find(
             ArtifactOperation::Read => "artifact_read",
             ArtifactOperation::Create => "artifact_create",
         },
-        // What is no id is nobody's, and long text has no place in the audit.
+        // Invalid ids may be long; cut them for the audit log.
         resource: id.get(..id.len().min(64)).unwrap_or("artifact"),
         operation: operation.as_str(),
     };
@@ -97,17 +97,17 @@ pub(super) async fn find(
     }
 }
 
-/// Tells what is known of an artifact: of this run, of its event, of an earlier run of the same runner in the
-/// same conversation, or a granted file.
+/// Retrieves an artifact's metadata.
 ///
-/// Files of the run's own event, and of events that earlier runs of its agent had in its conversation, are open to
-/// every run. All others need `artifacts:metadata`.
+/// Visible artifacts are those of this run, of its event, of earlier runs of the same runner in the same
+/// conversation, and granted files. Files of the run's event, and of events of earlier runs of its agent in its
+/// conversation, need no grant. Others need `artifacts:metadata`.
 #[utoipa::path(get, path = "/host/v1/artifacts/{artifact_id}", tag = "host", security(("run_token" = [])),
     params(("artifact_id" = String, Path, description = "The artifact")), responses(
-    (status = 200, description = "What is known of it", body = ArtifactMetadata),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 200, description = "The metadata", body = ArtifactMetadata),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted: artifacts:metadata", body = ErrorBody),
-    (status = 404, description = "No such artifact within reach, or it has expired", body = ErrorBody)))]
+    (status = 404, description = "No such artifact is visible to the run, or it has expired", body = ErrorBody)))]
 pub(in crate::api) async fn get_artifact_metadata(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -117,21 +117,21 @@ pub(in crate::api) async fn get_artifact_metadata(
     call.end(Ok(Json(found.metadata)))
 }
 
-/// Reads an artifact, or with `Range` a part of it.
+/// Downloads an artifact, or with `Range` a part of it.
 ///
-/// Files of the run's own event, and of events that earlier runs of its agent had in its conversation, are open to
-/// every run. All others need `artifacts:read`.
+/// Files of the run's event, and of events of earlier runs of its agent in its conversation, need no grant.
+/// Others need `artifacts:read`.
 #[utoipa::path(get, path = "/host/v1/artifacts/{artifact_id}/content", tag = "host", security(("run_token" = [])),
     params(("artifact_id" = String, Path, description = "The artifact"),
-        ("Range" = Option<String>, Header, description = "`bytes=0-1023`: one range"),
-        ("If-Range" = Option<String>, Header, description = "The `ETag`: of another content, all is sent")), responses(
+        ("Range" = Option<String>, Header, description = "A single range, such as `bytes=0-1023`"),
+        ("If-Range" = Option<String>, Header, description = "An `ETag`. If it does not match, the whole content is returned")), responses(
     (status = 200, description = "The bytes", content_type = "*/*", body = inline(Binary)),
-    (status = 206, description = "The part", content_type = "*/*", body = inline(Binary)),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 206, description = "The requested range", content_type = "*/*", body = inline(Binary)),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted: artifacts:read", body = ErrorBody),
-    (status = 404, description = "No such artifact within reach, or it has expired", body = ErrorBody),
-    (status = 416, description = "It has no such part; `Content-Range` tells its size", body = ErrorBody),
-    (status = 503, description = "The place of artifacts does not answer", body = ErrorBody)))]
+    (status = 404, description = "No such artifact is visible to the run, or it has expired", body = ErrorBody),
+    (status = 416, description = "The range is not satisfiable; `Content-Range` has the size", body = ErrorBody),
+    (status = 503, description = "The artifact store does not respond", body = ErrorBody)))]
 pub(in crate::api) async fn read_artifact(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -139,7 +139,7 @@ pub(in crate::api) async fn read_artifact(
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let (call, found) = find(&caller, &state, ArtifactOperation::Read, &id).await?;
-    let part = match Part::of(&headers, &found.metadata) {
+    let part = match RequestedRange::of(&headers, &found.metadata) {
         Ok(part) => part,
         Err(refused) => return call.end(Err(refused)),
     };
@@ -154,13 +154,14 @@ pub(in crate::api) async fn read_artifact(
     }
 }
 
-/// The bytes as they go to the runner, counted; the call ends with the last of them, and they with the run.
+/// Streams the bytes to the runner and counts them. The call ends with the last byte; the stream ends with the
+/// run.
 fn told(
     call: HostCall,
     bytes: impl Stream<Item = Result<Bytes, PlaceError>> + Send + 'static,
     left: u64,
 ) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send + 'static {
-    // Nobody asks for what is behind the last byte.
+    // The client does not poll after the last byte, so end the call now.
     let call = match left {
         0 => {
             let _ = call.end(Ok(()));
@@ -183,7 +184,7 @@ fn told(
                 };
                 Some((Ok(chunk), (call, bytes, left)))
             }
-            // Shorter than it was: the answer breaks off.
+            // The content is shorter than expected: abort the response.
             Ok(None) => None,
             Err(error) => {
                 let told = std::io::Error::other(error.message().to_owned());

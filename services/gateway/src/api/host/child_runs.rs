@@ -1,4 +1,4 @@
-//! Child runs: runs of other agents that a run starts and follows.
+//! Child runs: runs of other agents, started by a run.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::api::query::{PathOf, QueryOf};
 use crate::api::run_pages::{RawPage, page_run_events};
 use crate::api::view::child_run;
 
-/// The routes of child runs.
+/// Routes of child runs.
 pub(in crate::api) fn routes() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new()
         .routes(routes!(start_child_run))
@@ -35,31 +35,35 @@ pub(in crate::api) fn routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(cancel_child_run))
 }
 
-/// How long to wait.
+/// Wait time.
 #[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct ChildWaitQuery {
-    /// How long the call waits for the end of the child run, in seconds: 0 (default) to 30.
+    /// Maximum wait for the end of the child run, in seconds: 0 (default) to 30.
     #[param(minimum = 0, maximum = 30)]
     wait_seconds: Option<u64>,
 }
 
-/// Starts a child run: a run of an agent in `ctx.resources.agents`.
+/// Starts a child run of an agent in `ctx.resources.agents`.
 ///
-/// It is granted what its own agent is granted, and of that only what this run was granted and `grants` names. It has no
-/// conversation and asks no person. Its calls count for the budgets of this run, too. It ends with this run, unless that
-/// completes with the finish reason `waiting_child`: then a later run of the same agent in the conversation follows it.
-/// A run starts 16 child runs at most; a child run at depth 3 starts none.
+/// - **Grants.** The child run gets the intersection of its agent's grants, this run's grants, and `grants`.
+/// - **Context.** It has no conversation and cannot ask users.
+/// - **Budgets.** Its calls count against the budgets of this run, too.
+/// - **End.** It ends with this run. If this run completes with finish reason `waiting_child`, it continues, and
+///   a later run of the same agent in the conversation can follow it.
+/// - **Limits.** A run starts at most 16 child runs. A child run at depth 3 starts none.
+///
+/// A repeated request with the same idempotency key returns the same child run.
 #[utoipa::path(post, path = "/host/v1/child-runs", tag = "host", security(("run_token" = [])), request_body = ChildRunRequest, responses(
-    (status = 202, description = "The child run. The same key and request give the same one", body = ChildRun),
+    (status = 202, description = "The child run. A repeated request returns the same one", body = ChildRun),
     (status = 400, description = "The request is not valid (`details.pointer`)", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The agent was not granted", body = ErrorBody),
     (status = 409, description = "The run was cancelled, or `details.reason`: idempotency_mismatch, too_many_child_runs, agent_gone", body = ErrorBody),
     (status = 413, description = "A file of the input is too large, or the workspace is full", body = ErrorBody),
-    (status = 429, description = "As many runs live as may (`details.reason`)", body = ErrorBody),
-    (status = 503, description = "The runner of the agent cannot be called, or the gateway is stopping", body = ErrorBody)))]
+    (status = 429, description = "The limit of live runs is reached (`details.reason`)", body = ErrorBody),
+    (status = 503, description = "The agent's runner cannot be called, or the gateway is shutting down", body = ErrorBody)))]
 pub(in crate::api) async fn start_child_run(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -69,7 +73,7 @@ pub(in crate::api) async fn start_child_run(
     Ok((StatusCode::ACCEPTED, Json(started)))
 }
 
-/// Starts a child run on behalf of any face of the host API.
+/// Starts a child run, for all APIs that offer it.
 pub(super) async fn start(
     caller: &RunCaller,
     state: &ApiState,
@@ -104,7 +108,7 @@ fn shown(run: Option<Run>) -> ApiResult<ChildRun> {
         .ok_or_else(|| ApiError::not_found("child run"))
 }
 
-/// A child run that the caller may see. Recorded.
+/// Finds a visible child run and audits the access.
 async fn find(
     caller: &RunCaller,
     state: &ApiState,
@@ -120,23 +124,23 @@ async fn find(
     };
     let refusal = found
         .is_none()
-        .then_some("no such child run in sight of the run");
+        .then_some("no such child run is visible to this run");
     caller.record(state, call, refusal).await?;
     found.ok_or_else(|| ApiError::not_found("child run"))
 }
 
-/// Reads a child run, and waits for its end.
+/// Retrieves a child run and waits for its end.
 ///
-/// Open are the child runs of this run, and those of earlier runs of its agent in its conversation. The call ends with
-/// the child run, or after `wait_seconds`: call again. At most 16 calls of a run wait at a time. Open in the grace of a
-/// cancel, too.
+/// A run sees its own child runs, and those of earlier runs of its agent in its conversation. The response
+/// arrives at the end of the child run or after `wait_seconds`; then call again. At most 16 calls of a run wait
+/// at a time. A cancelled run may call this during its grace period.
 #[utoipa::path(get, path = "/host/v1/child-runs/{run_id}", tag = "host", security(("run_token" = [])),
     params(("run_id" = String, Path, description = "The child run"), ChildWaitQuery), responses(
     (status = 200, description = "The child run", body = ChildRun),
     (status = 400, description = "A parameter is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "No such child run in sight of the run", body = ErrorBody),
-    (status = 429, description = "As many calls of the run wait as may (`details.reason`: child_run_waits)", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "No such child run is visible to this run", body = ErrorBody),
+    (status = 429, description = "The run's limit of waiting calls is reached (`details.reason`: child_run_waits)", body = ErrorBody)))]
 pub(in crate::api) async fn get_child_run(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -147,7 +151,7 @@ pub(in crate::api) async fn get_child_run(
     follow(&caller, &state, id, wait).await.map(Json)
 }
 
-/// Reads a child run on behalf of any face of the host API. `wait`: seconds.
+/// Retrieves a child run, for all APIs that offer it. `wait` is in seconds.
 pub(super) async fn follow(
     caller: &RunCaller,
     state: &ApiState,
@@ -166,14 +170,14 @@ pub(super) async fn follow(
     shown(Some(run))
 }
 
-/// Reads the ledger of a child run.
+/// Lists the ledger events of a child run.
 #[utoipa::path(get, path = "/host/v1/child-runs/{run_id}/events", tag = "host", security(("run_token" = [])),
     params(("run_id" = String, Path, description = "The child run"), ScopeEventsQuery), responses(
     (status = 200, description = "A page", body = Page<AgentRunEvent>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "No such child run in sight of the run", body = ErrorBody),
-    (status = 410, description = "These events are no longer kept", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "No such child run is visible to this run", body = ErrorBody),
+    (status = 410, description = "Retention has deleted these events", body = ErrorBody)))]
 pub(in crate::api) async fn page_child_run_events(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -185,13 +189,15 @@ pub(in crate::api) async fn page_child_run_events(
     page_run_events(&state, &run, &part, &caller.answer).await
 }
 
-/// Asks a child run to end. Asking again, or a run that has ended, changes nothing.
+/// Cancels a child run.
+///
+/// Repeated requests, and requests after its end, have no effect.
 #[utoipa::path(post, path = "/host/v1/child-runs/{run_id}/cancel", tag = "host", security(("run_token" = [])),
     params(("run_id" = String, Path, description = "The child run")), request_body = RunCancel, responses(
-    (status = 200, description = "The child run; the wish is stored, or it has ended", body = ChildRun),
+    (status = 200, description = "The child run; its cancellation is requested, or it has ended", body = ChildRun),
     (status = 400, description = "The reason is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "No such child run in sight of the run", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "No such child run is visible to this run", body = ErrorBody)))]
 pub(in crate::api) async fn cancel_child_run(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -202,7 +208,7 @@ pub(in crate::api) async fn cancel_child_run(
     cancel(&caller, &state, id, body.reason).await.map(Json)
 }
 
-/// Cancels a child run on behalf of any face of the host API.
+/// Cancels a child run, for all APIs that offer it.
 pub(super) async fn cancel(
     caller: &RunCaller,
     state: &ApiState,

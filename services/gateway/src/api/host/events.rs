@@ -1,4 +1,4 @@
-//! The event log of the run's own scope.
+//! The event log of the run's conversation.
 
 use axum::Json;
 use axum::extract::State;
@@ -14,13 +14,13 @@ use crate::api::client::event_log::{EventsPart, page_events, view};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf};
 
-/// Reads one event: the run's own, or another of its conversation.
+/// Retrieves an event: the run's own, or another of its conversation.
 #[utoipa::path(get, path = "/host/v1/events/{*event_id}", tag = "host", security(("run_token" = [])),
     params(("event_id" = String, Path, description = "The event, percent-encoded")), responses(
     (status = 200, description = "The event", body = AgentEventRecord),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted", body = ErrorBody),
-    (status = 404, description = "No such event in the run's scope", body = ErrorBody)))]
+    (status = 404, description = "No such event is visible to the run", body = ErrorBody)))]
 pub(in crate::api) async fn get_own_event(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -29,7 +29,7 @@ pub(in crate::api) async fn get_own_event(
     Ok(Json(read_event(&caller, &state, &event_id).await?))
 }
 
-/// One event of the run's scope, from whichever face it is asked for.
+/// Reads an event in the run's scope, for all APIs that offer it.
 pub(super) async fn read_event(
     caller: &RunCaller,
     state: &ApiState,
@@ -56,22 +56,22 @@ pub(super) async fn read_event(
     });
     let refusal = record
         .is_none()
-        .then_some("no such event in the run's scope");
+        .then_some("no such event is visible to this run");
     caller.record(state, call, refusal).await?;
     let record = record.ok_or_else(|| ApiError::not_found("event"))?;
     Ok(view(&run.workspace, record, None)?)
 }
 
-/// Which events of the run's conversation.
+/// Filters, cursor and size of a page.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct OwnEventsQuery {
-    /// That of the run; no other may be named.
+    /// If given, must be the run's own conversation.
     conversation_id: Option<String>,
-    /// Exact types, joined by commas, 16 at most.
+    /// Exact event types, separated by commas, at most 16.
     event_types: Option<String>,
-    /// Only events before this one: the `next_cursor` of the page before.
+    /// Only events before this cursor: the `next_cursor` of the previous page.
     before_cursor: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
@@ -80,13 +80,13 @@ pub(in crate::api) struct OwnEventsQuery {
 
 /// Lists the events of the run's conversation, newest first.
 ///
-/// With `event_types` a request looks at 10,000 events at most. A page may then be empty while `has_more` is true: go on
-/// with `next_cursor`.
+/// With `event_types` a request scans at most 10,000 events. A page may then be empty while `has_more` is true:
+/// continue with `next_cursor`.
 #[utoipa::path(get, path = "/host/v1/events", tag = "host", security(("run_token" = [])),
     params(OwnEventsQuery), responses(
     (status = 200, description = "A page", body = Page<AgentEventRecord>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted, or another conversation", body = ErrorBody)))]
 pub(in crate::api) async fn page_own_events(
     LiveCaller(caller): LiveCaller,

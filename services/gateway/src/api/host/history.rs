@@ -1,4 +1,4 @@
-//! The transcript of the run's own conversation.
+//! The transcript of the run's conversation.
 
 use axum::Json;
 use axum::extract::State;
@@ -13,19 +13,19 @@ use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::QueryOf;
-use crate::api::transcript::{HistoryQuery, Transcript};
+use crate::api::transcript::{Transcript, TranscriptQuery};
 use crate::api::view::Direction;
 
-/// Which part of the transcript of the run's own conversation.
+/// A part of the transcript of the run's conversation.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct OwnHistoryQuery {
-    /// Must be the run's own conversation, when it is given.
+    /// If given, must be the run's own conversation.
     pub(in crate::api) conversation_id: Option<String>,
-    /// Only items before this one: the `next_cursor` of a page backward. May stand beside `after_cursor`.
+    /// Only items before this cursor: the `next_cursor` of a backward page. Can be combined with `after_cursor`.
     pub(in crate::api) before_cursor: Option<String>,
-    /// Only items after this one: the `next_cursor` of a page forward.
+    /// Only items after this cursor: the `next_cursor` of a forward page.
     pub(in crate::api) after_cursor: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
@@ -33,18 +33,20 @@ pub(in crate::api) struct OwnHistoryQuery {
     #[serde(default)]
     #[param(inline)]
     direction: Direction,
-    /// With `attachment_refs`; else they are empty.
+    /// Include `attachment_refs`; otherwise they are empty.
     #[serde(default)]
     include_attachments: bool,
 }
 
-/// Reads the transcript of the run's conversation and thread: empty for a run without one. Fewer
-/// items than `limit` come where they are large; `has_more` and `next_cursor` go on.
+/// Lists the transcript of the run's conversation and thread.
+///
+/// It is empty for a run without a conversation. A page may have fewer than `limit` items if they are large.
+/// Check `has_more` and continue with `next_cursor`.
 #[utoipa::path(get, path = "/host/v1/history", tag = "host", security(("run_token" = [])),
     params(OwnHistoryQuery), responses(
     (status = 200, description = "A page", body = Page<TranscriptItem>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted, or another conversation", body = ErrorBody)))]
 pub(in crate::api) async fn page_history(
     LiveCaller(caller): LiveCaller,
@@ -54,7 +56,7 @@ pub(in crate::api) async fn page_history(
     Ok(Json(read_page(&caller, &state, query).await?))
 }
 
-/// A page of the run's own transcript, from whichever face it is asked for.
+/// Reads a page of the run's transcript, for all APIs that offer it.
 pub(super) async fn read_page(
     caller: &RunCaller,
     state: &ApiState,
@@ -66,7 +68,7 @@ pub(super) async fn read_page(
         operation: "page",
     };
     let asked = caller.grant.snapshot.history(HistoryOperation::Page);
-    // A model that calls the tool writes an empty text for an argument that it leaves out.
+    // Models often pass an empty string for an omitted argument.
     let said = |text: Option<String>| text.filter(|text| !text.is_empty());
     let named = said(query.conversation_id);
     let conversation = caller
@@ -78,7 +80,7 @@ pub(super) async fn read_page(
         conversation,
         memory: &caller.answer,
     };
-    let part = HistoryQuery {
+    let part = TranscriptQuery {
         before_cursor: said(query.before_cursor),
         after_cursor: said(query.after_cursor),
         limit: query.limit,
@@ -88,14 +90,15 @@ pub(super) async fn read_page(
     transcript.page(&part).await
 }
 
-/// Searches the transcript of the run's conversation and thread, newest first. Whole words are
-/// found, whatever their case, width and accents; in Chinese, Japanese and Korean any part of a
-/// sentence. The first 4,000 characters of each item are searched.
+/// Searches the transcript of the run's conversation and thread, newest first.
+///
+/// The search matches whole words and ignores case, width and accents. In Chinese, Japanese and Korean text it
+/// matches any substring. It covers the first 4,000 characters of each item.
 #[utoipa::path(post, path = "/host/v1/history/search", tag = "host", security(("run_token" = [])),
     request_body = HistorySearch, responses(
-    (status = 200, description = "What was found, with attachments", body = HistorySearchResult),
+    (status = 200, description = "The matching items, with attachments", body = HistorySearchResult),
     (status = 400, description = "The query, a filter or a cursor is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted", body = ErrorBody)))]
 pub(in crate::api) async fn search_history(
     LiveCaller(caller): LiveCaller,

@@ -1,4 +1,4 @@
-//! The answer to a question that the run waits for.
+//! Awaited interactions: a live run waits for the answer.
 
 use std::time::Duration;
 
@@ -16,34 +16,37 @@ use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf};
 
-/// How long to wait.
+/// Wait time.
 #[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct WaitQuery {
-    /// How long the call waits for an answer, in seconds: 0 (default) to 30.
+    /// Maximum wait for an answer, in seconds: 0 (default) to 30.
     #[param(minimum = 0, maximum = 30)]
     wait_seconds: Option<u64>,
 }
 
-/// The state of an interaction that its run waits for. All states but `open` are final.
+/// State of an awaited interaction. All states except `open` are final.
 #[derive(utoipa::ToSchema)]
 #[schema(as = AwaitedInteraction)]
 #[expect(dead_code, reason = "only its documentation is used")]
 pub(in crate::api) struct AwaitedInteractionBody {
-    /// `open`: no answer yet, call again. `submitted`: the first answer, checked against the interaction. `expired`: no
-    /// answer came before `expires_at`. `cancelled`: the run was cancelled.
+    /// - `open`: no answer yet; call again.
+    /// - `submitted`: the first valid answer.
+    /// - `expired`: no answer before `expires_at`.
+    /// - `cancelled`: the run was cancelled.
     status: AwaitedStatus,
-    /// Of `submitted`: the action that was taken; null where the interaction has none.
+    /// For `submitted`: the chosen action; null if the interaction has none.
     action_id: Option<String>,
-    /// Of `submitted`: values by the ids of fields.
+    /// For `submitted`: values by field id.
     #[schema(value_type = Option<Object>)]
     values: Option<JsonObject>,
-    /// Of `submitted`: the credential of the answer. `actor_type`: `api_key`, with the key's id as `actor_id`, or `link`.
+    /// For `submitted`: the credential of the answer. `actor_type` is `api_key` with the key's id as `actor_id`,
+    /// or `link`.
     actor: Option<ActorContext>,
 }
 
-/// A state of an awaited interaction.
+/// State of an awaited interaction.
 #[derive(utoipa::ToSchema)]
 #[schema(rename_all = "snake_case")]
 #[expect(dead_code, reason = "only its documentation is used")]
@@ -54,22 +57,22 @@ pub(in crate::api) enum AwaitedStatus {
     Cancelled,
 }
 
-/// Reads the answer to an interaction that the run asked with `await: true`, and waits for it.
+/// Waits for the answer to an interaction of this run with `await: true`.
 ///
-/// The call ends when the interaction is `submitted`, `expired` or `cancelled`, which is final, or says `open` after
-/// `wait_seconds`: call again. The interaction may still be on its way to the ledger: then the call waits for it, for
-/// 5 seconds at most. Heartbeats and results are sent meanwhile as ever: a call that waits does not stand for them. At
-/// most 8 calls of a run wait at a time. Open in the grace of a cancel, too.
+/// The response arrives when the interaction is `submitted`, `expired` or `cancelled`, which is final. After
+/// `wait_seconds` it is `open`: call again. If the interaction is not in the ledger yet, the call waits up to 5
+/// seconds for it. The runner must keep sending heartbeats or results meanwhile. At most 8 calls of a run wait
+/// at a time. A cancelled run may call this during its grace period.
 #[utoipa::path(get, path = "/host/v1/interactions/{interaction_id}", tag = "host", security(("run_token" = [])),
     params(("interaction_id" = String, Path, description = "The `interaction_id` of the run's own `interaction.requested`"),
         WaitQuery), responses(
     (status = 200, description = "The state of the interaction", body = AwaitedInteractionBody),
     (status = 400, description = "A parameter is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted", body = ErrorBody),
-    (status = 404, description = "The run has asked nothing under this id", body = ErrorBody),
+    (status = 404, description = "The run has no interaction with this id", body = ErrorBody),
     (status = 409, description = "`details.reason`: not_awaited", body = ErrorBody),
-    (status = 429, description = "As many calls of the run wait as may (`details.reason`: interaction_waits)", body = ErrorBody)))]
+    (status = 429, description = "The run's limit of waiting calls is reached (`details.reason`: interaction_waits)", body = ErrorBody)))]
 pub(in crate::api) async fn await_interaction(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -80,7 +83,7 @@ pub(in crate::api) async fn await_interaction(
     read_answer(&caller, &state, &id, wait).await.map(Json)
 }
 
-/// Reads the answer on behalf of any face of the host API. `wait`: seconds.
+/// Waits for an answer, for all APIs that offer it. `wait` is in seconds.
 pub(super) async fn read_answer(
     caller: &RunCaller,
     state: &ApiState,
@@ -102,7 +105,7 @@ pub(super) async fn read_answer(
         .runs
         .await_interaction(&caller.grant, id, Duration::from_secs(wait));
     let told = waiting.await?;
-    // After the wait: a call that waits holds no memory for its answer.
+    // Reserve memory after the wait, so that waiting calls hold none.
     if matches!(told, AwaitedInteraction::Submitted { .. }) {
         caller.answer.reserve(SUBMISSION_BYTES)?;
     }

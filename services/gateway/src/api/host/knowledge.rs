@@ -1,4 +1,4 @@
-//! Knowledge bases, within what the snapshot grants.
+//! Granted knowledge bases.
 
 use axum::Json;
 use axum::extract::State;
@@ -14,11 +14,11 @@ use crate::api::host_call::Spend;
 use crate::api::json::JsonBody;
 use crate::api::query::PathOf;
 
-/// Lists the knowledge bases that the run may list.
+/// Lists the granted knowledge bases.
 #[utoipa::path(get, path = "/host/v1/knowledge-bases", tag = "host", security(("run_token" = [])), responses(
-    (status = 200, description = "Those that were granted", body = KnowledgeBaseList),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "None may be listed", body = ErrorBody)))]
+    (status = 200, description = "The granted knowledge bases", body = KnowledgeBaseList),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "No knowledge base may be listed", body = ErrorBody)))]
 pub(in crate::api) async fn list_granted_knowledge_bases(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -33,18 +33,18 @@ pub(in crate::api) async fn list_granted_knowledge_bases(
     Ok(Json(KnowledgeBaseList { knowledge_bases }))
 }
 
-/// Finds the passages of a knowledge base that are closest to a query.
+/// Searches a knowledge base for the passages closest to a query.
 #[utoipa::path(post, path = "/host/v1/knowledge-bases/{kb_id}/retrieve", tag = "host", security(("run_token" = [])),
     params(("kb_id" = String, Path, description = "The knowledge base")),
     request_body = RetrievalQuery, responses(
-    (status = 200, description = "Passages, the closest first; empty when nothing is found", body = RetrievalResults),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The base was not granted, or does not exist", body = ErrorBody),
+    (status = 200, description = "Passages, closest first; empty without matches", body = RetrievalResults),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The knowledge base was not granted, or does not exist", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The base or a budget asks to wait, or the run calls too often", body = ErrorBody),
-    (status = 502, description = "The base gave no answer that can be read; `details.reason` says why", body = ErrorBody),
-    (status = 504, description = "The base was silent for too long", body = ErrorBody)))]
+    (status = 429, description = "A limit is reached: the knowledge base's rate limit, a budget, or the run's call rate", body = ErrorBody),
+    (status = 502, description = "The knowledge base returned an error or an invalid response (`details.reason`)", body = ErrorBody),
+    (status = 504, description = "The knowledge base did not respond in time", body = ErrorBody)))]
 pub(in crate::api) async fn retrieve_knowledge(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -56,11 +56,11 @@ pub(in crate::api) async fn retrieve_knowledge(
 
 const FULL: (&str, &str) = (
     "retrievals",
-    "this run searches as often at once as it may; wait until one search has answered",
+    "the run has reached its limit of concurrent searches; wait until one has ended",
 );
 
-/// The same for every way in which a runner asks: decided by its snapshot, audited, counted and told as a
-/// span, given up with its run.
+/// Searches a knowledge base, for all APIs that offer it. The call is authorized, audited, metered and traced,
+/// and ends with its run.
 pub(in crate::api) async fn retrieve(
     caller: &RunCaller,
     state: &ApiState,

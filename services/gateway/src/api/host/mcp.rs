@@ -1,7 +1,7 @@
-//! The granted tools and what the run may read, for whoever speaks MCP: stateless, one answer a request.
+//! Granted tools and read operations over MCP: stateless, one response per request.
 //!
-//! The SDK does the protocol: both the handshake of 2025-11-25 and the form without one. Each call goes the
-//! way of the REST route.
+//! The SDK implements the protocol, both with the handshake of 2025-11-25 and without one. Each call uses the
+//! code of the REST route.
 
 mod child_run;
 mod own;
@@ -45,30 +45,30 @@ use crate::api::{ApiState, BODY_BYTES};
 use crate::runs::grant::Grant;
 use own::OwnTool;
 
-/// Of what the SDK says of a request that it refuses, so much is passed on.
+/// Maximum bytes of an SDK error that go into the response.
 const REFUSAL_BYTES: usize = 1024;
 
-/// The routes of MCP.
+/// Routes of MCP.
 pub(in crate::api) fn routes() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new()
         .routes(routes!(speak_mcp))
         .merge(shared::routes())
 }
 
-/// One JSON-RPC message.
+/// A JSON-RPC message.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "only its documentation is used")]
 struct McpMessage {
     /// `2.0`.
     jsonrpc: String,
-    /// Absent in a notification.
+    /// Absent for a notification.
     id: Option<McpId>,
     method: Option<String>,
     #[schema(value_type = Option<Object>)]
     params: Option<Value>,
 }
 
-/// What the answer repeats.
+/// Id of a request, repeated in the response.
 #[derive(serde::Serialize, utoipa::ToSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "only its documentation is used")]
@@ -77,7 +77,7 @@ enum McpId {
     Text(String),
 }
 
-/// The face of one request.
+/// MCP server for one request.
 #[derive(Clone)]
 struct Face(Arc<Caller>);
 
@@ -86,16 +86,18 @@ struct Caller {
     state: ApiState,
 }
 
-/// Speaks the Model Context Protocol (streamable HTTP, stateless): `initialize`, `ping`, `tools/list`,
-/// `tools/call`. Listed are the tools that the run may call, and `list_assets`, `get_current_event`,
-/// `history_page`, `retrieve_knowledge`, `wait_for_interaction` and `child_run` as far as they are granted.
+/// Handles a message of the Model Context Protocol (streamable HTTP, stateless).
+///
+/// Methods are `initialize`, `ping`, `tools/list` and `tools/call`. The tools are those granted to the run. In
+/// addition, `list_assets`, `get_current_event`, `history_page`, `retrieve_knowledge`, `wait_for_interaction`
+/// and `child_run` are available as far as they are granted.
 #[utoipa::path(post, path = "/host/v1/mcp", tag = "host", security(("run_token" = [])),
     request_body = McpMessage, responses(
     (status = 200, description = "The JSON-RPC response", body = Value),
-    (status = 202, description = "A notification was heard"),
-    (status = 400, description = "No message of the protocol", body = Value),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 406, description = "`Accept` does not name application/json and text/event-stream", body = ErrorBody),
+    (status = 202, description = "The notification is accepted"),
+    (status = 400, description = "Not an MCP message", body = Value),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 406, description = "`Accept` must include application/json and text/event-stream", body = ErrorBody),
     (status = 415, description = "The body is not application/json", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 async fn speak_mcp(
@@ -114,11 +116,11 @@ async fn speak_mcp(
     Ok(response)
 }
 
-/// One message of the protocol, with the head of its request.
+/// An MCP message with the headers of its request.
 struct Message {
     parts: Parts,
     bytes: Held,
-    /// The head says that the body is JSON.
+    /// `Content-Type` is JSON.
     sent_json: bool,
 }
 
@@ -143,7 +145,7 @@ async fn read_message(request: Request, state: &impl ChecksSenders) -> ApiResult
     })
 }
 
-/// Has the SDK answer a message by a face. `turn`: the run whose whole catalog the answer is made of.
+/// Handles a message by the SDK. `turn` is the run of a message that reads the whole catalog.
 async fn speak<F: ServerHandler + Clone>(
     face: F,
     message: Message,
@@ -151,7 +153,7 @@ async fn speak<F: ServerHandler + Clone>(
 ) -> ApiResult<Response> {
     let Message { parts, bytes, .. } = message;
     let request = Request::from_parts(parts, Body::from(bytes.bytes.clone()));
-    // Names and origins were judged before, see `names`.
+    // The middleware has already checked host and origin, see `names`.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
@@ -174,7 +176,7 @@ async fn speak<F: ServerHandler + Clone>(
     Ok(response.map(Body::new))
 }
 
-/// True for an answer of the SDK to what is no message.
+/// Whether the SDK rejected the request before it was a JSON-RPC message.
 fn is_refused(response: &Response) -> bool {
     let is_json = response
         .headers()
@@ -183,7 +185,7 @@ fn is_refused(response: &Response) -> bool {
     response.status().is_client_error() && !is_json
 }
 
-/// Whether an answer is made of the whole catalog of its run. What cannot be told counts so.
+/// Whether the response contains the whole catalog of the run. True if unknown.
 fn is_of_catalog(message: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Message<'a> {
@@ -210,10 +212,10 @@ fn is_of_catalog(message: &[u8]) -> bool {
     }
 }
 
-/// What the SDK refuses before it is a message, as everything else is refused.
+/// Converts an SDK rejection to the common error body.
 async fn not_mcp(response: Response, sent_json: bool) -> ApiError {
     let status = match response.status() {
-        // To the SDK, JSON of another form is another type.
+        // The SDK reports malformed JSON-RPC as an unsupported media type.
         StatusCode::UNSUPPORTED_MEDIA_TYPE if sent_json => StatusCode::BAD_REQUEST,
         status => status,
     };
@@ -245,7 +247,7 @@ impl ServerHandler for Face {
         let recorded = caller.record(state, call, None).await;
         recorded.map_err(unanswered)?;
         let grant = Arc::clone(&caller.grant);
-        // Its message has the turn of its run.
+        // The caller already holds the catalog permit of the run.
         let tools = aside(move || tools_of(&grant.snapshot)).await;
         tools
             .map(ListToolsResult::with_all_items)
@@ -326,7 +328,7 @@ fn described(tool: &ToolResource) -> Tool {
     }
 }
 
-/// A value as a result: its text and, where it is an object, its structure.
+/// Builds a result from a value: text, and structured content for an object.
 fn structured(value: Value) -> CallToolResult {
     let text = match &value {
         Value::String(text) => text.clone(),
@@ -337,7 +339,7 @@ fn structured(value: Value) -> CallToolResult {
     result
 }
 
-/// A result of an MCP server in the form that it had there.
+/// Restores the result of an MCP server to its original form.
 fn as_it_came(value: Value) -> CallToolResult {
     let content = value.get("content").cloned();
     let Some(Ok(content)) = content.map(serde_json::from_value) else {
@@ -349,7 +351,7 @@ fn as_it_came(value: Value) -> CallToolResult {
     result
 }
 
-/// What the model can act on is a result; what its caller must know is an error of the protocol.
+/// Errors that the model can act on become results; errors for the client become protocol errors.
 fn refused(error: ApiError) -> Result<CallToolResult, ErrorData> {
     let code = match error.code() {
         "unauthorized" | "not_found" => ErrorCode::INVALID_PARAMS,
@@ -365,7 +367,7 @@ fn refused(error: ApiError) -> Result<CallToolResult, ErrorData> {
     Err(fault(code, error))
 }
 
-/// A request that nothing can be said to but that it failed here.
+/// Builds an internal error.
 fn unanswered(error: ApiError) -> ErrorData {
     fault(ErrorCode::INTERNAL_ERROR, error)
 }

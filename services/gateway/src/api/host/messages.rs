@@ -1,7 +1,7 @@
-//! The granted models behind Anthropic's Messages API: coding agents take the run token for their API key (host API §3).
+//! Granted models as Anthropic's Messages API. Coding agents use the run token as API key (host API §3).
 //!
-//! A provider that speaks this API gets the checked request itself; any other one gets a chat completion. Rights, room,
-//! reservation, timeouts and audit are those of the chat face.
+//! A provider with this API gets the checked request; other providers get a chat completion. Grants, memory
+//! budgets, reservations, timeouts and audit are those of the chat completions API.
 
 pub(in crate::api) mod face;
 
@@ -37,7 +37,7 @@ use asking::{Asking, Prepared, betas_of};
 use face::MessagesError;
 use telling::{Telling, Told, frames};
 
-/// The routes of this face, below `/host/v1/anthropic`.
+/// Routes below `/host/v1/anthropic`.
 pub(in crate::api) fn routes() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new()
         .routes(routes!(create_message))
@@ -46,21 +46,23 @@ pub(in crate::api) fn routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(get_anthropic_model))
 }
 
-/// As Anthropic documents it. Members that only shape the answer are taken; other members are refused unless the operator
-/// opened them. Tools are the run's own: a tool that the provider would run itself is refused.
+/// A request in Anthropic's format.
+///
+/// Fields that only shape the answer are accepted. Other fields are refused unless the operator allows them.
+/// Tools must be the run's own: tools executed by the provider are refused.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "only its documentation is used")]
 struct MessageRequest {
     /// A granted model.
     model: String,
-    /// The most tokens of the answer.
+    /// Maximum tokens of the answer.
     max_tokens: u32,
     #[schema(value_type = Vec<Object>)]
     messages: Vec<Value>,
     stream: Option<bool>,
 }
 
-/// The request whose tokens are counted; `max_tokens` may be missing.
+/// A request for token counting; `max_tokens` is optional.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "only its documentation is used")]
 struct MessageCountRequest {
@@ -70,44 +72,46 @@ struct MessageCountRequest {
     messages: Vec<Value>,
 }
 
-/// The tokens of a request.
+/// Token count of a request.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "only its documentation is used")]
 struct CountedMessage {
     input_tokens: u64,
 }
 
-/// Answers messages, whole or as a stream: Anthropic's `POST /v1/messages`.
+/// Creates a message, whole or as a stream: Anthropic's `POST /v1/messages`.
 ///
-/// The base URL of a client is `{host.base_url}/anthropic`. The run token may also be sent as `x-api-key`. A query is
-/// accepted and means nothing. An image whose URL is `artifact:` and an id is the artifact of that id, if the run may read
-/// it.
+/// Set the client's base URL to `{host.base_url}/anthropic`. The run token is also accepted as `x-api-key`.
+/// Query parameters are ignored. An image URL `artifact:ID` refers to an artifact that the run may read.
 #[utoipa::path(post, path = "/host/v1/anthropic/v1/messages", tag = "host", security(("run_token" = [])),
     request_body = MessageRequest, responses(
     (status = 200, description = "A `message`, or with `stream` its events as server-sent events", content(
         (Object = "application/json"), (String = "text/event-stream"))),
-    (status = 400, description = "The request is not valid, cannot be told to the model's provider, or is larger than the model's context window", body = MessagesError),
-    (status = 401, description = "The token opens nothing, or `Authorization` and `x-api-key` differ", body = MessagesError),
-    (status = 403, description = "The model was not granted, or artifacts:read for an image", body = MessagesError),
-    (status = 404, description = "An image is an artifact that is not within reach", body = MessagesError),
+    (status = 400, description = "The request is not valid, cannot be translated for the model's provider, or exceeds the model's context window", body = MessagesError),
+    (status = 401, description = "The run token is not valid, or `Authorization` and `x-api-key` differ", body = MessagesError),
+    (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = MessagesError),
+    (status = 404, description = "An image refers to an artifact that the run cannot see", body = MessagesError),
     (status = 409, description = "The run was cancelled", body = MessagesError),
     (status = 413, description = "The request or its images are too large", body = MessagesError),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request", body = MessagesError),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests", body = MessagesError),
     (status = 502, description = "The provider failed", body = MessagesError),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = MessagesError),
-    (status = 529, description = "The database does not answer; try again", body = MessagesError)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = MessagesError),
+    (status = 529, description = "The database does not respond; retry", body = MessagesError)))]
 async fn create_message(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
     headers: HeaderMap,
-    ModelBody { value: body, room }: ModelBody<JsonObject>,
+    ModelBody {
+        value: body,
+        permit,
+    }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
-    let _room = room;
+    let _room = permit;
     let id = named_model(&body)?;
     if body.get("max_tokens").is_none_or(Value::is_null) {
         return Err(ApiError::invalid(
             "/max_tokens",
-            "must be the most tokens of the answer",
+            "must be the maximum of tokens of the answer",
         ));
     }
     check_most(&body).map_err(|fault| ApiError::faults(&[fault]))?;
@@ -133,7 +137,7 @@ async fn create_message(
     Ok(Json(call.end(said)?).into_response())
 }
 
-/// A whole message.
+/// Creates a whole message.
 async fn answer(asking: &Asking<'_>, call: &mut HostCall, body: JsonObject) -> ApiResult<Value> {
     let provider = &asking.model.provider;
     let settings = settings_of(&body);
@@ -190,7 +194,7 @@ async fn stream(asking: Asking<'_>, mut call: HostCall, body: JsonObject) -> Api
     }
 }
 
-/// The members of a request that the form of its answer depends on.
+/// Request fields that determine the format of the answer.
 fn settings_of(body: &JsonObject) -> JsonObject {
     let kept = ["thinking", "stop_sequences"].into_iter();
     kept.filter_map(|name| Some((name.to_owned(), body.get(name)?.clone())))
@@ -201,13 +205,14 @@ fn new_id() -> String {
     format!("msg_{}", Uuid::now_v7().simple())
 }
 
-/// Counts the tokens of a request: Anthropic's `POST /v1/messages/count_tokens`. The gateway counts, and no provider is
-/// asked: not fewer than the model will count.
+/// Counts the tokens of a request: Anthropic's `POST /v1/messages/count_tokens`.
+///
+/// The gateway computes an upper bound of the model's count without a call to the provider.
 #[utoipa::path(post, path = "/host/v1/anthropic/v1/messages/count_tokens", tag = "host", security(("run_token" = [])),
     request_body = MessageCountRequest, responses(
     (status = 200, description = "The count", body = CountedMessage),
     (status = 400, description = "The request is not valid", body = MessagesError),
-    (status = 401, description = "The token opens nothing", body = MessagesError),
+    (status = 401, description = "The run token is not valid", body = MessagesError),
     (status = 403, description = "The model was not granted", body = MessagesError),
     (status = 409, description = "The run was cancelled", body = MessagesError)))]
 async fn count_message_tokens(
@@ -230,10 +235,10 @@ async fn count_message_tokens(
     Ok(Json(json!({"input_tokens": tokens})))
 }
 
-/// Lists the granted models: Anthropic's `GET /v1/models`. All of them are on one page.
+/// Lists the granted models: Anthropic's `GET /v1/models`. All models are on one page.
 #[utoipa::path(get, path = "/host/v1/anthropic/v1/models", tag = "host", security(("run_token" = [])), responses(
     (status = 200, description = "A list of `model` objects", body = Object),
-    (status = 401, description = "The token opens nothing", body = MessagesError),
+    (status = 401, description = "The run token is not valid", body = MessagesError),
     (status = 409, description = "The run was cancelled", body = MessagesError)))]
 async fn list_anthropic_models(
     LiveCaller(caller): LiveCaller,
@@ -249,12 +254,12 @@ async fn list_anthropic_models(
         "first_id": id_of(models.first()), "last_id": id_of(models.last())})))
 }
 
-/// Gives one granted model: Anthropic's `GET /v1/models/{model_id}`.
+/// Retrieves a granted model: Anthropic's `GET /v1/models/{model_id}`.
 #[utoipa::path(get, path = "/host/v1/anthropic/v1/models/{model_id}", tag = "host", security(("run_token" = [])),
     params(("model_id" = String, Path, description = "Percent-encoded")), responses(
     (status = 200, description = "A `model` object", body = Object),
-    (status = 401, description = "The token opens nothing", body = MessagesError),
-    (status = 404, description = "No such model was granted", body = MessagesError),
+    (status = 401, description = "The run token is not valid", body = MessagesError),
+    (status = 404, description = "No such granted model", body = MessagesError),
     (status = 409, description = "The run was cancelled", body = MessagesError)))]
 async fn get_anthropic_model(
     LiveCaller(caller): LiveCaller,
@@ -271,12 +276,12 @@ fn granted(caller: &RunCaller) -> &[ModelResource] {
     &caller.grant.snapshot.resources.models
 }
 
-/// A model as that API shows it. The catalog knows no dates.
+/// A model in Anthropic's format. The catalog has no dates.
 fn shown(models: &Models, model: &ModelResource) -> Value {
     let id = &model.model_id;
     let known = models.find(id).ok();
     let window = known.and_then(|known| known.context_window_tokens);
-    let most = known.and_then(|known| known.max_output_tokens);
+    let max_tokens = known.and_then(|known| known.max_output_tokens);
     json!({"type": "model", "id": id, "display_name": id, "created_at": "1970-01-01T00:00:00Z",
-        "max_input_tokens": window, "max_tokens": most})
+        "max_input_tokens": window, "max_tokens": max_tokens})
 }

@@ -1,4 +1,4 @@
-//! The granted models: asked whole or as a stream, counted for (host API §3).
+//! Granted models: invoke, stream and count tokens (host API §3).
 
 pub(in crate::api) mod reading;
 pub(in crate::api) mod room;
@@ -35,15 +35,17 @@ use crate::outbound::model::{Chunks, Model};
 use crate::outbound::upstream::UpstreamError;
 use images::with_images;
 use members::check_members;
-use most::{asked_texts, chat_spend, check_most, said_bytes};
+pub(in crate::api::host) use most::said_bytes;
+use most::{asked_texts, chat_spend, check_most};
 use parts::check_places;
 use room::ModelBody;
 
-/// The largest request to a model.
+/// Maximum size of a model request, in bytes.
 pub(in crate::api) const BODY_BYTES: usize = 20 * 1024 * 1024;
 const MOST_MESSAGES: usize = 10_000;
 const MOST_TOOLS: usize = 512;
-/// What `extra_args` may not say: it stands beside them, or would change the shape of the answer.
+/// Fields that `extra_args` must not contain: separate request fields, and fields that change the shape of the
+/// answer.
 const NOT_EXTRA: [&str; 7] = [
     "model",
     "messages",
@@ -56,10 +58,10 @@ const NOT_EXTRA: [&str; 7] = [
 
 const FULL: (&str, &str) = (
     "model_calls",
-    "this run calls models as often at once as it may; wait until one has answered",
+    "the run has reached its limit of concurrent model calls; wait until one has ended",
 );
 
-/// Begins an audited call of a granted model.
+/// Begins an audited call to a granted model.
 pub(super) async fn begin_call<'a>(
     caller: &RunCaller,
     state: &'a ApiState,
@@ -87,10 +89,10 @@ pub(super) async fn begin_call<'a>(
     }
 }
 
-/// Lists the models that the run was granted, and what may be done with each.
+/// Lists the granted models and the operations allowed on each.
 #[utoipa::path(get, path = "/host/v1/models", tag = "host", security(("run_token" = [])), responses(
-    (status = 200, description = "All of them", body = ModelList),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 200, description = "All items", body = ModelList),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn list_granted_models(
     LiveCaller(caller): LiveCaller,
@@ -107,22 +109,22 @@ pub(in crate::api) async fn list_granted_models(
     }))
 }
 
-/// Asks a model and gives its whole answer.
+/// Invokes a model and returns the whole answer.
 ///
-/// An image whose URL is `artifact:` and the id of an artifact that the run may read goes along as it is: PNG,
-/// JPEG, GIF or WebP, at most 32 and 15 MiB together.
+/// An image URL `artifact:ID` refers to an artifact that the run may read. Images are PNG, JPEG, GIF or WebP, at
+/// most 32, and at most 15 MiB together.
 #[utoipa::path(post, path = "/host/v1/models/{model_id}/invoke", tag = "host", security(("run_token" = [])),
     params(("model_id" = String, Path, description = "Percent-encoded")), request_body = LlmRequest, responses(
     (status = 200, description = "The answer", body = LlmInvokeResult),
-    (status = 400, description = "The request is not valid, or larger than the model's context window (`details.reason` is `context_length_exceeded`)", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The model was not granted, or artifacts:read for an image", body = ErrorBody),
-    (status = 404, description = "An image is an artifact that is not within reach (`details.pointer`)", body = ErrorBody),
+    (status = 400, description = "The request is not valid, or exceeds the model's context window (`details.reason`: context_length_exceeded)", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = ErrorBody),
+    (status = 404, description = "An image refers to an artifact that the run cannot see (`details.pointer`)", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
     (status = 413, description = "The request or its images are too large", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn invoke_model(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -174,7 +176,7 @@ impl Asking<'_> {
         call.within(self.model.provider.stream(body)).await
     }
 
-    /// The body as its provider gets it, within the budgets, and the room that its images take.
+    /// Builds the provider's body within the budgets, with the memory permits of its images.
     async fn prepare(
         &self,
         call: &mut HostCall,
@@ -192,22 +194,24 @@ impl Asking<'_> {
     }
 }
 
-/// Asks a model and gives its answer as it comes. Images may be artifacts, as for a whole answer.
+/// Invokes a model and streams the answer. Images work as in `invoke`.
 ///
-/// Each event `chunk` holds an `LlmStreamEvent` with a chunk, the last with `is_final`; `usage` one with
-/// the tokens, when they are known; `error` the error that ended it.
+/// Events:
+/// - `chunk`: an `LlmStreamEvent` with a chunk; the last has `is_final`.
+/// - `usage`: an `LlmStreamEvent` with the token counts, if known.
+/// - `error`: the error that ended the stream.
 #[utoipa::path(post, path = "/host/v1/models/{model_id}/stream", tag = "host", security(("run_token" = [])),
     params(("model_id" = String, Path, description = "Percent-encoded")), request_body = LlmRequest, responses(
     (status = 200, description = "The answer", content_type = "text/event-stream", body = LlmStreamEvent),
-    (status = 400, description = "The request is not valid, or larger than the model's context window", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The model was not granted, or artifacts:read for an image", body = ErrorBody),
-    (status = 404, description = "An image is an artifact that is not within reach (`details.pointer`)", body = ErrorBody),
+    (status = 400, description = "The request is not valid, or exceeds the model's context window", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = ErrorBody),
+    (status = 404, description = "An image refers to an artifact that the run cannot see (`details.pointer`)", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
     (status = 413, description = "The request or its images are too large", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn stream_model(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -233,13 +237,13 @@ pub(in crate::api) async fn stream_model(
     }
 }
 
-/// What is left to say of a stream.
+/// State of a stream.
 enum Saying {
     Chunks(Box<(HostCall, ChunkReader)>),
     Over,
 }
 
-/// The frames of a model's stream. It ends with the run, and with the first error.
+/// Frames of a model's stream. It ends with the run or the first error.
 fn frames(
     call: HostCall,
     chunks: Chunks,
@@ -284,7 +288,7 @@ fn frames(
         .map(Ok)
 }
 
-/// An error as the last event; the call has ended with it.
+/// Builds the error event. The call has ended.
 fn error_frame(call: HostCall, failed: ApiError) -> Bytes {
     let failed = call.end::<()>(Err(failed)).err();
     let error = failed.map(|failed| failed.into_parts().1);
@@ -295,12 +299,14 @@ fn frame(event: &str, data: &Value) -> Bytes {
     format!("event: {event}\ndata: {data}\n\n").into()
 }
 
-/// Counts the tokens of a request: not fewer than the model will count, and without asking it.
+/// Counts the tokens of a request.
+///
+/// The gateway computes an upper bound of the model's count without a call to the provider.
 #[utoipa::path(post, path = "/host/v1/models/{model_id}/count-tokens", tag = "host", security(("run_token" = [])),
     params(("model_id" = String, Path, description = "Percent-encoded")), request_body = CountTokens, responses(
     (status = 200, description = "The count", body = CountedTokens),
     (status = 400, description = "The request is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn count_model_tokens(
@@ -326,7 +332,7 @@ pub(in crate::api) async fn count_model_tokens(
     Ok(Json(CountedTokens { tokens }))
 }
 
-/// A request to the model granted under this id, as chat completions have it.
+/// Converts a request to a chat completion body.
 fn chat_body(request: &LlmRequest, model: &Model, id: &str) -> ApiResult<JsonObject> {
     check_count("/messages", request.messages.len(), MOST_MESSAGES)?;
     check_most_items("/tools", request.tools.len(), MOST_TOOLS)?;
@@ -346,13 +352,13 @@ fn chat_body(request: &LlmRequest, model: &Model, id: &str) -> ApiResult<JsonObj
     Ok(body)
 }
 
-/// Members of a request that its runner chose freely, without those that stand beside them.
+/// Takes the extra fields of a request, without the gateway's own fields.
 fn extra_args(args: &JsonObject, beside: &[&str], model: &Model) -> ApiResult<JsonObject> {
     if let Some(key) = beside.iter().find(|key| args.contains_key(**key)) {
         let pointer = format!("/extra_args/{key}");
         return Err(ApiError::invalid(
             pointer,
-            "is not for extra_args: it stands beside them, or is the gateway's",
+            "is not allowed in extra_args: it is a field of its own, or the gateway sets it",
         ));
     }
     let checked = check_members(args, &model.extra_members).and_then(|()| check_most(args));
@@ -360,20 +366,20 @@ fn extra_args(args: &JsonObject, beside: &[&str], model: &Model) -> ApiResult<Js
     Ok(args.clone())
 }
 
-fn check_most_items(pointer: &str, count: usize, most: usize) -> ApiResult<()> {
-    if count <= most {
+fn check_most_items(pointer: &str, count: usize, max: usize) -> ApiResult<()> {
+    if count <= max {
         return Ok(());
     }
-    let message = format!("must have at most {most} items");
+    let message = format!("must have at most {max} items");
     Err(ApiError::invalid(pointer, message))
 }
 
-fn check_count(pointer: &str, count: usize, most: usize) -> ApiResult<()> {
-    if (1..=most).contains(&count) {
+fn check_count(pointer: &str, count: usize, max: usize) -> ApiResult<()> {
+    if (1..=max).contains(&count) {
         return Ok(());
     }
     Err(ApiError::faults(&[Fault::new(
         pointer,
-        format!("must have 1 to {most} items"),
+        format!("must have 1 to {max} items"),
     )]))
 }

@@ -1,5 +1,5 @@
-//! The granted models behind OpenAI's API: any agent framework takes the run token for its API key
-//! (host API §3). What only shapes an answer passes unchanged, and so does the answer.
+//! Granted models as OpenAI's API. Agent frameworks use the run token as API key (host API §3). Fields that only
+//! shape the answer pass through unchanged, and so does the answer.
 
 mod embedded;
 
@@ -34,8 +34,8 @@ use crate::outbound::model::{Chunks, Model};
 use crate::outbound::upstream::UpstreamError;
 use embedded::Embedded;
 
-/// As OpenAI documents it. What else only shapes the answer goes to the provider as it is; other members are refused
-/// unless the operator has opened them.
+/// A request in OpenAI's format. Further fields that only shape the answer are passed to the provider. Other
+/// fields are refused unless the operator allows them.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "only its documentation is used")]
 pub(in crate::api) struct ChatCompletionRequest {
@@ -46,7 +46,7 @@ pub(in crate::api) struct ChatCompletionRequest {
     stream: Option<bool>,
 }
 
-/// As OpenAI documents it.
+/// A request in OpenAI's format.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "only its documentation is used")]
 pub(in crate::api) struct EmbeddingRequest {
@@ -57,7 +57,7 @@ pub(in crate::api) struct EmbeddingRequest {
     encoding_format: Option<String>,
 }
 
-/// A text, or 1 to 2,048 of them.
+/// A text or a list of 1 to 2,048 texts.
 #[derive(Serialize, utoipa::ToSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "only its documentation is used")]
@@ -66,30 +66,34 @@ pub(in crate::api) enum EmbeddingInput {
     Many(Vec<String>),
 }
 
-/// Texts of one request.
+/// Maximum texts of a request.
 const MOST_TEXTS: usize = 2048;
 
-/// Completes a chat, whole or as a stream: OpenAI's `POST /chat/completions`.
-/// An image whose URL is `artifact:` and an id is the artifact of that id, if the run may read it.
+/// Creates a chat completion, whole or as a stream: OpenAI's `POST /chat/completions`.
+///
+/// An image URL `artifact:ID` refers to an artifact that the run may read.
 #[utoipa::path(post, path = "/host/v1/openai/v1/chat/completions", tag = "host", security(("run_token" = [])),
     request_body = ChatCompletionRequest, responses(
     (status = 200, description = "A `chat.completion`, or with `stream` its chunks as server-sent events", content(
         (Object = "application/json"), (String = "text/event-stream"))),
     (status = 400, description = "The request is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The model was not granted, or artifacts:read for an image", body = ErrorBody),
-    (status = 404, description = "An image is an artifact that is not within reach (`details.pointer`)", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = ErrorBody),
+    (status = 404, description = "An image refers to an artifact that the run cannot see (`details.pointer`)", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
     (status = 413, description = "The request or its images are too large", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn create_chat_completion(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
-    ModelBody { value: body, room }: ModelBody<JsonObject>,
+    ModelBody {
+        value: body,
+        permit,
+    }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
-    let _room = room;
+    let _room = permit;
     let id = named_model(&body)?;
     if !body.get("messages").is_some_and(Value::is_array) {
         return Err(ApiError::invalid("/messages", "must be a list"));
@@ -149,10 +153,10 @@ async fn stream_chat(
     }
 }
 
-/// What a completion is asked.
+/// Input of a completion.
 pub(in crate::api::host) struct Prompt<'a> {
     pub(in crate::api::host) body: JsonObject,
-    /// Texts that its provider gets beside the body.
+    /// Texts for the provider beside the body.
     pub(in crate::api::host) beside: &'a [String],
 }
 
@@ -162,7 +166,7 @@ impl Prompt<'_> {
     }
 }
 
-/// The body as its provider gets it, within the budgets, and the room that its images take.
+/// Builds the provider's body within the budgets, with the memory permits of its images.
 pub(in crate::api::host) async fn prepare(
     caller: &RunCaller,
     state: &ApiState,
@@ -180,8 +184,7 @@ pub(in crate::api::host) async fn prepare(
     Ok((body, images))
 }
 
-/// What a completion will use at most: its texts are counted as they stand in the body, and its pictures as the
-/// protocol's own face counts them.
+/// The upper bound of a completion. Texts count as they are in the body, images as in the native API.
 fn spend(id: &str, model: &Model, body: &mut JsonObject, beside: &[String]) -> Spend {
     let (texts, apart) = without_data(body, asked_texts);
     let texts = model.count.of_texts(texts.iter().chain(beside));
@@ -189,7 +192,7 @@ fn spend(id: &str, model: &Model, body: &mut JsonObject, beside: &[String]) -> S
     chat_spend(id, model, texts.saturating_add(data), body)
 }
 
-/// The chunks as they come, under our name of the model, and `[DONE]`. Tokens are told to who asked.
+/// Streams the chunks with the catalog's model name, then `[DONE]`. Usage is sent only on request.
 fn frames(
     call: HostCall,
     chunks: Chunks,
@@ -237,14 +240,14 @@ fn finishes(chunk: &JsonObject) -> bool {
     choices.any(|choice| domain::chat::finish_reason(choice).is_some())
 }
 
-/// An error as the last frame; the call has ended with it.
+/// Builds the error frame. The call has ended.
 fn failure(call: HostCall, failed: ApiError) -> Bytes {
     let failed = call.end::<()>(Err(failed)).err();
     frame(&json!({"error": failed.map(|failed| failed.into_parts().1)}))
 }
 
-/// Puts in our name of the model, and the kind of object that some servers leave out: OpenAI's clients pass over
-/// a chunk without it.
+/// Sets the catalog's model name and the object type. OpenAI clients skip chunks without a type, which some
+/// servers omit.
 fn complete(answer: &mut JsonObject, id: &str, object: &str) {
     answer.insert("model".to_owned(), json!(id));
     answer
@@ -252,7 +255,7 @@ fn complete(answer: &mut JsonObject, id: &str, object: &str) {
         .or_insert_with(|| Value::from(object));
 }
 
-/// A chunk without what was not asked for. `None`: nothing is left of it.
+/// Removes usage that was not requested. `None` if nothing else is left.
 fn shown(mut chunk: JsonObject, wants_usage: bool) -> Option<Value> {
     if !wants_usage && chunk.remove("usage").is_some_and(|usage| !usage.is_null()) {
         let choices = chunk.get("choices").and_then(Value::as_array);
@@ -267,23 +270,23 @@ fn frame(data: &Value) -> Bytes {
     format!("data: {data}\n\n").into()
 }
 
-/// Embeds texts: OpenAI's `POST /embeddings`.
+/// Creates embeddings: OpenAI's `POST /embeddings`.
 #[utoipa::path(post, path = "/host/v1/openai/v1/embeddings", tag = "host", security(("run_token" = [])),
     request_body = EmbeddingRequest, responses(
     (status = 200, description = "A list of `embedding` objects", body = Object),
     (status = 400, description = "The request is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted for `invoke`", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn create_embeddings(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
     ModelBody {
         value: body,
-        mut room,
+        mut permit,
     }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
     let id = named_model(&body)?;
@@ -300,7 +303,7 @@ pub(in crate::api) async fn create_embeddings(
     };
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;
-    let (vectors, usage) = match embed(&mut call, model, &id, &texts, &mut room).await {
+    let (vectors, usage) = match embed(&mut call, model, &id, &texts, &mut permit).await {
         Ok(embedded) => embedded,
         Err(failed) => return call.end(Err(failed)),
     };
@@ -310,7 +313,7 @@ pub(in crate::api) async fn create_embeddings(
         usage,
         as_base64,
     };
-    call.end(embedded.to_json()).map(|json| room.answer(json))
+    call.end(embedded.to_json()).map(|json| permit.answer(json))
 }
 
 fn texts_of(body: &JsonObject) -> ApiResult<Vec<String>> {
@@ -338,7 +341,7 @@ pub(in crate::api::host) fn named_model(body: &JsonObject) -> ApiResult<String> 
 /// Lists the granted models: OpenAI's `GET /models`.
 #[utoipa::path(get, path = "/host/v1/openai/v1/models", tag = "host", security(("run_token" = [])), responses(
     (status = 200, description = "A list of `model` objects", body = Object),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn list_openai_models(
     LiveCaller(caller): LiveCaller,
@@ -356,12 +359,12 @@ pub(in crate::api) async fn list_openai_models(
     Ok(Json(json!({"object": "list", "data": models})))
 }
 
-/// Gives one granted model: OpenAI's `GET /models/{model}`.
+/// Retrieves a granted model: OpenAI's `GET /models/{model}`.
 #[utoipa::path(get, path = "/host/v1/openai/v1/models/{model_id}", tag = "host", security(("run_token" = [])),
     params(("model_id" = String, Path, description = "Percent-encoded")), responses(
     (status = 200, description = "A `model` object", body = Object),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "No such model was granted", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "No such granted model", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn get_openai_model(
     LiveCaller(caller): LiveCaller,

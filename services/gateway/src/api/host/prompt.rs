@@ -1,4 +1,4 @@
-//! The effective prompt, where the entry of the event brought one.
+//! The effective prompt of events with one.
 
 use axum::Json;
 use axum::extract::State;
@@ -11,11 +11,11 @@ use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller};
 use crate::api::error::{ApiError, ApiResult};
 
-/// Gives the effective prompt of the run: what the entry's preprocessing made of it.
+/// Retrieves the effective prompt of the run, as preprocessed by the event's adapter.
 #[utoipa::path(get, path = "/host/v1/prompt", tag = "host", security(("run_token" = [])), responses(
-    (status = 200, description = "The messages of the prompt", body = EffectivePrompt),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "The entry of this event brought no prompt", body = ErrorBody),
+    (status = 200, description = "The prompt messages", body = EffectivePrompt),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "The event has no effective prompt", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn get_prompt(
     LiveCaller(caller): LiveCaller,

@@ -1,5 +1,5 @@
-//! The granted models behind OpenAI's Responses API, for agents that speak no chat completions (host API §3). Rights,
-//! budgets, images and audit are those of the chat face.
+//! Granted models as OpenAI's Responses API, for agents without support for chat completions (host API §3).
+//! Grants, budgets, images and audit are those of the chat completions API.
 
 mod asking;
 mod errors;
@@ -30,7 +30,7 @@ use crate::api::stream::event_stream;
 use asking::{Asking, input_tokens};
 use errors::in_openai_form;
 
-/// The routes of the face, whose errors have the members of OpenAI's.
+/// Routes of the Responses API. Errors have OpenAI's fields.
 pub(in crate::api) fn routes() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new()
         .routes(routes!(create_response))
@@ -39,43 +39,48 @@ pub(in crate::api) fn routes() -> OpenApiRouter<ApiState> {
         .layer(map_response(in_openai_form))
 }
 
-/// As OpenAI documents it, without stored responses: `previous_response_id`, `conversation`, `prompt` and `background`
-/// are refused, and `store` is taken as false. Tools are of type `function`, `custom` or `namespace`.
+/// A request in OpenAI's format, without stored responses.
+///
+/// `previous_response_id`, `conversation`, `prompt` and `background` are refused, and `store` counts as false.
+/// Tools have type `function`, `custom` or `namespace`.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "only its documentation is used")]
 struct ResponseRequest {
     /// A granted model.
     model: String,
-    /// A text, or a list of items.
+    /// A string or a list of items.
     #[schema(value_type = Object)]
     input: Value,
     stream: Option<bool>,
 }
 
-/// Answers a request for a response, whole or as a stream: OpenAI's `POST /responses`.
+/// Creates a response, whole or as a stream: OpenAI's `POST /responses`.
 ///
-/// An image whose URL is `artifact:` and an id is the artifact of that id, if the run may read it. An error after the
-/// first event is a last event `response.failed`. Errors have the members of OpenAI's, `type` and `param`, too; `param`
-/// is a JSON pointer.
+/// An image URL `artifact:ID` refers to an artifact that the run may read. After the first event, an error
+/// arrives as the last event `response.failed`. Errors have OpenAI's `type` and `param`, too; `param` is a JSON
+/// pointer.
 #[utoipa::path(post, path = "/host/v1/openai/v1/responses", tag = "host", security(("run_token" = [])),
     request_body = ResponseRequest, responses(
     (status = 200, description = "A `response`, or with `stream` its events as server-sent events", content(
         (Object = "application/json"), (String = "text/event-stream"))),
-    (status = 400, description = "The request is not valid, or would need stored responses", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The model was not granted, or artifacts:read for an image", body = ErrorBody),
-    (status = 404, description = "An image is an artifact that is not within reach (`details.pointer`)", body = ErrorBody),
+    (status = 400, description = "The request is not valid, or needs stored responses", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = ErrorBody),
+    (status = 404, description = "An image refers to an artifact that the run cannot see (`details.pointer`)", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
     (status = 413, description = "The request or its images are too large", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 async fn create_response(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
-    ModelBody { value: body, room }: ModelBody<JsonObject>,
+    ModelBody {
+        value: body,
+        permit,
+    }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
-    let _room = room;
+    let _room = permit;
     let id = named_model(&body)?;
     let is_stream = asks_for_stream(&body).map_err(refused)?;
     let (action, operation) = if is_stream {
@@ -100,12 +105,14 @@ async fn create_response(
     }
 }
 
-/// Counts the tokens of a request for a response, as `count-tokens` does: OpenAI's `POST /responses/input_tokens`.
+/// Counts the tokens of a request: OpenAI's `POST /responses/input_tokens`.
+///
+/// The gateway computes an upper bound of the model's count without a call to the provider.
 #[utoipa::path(post, path = "/host/v1/openai/v1/responses/input_tokens", tag = "host", security(("run_token" = [])),
     request_body = ResponseRequest, responses(
     (status = 200, description = "A `response.input_tokens`", body = Object),
     (status = 400, description = "The request is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 async fn count_response_tokens(
@@ -130,11 +137,11 @@ async fn count_response_tokens(
     ))
 }
 
-/// Refuses to give a response again: none is stored.
+/// Always fails, because responses are not stored.
 #[utoipa::path(get, path = "/host/v1/openai/v1/responses/{response_id}", tag = "host", security(("run_token" = [])),
-    params(("response_id" = String, Path, description = "Of any response")), responses(
+    params(("response_id" = String, Path, description = "The id of a response")), responses(
     (status = 400, description = "Responses are not stored", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 async fn get_response(LiveCaller(_caller): LiveCaller, PathOf(_id): PathOf<String>) -> ApiError {
     ApiError::invalid(

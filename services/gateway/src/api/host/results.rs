@@ -1,4 +1,4 @@
-//! Results of a runner that answered `202`: appended call by call, under a lease.
+//! Appended results of a runner that answered with `202`, under a lease.
 
 use std::borrow::Cow;
 
@@ -20,12 +20,12 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::{json_bytes_of, parse};
 use crate::telemetry::tolerance::{Peer, tolerated};
 
-/// Results of one call.
+/// Maximum results of a call.
 const MOST_RESULTS: usize = 1000;
-/// What may stand around the results of a call.
+/// Allowance for the JSON around the results, in bytes.
 const AROUND_BYTES: usize = 64 * 1024;
 
-/// The results of a call as they were sent, each with its number.
+/// The original results of a call with their sequences.
 pub(in crate::api) struct Numbered(Vec<(u64, String)>);
 
 #[derive(Deserialize)]
@@ -49,8 +49,8 @@ struct Envelope<'a> {
 }
 
 impl Envelope<'_> {
-    /// What of it no judge would take: its runner can still mend it. Gives the place in it and what belongs there. One that
-    /// names another run is no slip: the judge ends its run for it.
+    /// Finds a fault that processing would always reject, so that the runner can correct it. Returns field and
+    /// rule. A result for another run is not reported here: processing fails the run for it.
     fn fault(&self) -> Option<(&'static str, &'static str)> {
         let is_object =
             |part: Option<&RawValue>| part.is_none_or(|part| part.get().starts_with('{'));
@@ -82,12 +82,12 @@ impl FromRequest<ApiState> for Numbered {
     }
 }
 
-/// The largest body of results.
+/// Body limit of appended results, in bytes.
 pub(in crate::api) fn most_bytes(limits: ResultLimits) -> usize {
     limits.event_bytes.saturating_add(AROUND_BYTES)
 }
 
-/// The results of a body, each with its number.
+/// Parses the results of a body with their sequences.
 pub(in crate::api) fn numbered(
     body: &Bytes,
     limits: ResultLimits,
@@ -131,8 +131,8 @@ pub(in crate::api) fn numbered(
     Ok(numbered)
 }
 
-/// Reads a body whose texts may hold what no JSON may hold: results are kept as they were sent, and the judge repairs
-/// them. Bytes that are no UTF-8 cannot be kept, and are repaired here.
+/// Parses a body whose strings may be invalid JSON. Results are stored unchanged and repaired during processing.
+/// Invalid UTF-8 cannot be stored, so it is repaired here.
 fn read(body: &Bytes) -> ApiResult<Posted> {
     let repaired = repair_json_text(body);
     if matches!(repaired, Cow::Borrowed(_)) {
@@ -149,23 +149,27 @@ const RESULTS: Call<'static> = Call {
     operation: "append",
 };
 
-/// Appends results to a run whose POST was answered with `202`.
+/// Appends results to a run that was answered with `202`.
 ///
-/// Each result has a `sequence`: 1, 2, 3 … over all calls. What was accepted before is skipped, so that a
-/// call may be repeated; another result under an accepted number is refused with that number, a gap with the
-/// number that is expected. Accepted results are stored; they
-/// are judged like those of a stream and then appear in the ledger. `run.completed` or `run.failed` ends the
-/// run, and with it the token: a call that is refused with 401 after one of them had been taken is done.
-/// Without a call or a heartbeat for `limits.append_lease_seconds` of the context the run ends as
-/// `runner.orphaned`. Open in the grace of a cancel, too.
+/// - **Sequences.** Each result has a `sequence`: 1, 2, 3 and so on over all calls. Results accepted before are
+///   skipped, so a call can be retried. A different result under an accepted sequence fails with that sequence,
+///   a gap with the expected one.
+/// - **Processing.** Accepted results are stored, processed like those of a stream, and then appear in the
+///   ledger.
+/// - **End.** `run.completed` or `run.failed` ends the run and its token. After an accepted terminal result, a
+///   401 means that the run is done.
+/// - **Lease.** Without a call or heartbeat for `limits.append_lease_seconds`, the run fails as
+///   `runner.orphaned`.
+///
+/// A cancelled run may call this during its grace period.
 #[utoipa::path(post, path = "/host/v1/run/results", tag = "host", security(("run_token" = [])),
     request_body(content = RunResults), responses(
-    (status = 200, description = "Stored up to this number", body = AppendedResults),
-    (status = 400, description = "`details.pointer` names the place", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 200, description = "Stored up to this sequence", body = AppendedResults),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 409, description = "`details.reason`: sequence_gap (`details.expected`), sequence_conflict (`details.sequence`), not_deferred", body = ErrorBody),
-    (status = 413, description = "The results of the call are larger than limits.event_bytes together, or all of the run than limits.run_bytes", body = ErrorBody),
-    (status = 429, description = "Another call waits for the answer to the run's POST (`details.reason`: early_results), or the run calls too often", body = ErrorBody)))]
+    (status = 413, description = "The results of the call exceed `limits.event_bytes`, or those of the run exceed `limits.run_bytes`", body = ErrorBody),
+    (status = 429, description = "The dispatch has no response yet and another call waits for it (`details.reason`: early_results), or the run's call rate is too high", body = ErrorBody)))]
 pub(in crate::api) async fn append_results(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -186,12 +190,12 @@ pub(in crate::api) async fn append_results(
     }
 }
 
-/// Says that the runner of a run whose POST was answered with `202` is alive.
+/// Renews the lease of a run that was answered with `202`.
 #[utoipa::path(post, path = "/host/v1/run/heartbeat", tag = "host", security(("run_token" = [])), responses(
-    (status = 200, description = "Heard", body = RunHeartbeat),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 200, description = "The lease is renewed", body = RunHeartbeat),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 409, description = "`details.reason`: not_deferred", body = ErrorBody),
-    (status = 429, description = "Another call waits for the answer to the run's POST (`details.reason`: early_results), or the run calls too often", body = ErrorBody)))]
+    (status = 429, description = "The dispatch has no response yet and another call waits for it (`details.reason`: early_results), or the run's call rate is too high", body = ErrorBody)))]
 pub(in crate::api) async fn run_heartbeat(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -216,7 +220,7 @@ pub(in crate::api) async fn run_heartbeat(
 }
 
 fn early() -> ApiError {
-    let message = "another call waits for the answer to this run's POST to be known; call again when it was answered";
+    let message = "another call waits for the response to this run's dispatch; call again after that response";
     ApiError::rate_limited_by("early_results", message.to_owned(), 1)
 }
 

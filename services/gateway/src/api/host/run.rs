@@ -1,4 +1,4 @@
-//! The run itself: its context, its state of affairs, its token.
+//! The run itself: context, status and token.
 
 use std::collections::BTreeMap;
 
@@ -21,12 +21,12 @@ use crate::api::catalog_work;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::view::agent_run;
 
-/// Gives the run's context again, as it was sent.
+/// Retrieves the original context of the run.
 ///
-/// Once the run's POST was answered with 202, `context.available_apis.run_append_result` is true.
+/// After a `202` response to the dispatch, `context.available_apis.run_append_result` is true.
 #[utoipa::path(get, path = "/host/v1/context", tag = "host", security(("run_token" = [])), responses(
     (status = 200, description = "The context", body = AgentRunContext),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn get_own_context(
     LiveCaller(caller): LiveCaller,
@@ -45,7 +45,7 @@ pub(in crate::api) async fn get_own_context(
     let grant = &caller.grant;
     let backlog = state.runs.store().find_backlog(grant.run.id, grant.attempt);
     let context = if backlog.await?.is_some() {
-        // Both texts are in memory at once.
+        // Both texts are in memory at the same time.
         caller.answer.reserve(context.len())?;
         catalog_work::of_run(&caller, &state, move |_| appendable(context)).await?
     } else {
@@ -54,10 +54,10 @@ pub(in crate::api) async fn get_own_context(
     Ok(([(CONTENT_TYPE, "application/json")], context).into_response())
 }
 
-/// The members of an object, as they stand in its text.
+/// Fields of an object as raw JSON.
 type Members<'a> = BTreeMap<String, &'a RawValue>;
 
-/// The context of a run whose runner appends its results. Only what leads to the flag is parsed.
+/// Sets the append flag in a context. Parses only the path to the flag.
 fn appendable(context: String) -> String {
     with_appends(&context).unwrap_or(context)
 }
@@ -76,10 +76,10 @@ fn with_appends(context: &str) -> serde_json::Result<String> {
     serde_json::to_string(&members)
 }
 
-/// Gives the run as it stands this moment; `cancel_requested_at` tells a runner to end.
+/// Retrieves the current state of the run. If `cancel_requested_at` is set, end the run.
 #[utoipa::path(get, path = "/host/v1/run", tag = "host", security(("run_token" = [])), responses(
     (status = 200, description = "The run", body = AgentRun),
-    (status = 401, description = "The token opens nothing", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody)))]
 pub(in crate::api) async fn get_own_run(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -99,8 +99,8 @@ pub(in crate::api) async fn get_own_run(
 
 /// Renews the run token. Only its id and its times change.
 #[utoipa::path(post, path = "/host/v1/token", tag = "host", security(("run_token" = [])), responses(
-    (status = 200, description = "A fresh token", body = RenewedToken),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 200, description = "A new token", body = RenewedToken),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn renew_token(
     LiveCaller(caller): LiveCaller,

@@ -1,4 +1,4 @@
-//! The run ledger from inside: the own run, and those of the same runner in the same conversation.
+//! The run ledger for runners: the run itself, and runs of the same runner in the same conversation.
 
 use axum::Json;
 use axum::extract::State;
@@ -21,23 +21,23 @@ use crate::api::view::{Direction, agent_run};
 
 const MOST_REASON: usize = 500;
 
-/// Which runs a list shows.
+/// Filters, cursors and size of a page.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct ScopeRunsQuery {
-    /// Statuses, joined by commas, 16 at most.
+    /// Statuses, separated by commas, at most 16.
     statuses: Option<String>,
-    /// Must be the run's own conversation, when it is given.
+    /// If given, must be the run's own conversation.
     conversation_id: Option<String>,
-    /// Only runs older than this one.
+    /// Only runs older than this cursor.
     before_cursor: Option<String>,
-    /// Only runs newer than this one.
+    /// Only runs newer than this cursor.
     after_cursor: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
-    /// `backward`, the default: newest first.
+    /// `backward` (default): newest first.
     #[serde(default)]
     #[param(inline)]
     direction: Direction,
@@ -45,10 +45,10 @@ pub(in crate::api) struct ScopeRunsQuery {
 
 /// Lists the runs of the same runner in the same conversation and thread.
 #[utoipa::path(get, path = "/host/v1/runs", tag = "host", security(("run_token" = [])), params(ScopeRunsQuery), responses(
-    (status = 200, description = "A page; `total_count` runs are in scope, null beyond 1000, and where the conversation has more than 10,000", body = Page<AgentRun>),
+    (status = 200, description = "A page. `total_count` is null above 1,000 matching runs, or if the conversation has more than 10,000", body = Page<AgentRun>),
     (status = 400, description = "A filter or cursor is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The event has no conversation, or another one was named", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The run has no conversation, or `conversation_id` is another one", body = ErrorBody)))]
 pub(in crate::api) async fn list_scope_runs(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -104,14 +104,14 @@ pub(in crate::api) async fn list_scope_runs(
     }))
 }
 
-/// The key of the run's conversation: with the runner, what bounds its sight.
+/// The conversation key. With the runner it defines the visible runs.
 fn scope_of(run: &Run) -> ApiResult<&str> {
     run.conversation_key
         .as_deref()
         .ok_or_else(|| ApiError::not_found("conversation"))
 }
 
-/// A run that the caller may see: its own, or one of its runner in its conversation. Recorded.
+/// Finds a visible run and audits the access: the own run, or one of the same runner and conversation.
 async fn find_in_scope(
     caller: &RunCaller,
     state: &ApiState,
@@ -141,7 +141,9 @@ async fn find_in_scope(
                 && run.runner_id == own.runner_id
         })
     };
-    let refusal = found.is_none().then_some("no such run in the run's scope");
+    let refusal = found
+        .is_none()
+        .then_some("no such run is visible to this run");
     caller.record(state, call, refusal).await?;
     found.ok_or_else(|| ApiError::not_found("run"))
 }
@@ -150,12 +152,12 @@ fn view(caller: &RunCaller, run: Run) -> AgentRun {
     agent_run(run, caller.grant.snapshot.conversation.as_ref())
 }
 
-/// Finds a run: the own one, or another of the same runner in the same conversation.
+/// Retrieves a run: the own run, or one of the same runner in the same conversation.
 #[utoipa::path(get, path = "/host/v1/runs/{run_id}", tag = "host", security(("run_token" = [])),
     params(("run_id" = String, Path, description = "The run")), responses(
     (status = 200, description = "The run", body = AgentRun),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "No such run in the run's scope", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "No such run is visible to this run", body = ErrorBody)))]
 pub(in crate::api) async fn get_scope_run(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -165,19 +167,19 @@ pub(in crate::api) async fn get_scope_run(
     Ok(Json(view(&caller, run)))
 }
 
-/// Which part of a run's events.
+/// Bounds and size of a page of events.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct ScopeEventsQuery {
-    /// A sequence: only events before it.
+    /// Only events before this sequence.
     before_cursor: Option<u64>,
-    /// A sequence: only events after it.
+    /// Only events after this sequence.
     after_cursor: Option<u64>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
-    /// `forward`, the default: in the order of their sequence.
+    /// `forward` (default): by ascending sequence.
     #[param(inline)]
     direction: Option<Direction>,
 }
@@ -193,7 +195,7 @@ async fn page_events(
     page_run_events(state, &run, &part, &caller.answer).await
 }
 
-/// The part of a ledger that a query names.
+/// Parses the bounds of a page.
 pub(super) fn events_part(query: &ScopeEventsQuery) -> ApiResult<EventsPart> {
     if query
         .before_cursor
@@ -210,12 +212,12 @@ pub(super) fn events_part(query: &ScopeEventsQuery) -> ApiResult<EventsPart> {
     })
 }
 
-/// Reads the ledger of the own run.
+/// Lists the ledger events of the own run.
 #[utoipa::path(get, path = "/host/v1/run/events", tag = "host", security(("run_token" = [])), params(ScopeEventsQuery), responses(
     (status = 200, description = "A page", body = Page<AgentRunEvent>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 410, description = "These events are no longer kept", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 410, description = "Retention has deleted these events", body = ErrorBody)))]
 pub(in crate::api) async fn page_own_run_events(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -224,14 +226,14 @@ pub(in crate::api) async fn page_own_run_events(
     page_events(&caller, &state, caller.grant.run.id, &query).await
 }
 
-/// Reads the ledger of a run in scope.
+/// Lists the ledger events of a visible run.
 #[utoipa::path(get, path = "/host/v1/runs/{run_id}/events", tag = "host", security(("run_token" = [])),
     params(("run_id" = String, Path, description = "The run"), ScopeEventsQuery), responses(
     (status = 200, description = "A page", body = Page<AgentRunEvent>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "No such run in the run's scope", body = ErrorBody),
-    (status = 410, description = "These events are no longer kept", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "No such run is visible to this run", body = ErrorBody),
+    (status = 410, description = "Retention has deleted these events", body = ErrorBody)))]
 pub(in crate::api) async fn page_scope_run_events(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -241,7 +243,7 @@ pub(in crate::api) async fn page_scope_run_events(
     page_events(&caller, &state, id, &query).await
 }
 
-/// Whether the reason of a cancel can be taken.
+/// Validates the reason of a cancel: 1 to 500 characters.
 pub(super) fn check_reason(cancel: &RunCancel) -> ApiResult<()> {
     let length = cancel.reason.as_ref().map(|reason| reason.chars().count());
     if length.is_some_and(|length| length == 0 || length > MOST_REASON) {
@@ -266,11 +268,11 @@ async fn cancel(
     }
 }
 
-/// Asks the own run to end. Asking again changes nothing.
+/// Cancels the own run. Repeated requests have no effect.
 #[utoipa::path(post, path = "/host/v1/run/cancel", tag = "host", security(("run_token" = [])), request_body = RunCancel, responses(
-    (status = 200, description = "The run; the wish is stored", body = AgentRun),
+    (status = 200, description = "The run; its cancellation is requested", body = AgentRun),
     (status = 400, description = "The reason is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody)))]
 pub(in crate::api) async fn cancel_own_run(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -279,13 +281,13 @@ pub(in crate::api) async fn cancel_own_run(
     cancel(&caller, &state, caller.grant.run.id, body).await
 }
 
-/// Asks a run in scope to end. Asking again, or a run that has ended, changes nothing.
+/// Cancels a visible run. Repeated requests, and requests after its end, have no effect.
 #[utoipa::path(post, path = "/host/v1/runs/{run_id}/cancel", tag = "host", security(("run_token" = [])),
     params(("run_id" = String, Path, description = "The run")), request_body = RunCancel, responses(
-    (status = 200, description = "The run; the wish is stored, or it has ended", body = AgentRun),
+    (status = 200, description = "The run; its cancellation is requested, or it has ended", body = AgentRun),
     (status = 400, description = "The reason is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 404, description = "No such run in the run's scope", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "No such run is visible to this run", body = ErrorBody)))]
 pub(in crate::api) async fn cancel_scope_run(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,

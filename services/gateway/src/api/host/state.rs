@@ -1,4 +1,4 @@
-//! Host-owned state, within the scopes that the snapshot froze.
+//! State stored by the gateway, within the scopes of the snapshot.
 
 use axum::Json;
 use axum::extract::State;
@@ -17,12 +17,12 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf, if_match, page_limit};
 
-/// A key as audit rows name it.
+/// Scope and key for the audit log.
 fn resource(scope: &str, key: &str) -> String {
     format!("{scope}/{key}")
 }
 
-/// The granted scope behind a name; an unknown name is as good as one that was not granted.
+/// Checks a scope and returns access to it. An unknown scope counts as not granted.
 async fn access(
     caller: &RunCaller,
     state: &ApiState,
@@ -41,7 +41,7 @@ async fn access(
     })
 }
 
-/// Behind all that the run has appended before.
+/// Waits until the run's earlier appended results are processed.
 async fn behind_appended(caller: &RunCaller, state: &ApiState) -> ApiResult<()> {
     if state.runs.judges_appended(&caller.grant).await? {
         Ok(())
@@ -50,27 +50,27 @@ async fn behind_appended(caller: &RunCaller, state: &ApiState) -> ApiResult<()> 
     }
 }
 
-/// Which keys a list shows.
+/// Filter and size of a page of keys.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct StateQuery {
-    /// Only keys that begin so.
+    /// Only keys with this prefix.
     pub(in crate::api) prefix: Option<String>,
-    /// Only keys behind this one: the last of the page before.
+    /// Only keys after this one: the last key of the previous page.
     pub(in crate::api) after: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
     pub(in crate::api) limit: Option<u64>,
 }
 
-/// Lists the keys of a scope.
+/// Lists the keys of a scope in byte order.
 #[utoipa::path(get, path = "/host/v1/state/{scope}", tag = "host", security(("run_token" = [])),
-    params(("scope" = StateScope, Path, description = "Whose state"), StateQuery), responses(
+    params(("scope" = StateScope, Path, description = "The state scope"), StateQuery), responses(
     (status = 200, description = "Keys in byte order", body = StateKeys),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The scope was not granted", body = ErrorBody),
-    (status = 503, description = "Results that the run has appended before are not judged yet", body = ErrorBody)))]
+    (status = 503, description = "Earlier appended results of the run are still being processed", body = ErrorBody)))]
 pub(in crate::api) async fn list_state(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -100,15 +100,15 @@ pub(in crate::api) async fn list_state(
     Ok(Json(StateKeys { keys, has_more }))
 }
 
-/// Reads a value.
+/// Retrieves a value and its version.
 #[utoipa::path(get, path = "/host/v1/state/{scope}/{*key}", tag = "host", security(("run_token" = [])),
-    params(("scope" = StateScope, Path, description = "Whose state"), ("key" = String, Path, description = "Percent-encoded")),
+    params(("scope" = StateScope, Path, description = "The state scope"), ("key" = String, Path, description = "Percent-encoded")),
     responses(
     (status = 200, description = "The value", body = StateValue),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The scope was not granted", body = ErrorBody),
     (status = 404, description = "No such key", body = ErrorBody),
-    (status = 503, description = "Results that the run has appended before are not judged yet", body = ErrorBody)))]
+    (status = 503, description = "Earlier appended results of the run are still being processed", body = ErrorBody)))]
 pub(in crate::api) async fn get_state(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -136,18 +136,20 @@ pub(in crate::api) async fn get_state(
     }))
 }
 
-/// Writes a value. `If-Match` names the version that must stand.
+/// Writes a value.
+///
+/// With `If-Match` the write applies to that version only.
 #[utoipa::path(put, path = "/host/v1/state/{scope}/{*key}", tag = "host", security(("run_token" = [])),
-    params(("scope" = StateScope, Path, description = "Whose state"), ("key" = String, Path, description = "Percent-encoded"),
-        ("If-Match" = Option<i64>, Header, description = "The version that must stand")),
+    params(("scope" = StateScope, Path, description = "The state scope"), ("key" = String, Path, description = "Percent-encoded"),
+        ("If-Match" = Option<i64>, Header, description = "The expected version")),
     request_body = StatePut, responses(
     (status = 200, description = "Stored", body = StateVersion),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The scope was not granted, or the key is the gateway's", body = ErrorBody),
-    (status = 404, description = "`If-Match` names a version, and there is no such key", body = ErrorBody),
-    (status = 409, description = "Another version stands", body = ErrorBody),
-    (status = 413, description = "The value is too large, or the scope or the share of the run has no room for the key", body = ErrorBody),
-    (status = 503, description = "Results that the run has appended before are not judged yet", body = ErrorBody)))]
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The scope was not granted, or the key is reserved", body = ErrorBody),
+    (status = 404, description = "`If-Match` has a version, but the key does not exist", body = ErrorBody),
+    (status = 409, description = "The version does not match", body = ErrorBody),
+    (status = 413, description = "The value is too large, or the scope or the run has too many keys", body = ErrorBody),
+    (status = 503, description = "Earlier appended results of the run are still being processed", body = ErrorBody)))]
 pub(in crate::api) async fn put_state(
     caller: RunCaller,
     State(state): State<ApiState>,
@@ -163,15 +165,17 @@ pub(in crate::api) async fn put_state(
 }
 
 /// Deletes a value.
+///
+/// With `If-Match` the deletion applies to that version only.
 #[utoipa::path(delete, path = "/host/v1/state/{scope}/{*key}", tag = "host", security(("run_token" = [])),
-    params(("scope" = StateScope, Path, description = "Whose state"), ("key" = String, Path, description = "Percent-encoded")),
+    params(("scope" = StateScope, Path, description = "The state scope"), ("key" = String, Path, description = "Percent-encoded")),
     responses(
-    (status = 204, description = "Gone"),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 204, description = "Deleted"),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The scope was not granted", body = ErrorBody),
     (status = 404, description = "No such key", body = ErrorBody),
-    (status = 409, description = "Another version stands", body = ErrorBody),
-    (status = 503, description = "Results that the run has appended before are not judged yet", body = ErrorBody)))]
+    (status = 409, description = "The version does not match", body = ErrorBody),
+    (status = 503, description = "Earlier appended results of the run are still being processed", body = ErrorBody)))]
 pub(in crate::api) async fn delete_state(
     caller: RunCaller,
     State(state): State<ApiState>,

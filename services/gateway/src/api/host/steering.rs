@@ -1,4 +1,4 @@
-//! Follow-ups that the run has absorbed, pulled at its turn boundaries.
+//! Absorbed follow-up events, pulled by the run at its turn boundaries.
 
 use axum::Json;
 use axum::extract::State;
@@ -14,12 +14,14 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::page_limit;
 
-/// Takes the events that came while the run was active, oldest first: each at most once.
+/// Takes the events that arrived during the run, oldest first.
+///
+/// Each event is delivered at most once.
 #[utoipa::path(post, path = "/host/v1/steering/pull", tag = "host", security(("run_token" = [])),
     request_body = SteeringPull, responses(
-    (status = 200, description = "The events; empty when none wait", body = SteeringPullResult),
+    (status = 200, description = "The events, possibly none", body = SteeringPullResult),
     (status = 400, description = "The limit is not 1 to 100", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 pub(in crate::api) async fn pull_steering(

@@ -1,4 +1,4 @@
-//! Blob storage, within the areas that the snapshot grants: streamed in, streamed out.
+//! Blob storage, streamed in both directions within the granted areas.
 
 mod upload;
 
@@ -26,10 +26,10 @@ use crate::api::recheck::StreamedBody;
 use crate::cursor::Kind;
 use upload::Upload;
 
-/// How often a blob is looked up again when it was replaced between its record and its bytes.
+/// Attempts to open a blob that is replaced between the reads of its record and its content.
 const LOOKS: usize = 3;
 
-/// The area of that name, and whose it is for this run. Not granted: `Err`, recorded.
+/// Checks an area and returns access to it. A denial is audited.
 async fn granted_area(
     caller: &RunCaller,
     state: &ApiState,
@@ -58,26 +58,26 @@ fn call<'a>(action: &'static str, area: &'a str) -> Call<'a> {
     }
 }
 
-/// Which keys a list shows.
+/// Filter, cursor and size of a page of keys.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct StorageQuery {
-    /// Only keys that begin so.
+    /// Only keys with this prefix.
     prefix: Option<String>,
-    /// The `next_cursor` of the page before.
+    /// The `next_cursor` of the previous page.
     after_cursor: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
 }
 
-/// Lists the keys of an area.
+/// Lists the keys of an area in byte order.
 #[utoipa::path(get, path = "/host/v1/storage/{area}", tag = "host", security(("run_token" = [])),
-    params(("area" = StorageArea, Path, description = "Whose blobs: the plugin's, the workspace's or the agent's"), StorageQuery), responses(
+    params(("area" = StorageArea, Path, description = "The storage area"), StorageQuery), responses(
     (status = 200, description = "Keys in byte order", body = StorageKeys),
     (status = 400, description = "A prefix, cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The area was not granted", body = ErrorBody)))]
 pub(in crate::api) async fn list_blobs(
     LiveCaller(caller): LiveCaller,
@@ -117,14 +117,14 @@ pub(in crate::api) async fn list_blobs(
     }))
 }
 
-/// Reads a blob.
+/// Downloads a blob.
 ///
-/// `Content-Type` is the one that it was written with, `ETag` its SHA-256.
+/// `Content-Type` is that of its upload, `ETag` its SHA-256.
 #[utoipa::path(get, path = "/host/v1/storage/{area}/{*key}", tag = "host", security(("run_token" = [])),
-    params(("area" = StorageArea, Path, description = "Whose blobs"), ("key" = String, Path, description = "Percent-encoded")),
+    params(("area" = StorageArea, Path, description = "The storage area"), ("key" = String, Path, description = "Percent-encoded")),
     responses(
     (status = 200, description = "The bytes", content_type = "*/*", body = inline(Binary)),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The area was not granted", body = ErrorBody),
     (status = 404, description = "No such key", body = ErrorBody)))]
 pub(in crate::api) async fn get_blob(
@@ -147,13 +147,13 @@ pub(in crate::api) async fn get_blob(
         (CONTENT_TYPE, blob.content_type.clone()),
         (CONTENT_LENGTH, blob.size.to_string()),
         (ETAG, format!("\"{}\"", blob.sha256)),
-        // A runner's bytes are no page of ours, whatever they say that they are.
+        // The content is untrusted: browsers must not render it in the gateway's origin.
         (CONTENT_DISPOSITION, "attachment".to_owned()),
     ];
     Ok((headers, body_of(store.clone(), &blob, first)).into_response())
 }
 
-/// The record of a blob and its first chunk. A small one may be replaced in between: look again.
+/// Reads a blob's record and first chunk. Retries if a small blob is replaced in between.
 async fn open_blob(
     store: &Store,
     access: &AreaAccess,
@@ -173,8 +173,8 @@ async fn open_blob(
     })
 }
 
-/// The chunks of a blob, one in memory at a time. A chunk that is gone breaks the answer off: its
-/// length no longer fits, so nobody takes a part for the whole.
+/// Streams the chunks of a blob, one in memory at a time. A missing chunk aborts the response, whose length then
+/// does not match.
 fn body_of(store: Store, blob: &BlobRecord, first: Vec<u8>) -> Body {
     let (content, chunks) = (blob.content_id, blob.size.div_ceil(CHUNK_BYTES as u64));
     let rest = stream::try_unfold(1, move |n| {
@@ -195,22 +195,22 @@ fn body_of(store: Store, blob: &BlobRecord, first: Vec<u8>) -> Body {
     Body::from_stream(futures_util::StreamExt::chain(first, rest))
 }
 
-/// Writes a blob, whatever was there before, or if a condition holds.
+/// Writes a blob, optionally under a condition.
 ///
-/// The condition is checked when the whole blob has come, in the transaction that replaces the blob before it.
+/// The condition is checked after the upload is complete, in the transaction that replaces the previous blob.
 #[utoipa::path(put, path = "/host/v1/storage/{area}/{*key}", tag = "host", security(("run_token" = [])),
-    params(("area" = StorageArea, Path, description = "Whose blobs"), ("key" = String, Path, description = "Percent-encoded"),
-        ("If-None-Match" = Option<String>, Header, description = "`*`: only where there is no blob under the key"),
-        ("If-Match" = Option<String>, Header, description = "An `ETag`: only where the blob under the key still has it")),
+    params(("area" = StorageArea, Path, description = "The storage area"), ("key" = String, Path, description = "Percent-encoded"),
+        ("If-None-Match" = Option<String>, Header, description = "`*`: write only if the key has no blob"),
+        ("If-Match" = Option<String>, Header, description = "An `ETag`: write only if the current blob matches")),
     request_body(content = inline(Binary), content_type = "application/octet-stream", description = "At most 10 MiB, of any type"), responses(
     (status = 204, description = "Stored. `ETag` is its SHA-256"),
     (status = 400, description = "The key or a condition is malformed", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The area was not granted, or the key is the gateway's", body = ErrorBody),
-    (status = 408, description = "The body did not come in time", body = ErrorBody),
-    (status = 412, description = "The condition does not hold; nothing has changed", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The area was not granted, or the key is reserved", body = ErrorBody),
+    (status = 408, description = "The body was not complete in time", body = ErrorBody),
+    (status = 412, description = "The condition failed; the blob is unchanged", body = ErrorBody),
     (status = 413, description = "The blob is too large, or the area is full (`details.reason`)", body = ErrorBody),
-    (status = 429, description = "Four uploads or deletes of this run go on, or it calls too often", body = ErrorBody)))]
+    (status = 429, description = "The run has four uploads or deletes in progress, or its call rate is too high", body = ErrorBody)))]
 pub(in crate::api) async fn put_blob(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -224,14 +224,14 @@ pub(in crate::api) async fn put_blob(
     };
     let stored = store_blob(&caller, &state, (&area, key), &headers, &mut body).await;
     if stored.is_err() {
-        // Who is still sending reads no answer: let it come to its end, within bounds.
+        // Clients read no response while they send, so discard the rest of the body within limits.
         body.drain().await;
     }
     let tag = [(ETAG, format!("\"{}\"", stored?))];
     Ok((StatusCode::NO_CONTENT, tag).into_response())
 }
 
-/// Gives the SHA-256 of what is stored.
+/// Stores a blob and returns its SHA-256.
 async fn store_blob(
     caller: &RunCaller,
     state: &ApiState,
@@ -254,13 +254,13 @@ async fn store_blob(
 
 /// Deletes a blob.
 #[utoipa::path(delete, path = "/host/v1/storage/{area}/{*key}", tag = "host", security(("run_token" = [])),
-    params(("area" = StorageArea, Path, description = "Whose blobs"), ("key" = String, Path, description = "Percent-encoded")),
+    params(("area" = StorageArea, Path, description = "The storage area"), ("key" = String, Path, description = "Percent-encoded")),
     responses(
-    (status = 204, description = "Gone"),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "The area was not granted, or the key is the gateway's", body = ErrorBody),
+    (status = 204, description = "Deleted"),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "The area was not granted, or the key is reserved", body = ErrorBody),
     (status = 404, description = "No such key", body = ErrorBody),
-    (status = 429, description = "Four uploads or deletes of this run go on, or it calls too often", body = ErrorBody)))]
+    (status = 429, description = "The run has four uploads or deletes in progress, or its call rate is too high", body = ErrorBody)))]
 pub(in crate::api) async fn delete_blob(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,

@@ -1,4 +1,4 @@
-//! The granted tools: listed, described, called.
+//! Granted tools: list, describe and call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,10 +29,10 @@ use crate::api::query::{PathOf, single_header};
 use crate::outbound::tool::{KnownTool, RegisteredPackage, Registrar, SkillsOfRun};
 use crate::runs::grant::Grant;
 
-/// Lists the tools that the run was granted, with their schemas.
+/// Lists the granted tools with their schemas.
 #[utoipa::path(get, path = "/host/v1/tools", tag = "host", security(("run_token" = [])), responses(
-    (status = 200, description = "All of them", body = ToolList),
-    (status = 401, description = "The token opens nothing", body = ErrorBody)))]
+    (status = 200, description = "All items", body = ToolList),
+    (status = 401, description = "The run token is not valid", body = ErrorBody)))]
 pub(in crate::api) async fn list_granted_tools(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -50,11 +50,11 @@ pub(in crate::api) async fn list_granted_tools(
     of_run(&caller, &state, list).await
 }
 
-/// Describes a tool as it was granted.
+/// Retrieves a granted tool with its parameter schema.
 #[utoipa::path(get, path = "/host/v1/tools/{name}", tag = "host", security(("run_token" = [])),
     params(("name" = String, Path, description = "Percent-encoded")), responses(
     (status = 200, description = "Name, description and the schema of its parameters", body = ToolDetail),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted, or withdrawn since (`details.reason`)", body = ErrorBody)))]
 pub(in crate::api) async fn get_tool(
     LiveCaller(caller): LiveCaller,
@@ -64,7 +64,7 @@ pub(in crate::api) async fn get_tool(
     read_detail(&caller, &state, name).await.map(Json)
 }
 
-/// A tool as it was granted, from whichever face it is asked for.
+/// Reads a granted tool, for all APIs that offer it.
 pub(super) async fn read_detail(
     caller: &RunCaller,
     state: &ApiState,
@@ -91,22 +91,24 @@ pub(super) async fn read_detail(
     })
 }
 
-/// Calls a tool. The parameters are judged by its schema first. With an `Idempotency-Key` the tool is
-/// called once: the same key and parameters are answered with the kept result, also when the first answer
-/// was lost.
+/// Calls a granted tool.
+///
+/// The gateway validates the parameters against the tool's schema first. With an `Idempotency-Key` the tool is
+/// called once: repeated requests with the same key and parameters return the stored result. This covers lost
+/// responses, too.
 #[utoipa::path(post, path = "/host/v1/tools/{name}/call", tag = "host", security(("run_token" = [])),
     params(("name" = String, Path, description = "Percent-encoded"),
-        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible characters, one for each intended call of this run"),
-        ("Idempotency-Key-Scope" = Option<String>, Header, description = "`run`, the default; or `conversation`: every later run of this agent in this conversation that calls the tool under the key is answered with the kept result, for 7 days")),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters, unique for each intended call"),
+        ("Idempotency-Key-Scope" = Option<String>, Header, description = "`run` (default) or `conversation`. With `conversation`, later runs of this agent in this conversation get the stored result for the same key, for 7 days")),
     request_body = CallTool, responses(
-    (status = 200, description = "What the tool answered; an error that it reports itself is a result, too", body = ToolCallResult),
-    (status = 400, description = "A parameter does not fit the schema, the tool refused it, or the run has no conversation for the scope of the key", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
-    (status = 403, description = "Not granted, or withdrawn since: `details.reason` is `schema_changed` or `tool_gone`, and for a skill that a run has registered `skill_changed` or `skill_gone`", body = ErrorBody),
-    (status = 409, description = "The key was used otherwise, is in use, or its outcome is unknown (`details.reason`); or the run was cancelled", body = ErrorBody),
-    (status = 429, description = "The tool or a budget asks to wait, or the run calls too often", body = ErrorBody),
-    (status = 502, description = "The tool cannot be reached, or its answer cannot be used", body = ErrorBody),
-    (status = 504, description = "The tool was silent for too long, or the run is over", body = ErrorBody)))]
+    (status = 200, description = "The tool's result, which may be an error that the tool reports", body = ToolCallResult),
+    (status = 400, description = "A parameter does not match the schema, the tool rejected it, or the run has no conversation for the key scope", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 403, description = "Not granted, or withdrawn since. `details.reason`: schema_changed or tool_gone, for a registered skill skill_changed or skill_gone", body = ErrorBody),
+    (status = 409, description = "The idempotency key belongs to another request or is in use, or its outcome is unknown (`details.reason`); or the run was cancelled", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the tool's rate limit, a budget, or the run's call rate", body = ErrorBody),
+    (status = 502, description = "The tool is unreachable, or its response is not valid", body = ErrorBody),
+    (status = 504, description = "The tool did not respond in time, or the run is over", body = ErrorBody)))]
 pub(in crate::api) async fn call_tool(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -131,21 +133,21 @@ pub(in crate::api) async fn call_tool(
     Ok(Json(ToolCallResult { result }))
 }
 
-/// A call of a tool, from whichever face it comes.
+/// A tool call, for all APIs that offer it.
 pub(super) struct ToolCalling<'a> {
     pub(super) caller: &'a RunCaller,
     pub(super) state: &'a ApiState,
     pub(super) name: &'a str,
 }
 
-/// A key under which a tool is called once, and the runs that share it.
+/// An idempotency key and its scope.
 #[derive(Clone, Copy)]
 pub(super) struct CallKey<'a> {
     pub(super) key: &'a str,
     pub(super) scope: KeyScope,
 }
 
-/// The scope that the headers name.
+/// Parses the key scope header.
 fn scope_of(headers: &HeaderMap) -> ApiResult<Option<KeyScope>> {
     let Some(named) = single_header(headers, KEY_SCOPE_HEADER)? else {
         return Ok(None);
@@ -159,11 +161,11 @@ fn scope_of(headers: &HeaderMap) -> ApiResult<Option<KeyScope>> {
 
 const FULL: (&str, &str) = (
     "tool_calls",
-    "this run calls as many tools at once as it may; wait until one has answered",
+    "the run has reached its limit of concurrent tool calls; wait until one has ended",
 );
 
 impl ToolCalling<'_> {
-    /// Calls it: granted, as it was granted, with parameters that fit, and once under one key.
+    /// Calls the tool. Checks the grant, the unchanged definition, the parameters and the idempotency key.
     pub(super) async fn call(
         &self,
         parameters: JsonObject,
@@ -243,7 +245,7 @@ impl ToolCalling<'_> {
         Ok(result)
     }
 
-    /// The runs that share the key of the call.
+    /// The runs that share the idempotency key.
     fn key_of(&self, scope: KeyScope) -> ApiResult<KeyOf> {
         if scope == KeyScope::Run {
             return Ok(KeyOf::Run);
@@ -261,7 +263,7 @@ impl ToolCalling<'_> {
         })
     }
 
-    /// What the call may know of skills.
+    /// The skills available to the call.
     fn skills<'a>(&'a self, registered: Option<&'a RegisteredPackage>) -> SkillsOfRun<'a> {
         let grant = &self.caller.grant;
         SkillsOfRun {
@@ -277,7 +279,7 @@ impl ToolCalling<'_> {
         }
     }
 
-    /// The skill that a call reads, where a run has registered it: the very one that was granted.
+    /// The registered skill that a call reads. It must be the version of the grant.
     async fn registered_skill(
         &self,
         tool: &KnownTool,
@@ -305,7 +307,7 @@ impl ToolCalling<'_> {
         Ok(Some(found.into()))
     }
 
-    /// Keeps, where the conversation has state of the run's agent, that a skill was activated there.
+    /// Stores the activation of a skill in conversation state, if the run has such state.
     async fn record_activation(&self, skill: &str) -> ApiResult<()> {
         let snapshot = &self.caller.grant.snapshot;
         let Ok(identity) = snapshot.state_scope(StateScope::Conversation) else {
@@ -329,7 +331,7 @@ impl ToolCalling<'_> {
     }
 }
 
-/// The tool behind a grant, if it is the very one that was granted.
+/// The granted tool, if its definition is unchanged.
 pub(super) fn still_exists(state: &ApiState, granted: &ToolResource) -> ApiResult<Arc<KnownTool>> {
     let found = state.tools.find(&granted.tool_name);
     let found = found.filter(|tool| tool.resource.source == granted.source);
@@ -345,7 +347,7 @@ pub(super) fn still_exists(state: &ApiState, granted: &ToolResource) -> ApiResul
     }
 }
 
-/// The schema of a tool's parameters; one that says nothing takes an object.
+/// The parameter schema of a tool. Without a type it is an object.
 pub(super) fn schema_of(granted: &ToolResource) -> JsonObject {
     let mut schema = granted.parameters.clone().unwrap_or_default();
     schema.entry("type").or_insert_with(|| json!("object"));

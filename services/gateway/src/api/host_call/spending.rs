@@ -1,4 +1,4 @@
-//! What one call uses up: taken out of its budgets before, settled after.
+//! Budget use of one call: reserved before it, settled after it.
 
 use domain::budget::{Amount, Exceeded};
 use protocol::id::{RunId, WorkspaceId};
@@ -13,13 +13,13 @@ use crate::runs::grant::Grant;
 use crate::runs::{Reservation, Runs};
 use crate::telemetry::metrics;
 
-/// Bytes of an answer for one token, where nobody has counted: few, so that too much is taken.
+/// Bytes per token for estimates. Low, so that estimates are rather too high.
 const TOKEN_BYTES: u64 = 3;
 
-/// The most tokens that a provider is believed to have counted for one call: sums of them stay numbers.
+/// Upper bound of a provider's token count, so that sums do not overflow.
 const MOST_COUNTED: u64 = 1_000_000_000;
 
-/// What a call will be at most.
+/// Upper bound of a call's use.
 #[derive(Clone, Debug)]
 pub(in crate::api) struct Spend {
     /// `model`, `tool` or `knowledge`.
@@ -30,19 +30,19 @@ pub(in crate::api) struct Spend {
     pub(in crate::api) price: Option<Price>,
 }
 
-/// What was reserved for a call, and what has been heard of its real use.
+/// The reservation of a call and its reported use.
 pub(super) struct Spending {
     spend: Spend,
     lines: Vec<BudgetLine>,
     reserved: Amount,
-    /// Where anything is reserved.
+    /// Present if anything is reserved.
     _reservation: Option<Reservation>,
     counted: Option<LlmTokenUsage>,
-    /// Bytes of text that the model has said.
+    /// Bytes of generated text.
     said: u64,
 }
 
-/// The call that has ended.
+/// A call that has ended.
 pub(super) struct Ended {
     pub(super) id: Uuid,
     pub(super) workspace: WorkspaceId,
@@ -54,7 +54,7 @@ pub(super) struct Ended {
 }
 
 impl Spending {
-    /// Takes the most that the call may use out of every budget that it counts for.
+    /// Reserves the upper bound of the call in each budget that applies.
     pub(super) async fn reserve(
         runs: &Runs,
         grant: &Grant,
@@ -72,7 +72,7 @@ impl Spending {
         };
         let mut reservation = None;
         if !lines.is_empty() {
-            // First: the answer that it is reserved may be late.
+            // Register it first: the commit may succeed even if its confirmation is late.
             reservation = Some(runs.hold_reservation(call_id));
             let reserve = ReserveBudget {
                 call_id,
@@ -94,7 +94,7 @@ impl Spending {
         })
     }
 
-    /// What the provider has counted. What has no number in it counts nothing.
+    /// Records the provider's count. A count without numbers is ignored.
     pub(super) fn count(&mut self, usage: LlmTokenUsage) {
         let numbers = [
             usage.prompt_tokens,
@@ -106,17 +106,17 @@ impl Spending {
         }
     }
 
-    /// No model was asked.
+    /// No model was called.
     pub(super) fn read_nothing(&mut self) {
         self.spend.prompt_tokens = 0;
     }
 
-    /// Text that the model has said, in bytes.
+    /// Counts bytes of generated text.
     pub(super) fn say(&mut self, bytes: usize) {
         self.said += bytes as u64;
     }
 
-    /// What is to be written now that the call has ended.
+    /// Builds the settlement of the ended call.
     pub(super) fn settle(self, ended: Ended) -> SettleUsage {
         let (prompt_tokens, completion_tokens, is_estimate) = self.used(&ended);
         let cost_micros = self.spend.cost(prompt_tokens, completion_tokens);
@@ -144,18 +144,21 @@ impl Spending {
         }
     }
 
-    /// As the provider has counted; else as we do, of what was asked and what came. A provider that has refused
-    /// took nothing; one that was not heard to the end may have said all that was reserved, unless some of it came.
+    /// Prompt tokens, completion tokens, and whether these are an estimate. The provider's count comes first,
+    /// then an estimate from the request and the received text.
+    ///
+    /// A rejected call used nothing. An answer that was not read to its end counts as the whole reservation,
+    /// unless part of it arrived.
     fn used(&self, ended: &Ended) -> (u64, u64, bool) {
         let number = |count: Option<i64>| Some(u64::try_from(count?).ok()?.min(MOST_COUNTED));
         if let Some(counted) = &self.counted {
-            // Zero is no count of what was asked, nor of what was heard.
+            // Treat zero as no count, both for the prompt and for the completion.
             let prompt = number(counted.prompt_tokens).filter(|prompt| *prompt > 0);
             let total = number(counted.total_tokens).filter(|total| *total > 0);
             let prompt = prompt.or(total).unwrap_or(self.spend.prompt_tokens);
             let rest = total.map(|total| total.saturating_sub(prompt));
             let completion = number(counted.completion_tokens).or(rest);
-            // A count of nothing amid an answer is not its last word.
+            // A zero count in the middle of an answer is not final.
             let is_last = ended.consumed != Consumed::Unheard;
             let says_nothing = counted.completion_tokens == Some(0) && (self.said > 0 || !is_last);
             let completion =
@@ -171,7 +174,7 @@ impl Spending {
         (self.spend.prompt_tokens, self.said_of(ended.consumed), true)
     }
 
-    /// The tokens that the model has said, where its provider has not counted them.
+    /// Estimated completion tokens, without a provider's count.
     fn said_of(&self, consumed: Consumed) -> u64 {
         match consumed {
             Consumed::AllReserved => self.spend.most_completion_tokens,
@@ -184,12 +187,12 @@ impl Spending {
 }
 
 impl Spend {
-    /// A call of a tool.
+    /// The use of a tool call.
     pub(in crate::api) fn of_tool(name: &str) -> Self {
         Self::without_tokens("tool", name)
     }
 
-    /// A search in a knowledge base; `embedding`: the model that makes a vector of its text.
+    /// The use of a knowledge search. `embedding` is the model for the query vector.
     pub(in crate::api) fn of_retrieval(
         kb_id: &str,
         query: &String,
@@ -246,7 +249,7 @@ fn refusal(exceeded: &Exceeded, now: i64) -> ApiError {
         .with("resets_at", json!(resets_at.map(|at| at.div_euclid(1000))))
 }
 
-/// Millionths as the whole they are of.
+/// Converts millionths to units.
 #[expect(
     clippy::cast_precision_loss,
     reason = "sums are far below what a double counts exactly"
@@ -339,7 +342,7 @@ mod tests {
             of(counted(None, None, Some(14)), "ok", 99),
             (14, 0, false, 35)
         );
-        // Who tells what was asked, and not what was said, has said it for nothing otherwise.
+        // The provider counts the prompt only, so the completion is estimated.
         let asked_alone = counted(Some(10), None, None);
         assert_eq!(of(asked_alone.clone(), "ok", 30), (10, 10, true, 125));
         assert_eq!(of(asked_alone, "ok", 0), (10, 0, false, 25));

@@ -1,4 +1,4 @@
-//! What is told of a call to whoever collects traces.
+//! Trace spans of host calls.
 
 use domain::trace::TraceParent;
 
@@ -6,19 +6,19 @@ use super::HostCall;
 use crate::outbound::model::Model;
 use crate::telemetry::spans::{Begun, CallSpan};
 
-/// A call that is told of when it ends.
+/// A call to export when it ends.
 pub(super) struct Traced {
     pub(super) begun: Begun,
-    /// The span that the runner called under.
+    /// The span of the caller.
     pub(super) told: Option<TraceParent>,
-    /// `None`: nothing is told of it.
+    /// `None`: the call is not exported.
     pub(super) span: Option<CallSpan>,
-    /// What went wrong although there is a result.
+    /// An error in spite of a result.
     pub(super) fault: Option<&'static str>,
 }
 
 impl HostCall {
-    /// It is a call of a model: of `action`, as the audit names it.
+    /// Starts the span of a model call. `action` is the audit action.
     pub(in crate::api) fn trace_model(&mut self, action: &str, id: &str, model: &Model) {
         let operation = match action {
             "models_embed" => "embeddings",
@@ -28,24 +28,24 @@ impl HostCall {
         self.trace(|| CallSpan::of_model(operation, model.provider.kind(), &model.upstream, id));
     }
 
-    /// It is a call of a tool, under this key if any.
+    /// Starts the span of a tool call, with its idempotency key if any.
     pub(in crate::api) fn trace_tool(&mut self, name: &str, key: Option<&str>) {
         self.trace(|| CallSpan::of_tool(name, key));
     }
 
-    /// It is a search in a knowledge base, for so many passages if that was said.
+    /// Starts the span of a knowledge search, with `top_k` if given.
     pub(in crate::api) fn trace_retrieval(&mut self, kb_id: &str, top_k: Option<u64>) {
         self.trace(|| CallSpan::of_retrieval(kb_id, top_k));
     }
 
-    /// So many passages were found.
+    /// Records the number of passages found.
     pub(in crate::api) fn note_passages(&mut self, passages: usize) {
         if let Some(span) = &mut self.traced.span {
             span.count_passages(passages as u64);
         }
     }
 
-    /// The tool says itself that it has failed.
+    /// Records that the tool reported an error.
     pub(in crate::api) fn note_tool_error(&mut self) {
         self.traced.fault = Some("tool_error");
     }
@@ -57,7 +57,7 @@ impl HostCall {
         }
     }
 
-    /// Tells of it, once.
+    /// Exports the span, once.
     pub(super) fn tell(&mut self, outcome: &'static str, used: Option<(u64, u64, bool)>) {
         let Some(mut span) = self.traced.span.take() else {
             return;

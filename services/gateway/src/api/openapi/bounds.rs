@@ -1,4 +1,4 @@
-//! Bounds of requests and pages, where a type names none: the bounds that their readers and writers obey.
+//! Bounds of requests and pages where a type declares none. These are the bounds that the code enforces.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,20 +13,21 @@ use utoipa::openapi::{OpenApi, RefOr};
 use super::general::operations_of;
 use crate::api::host::models::BODY_BYTES;
 
-/// Characters of a parameter. Percent-encoded, all parameters of a request fit its head, whatever they hold.
+/// Maximum characters of a parameter. Percent-encoded, all parameters of a request fit into the request head.
 const PARAMETER_CHARS: usize = 500;
-/// The same of names that are joined by commas.
+/// Maximum characters of a parameter with comma-separated names.
 const NAMES_CHARS: usize = 2_000;
-/// Parameters that hold names, joined by commas.
+/// Parameters with comma-separated names.
 const OF_NAMES: [&str; 2] = ["statuses", "event_types"];
 
-/// Gives requests and pages their bounds.
+/// Adds bounds to requests and pages.
 pub(super) fn bound(document: &mut OpenApi) {
     bound_requests(document);
     bound_pages(document);
 }
 
-/// Gives every list and text of a request its bound. Bodies bound their texts; a list of known names holds each once.
+/// Adds bounds to every list and text of a request. A body's texts are bounded by the body limit; a list of
+/// known names holds each once.
 fn bound_requests(document: &mut OpenApi) {
     let schemas = document.components.get_or_insert_default();
     let mut schemas = std::mem::take(&mut schemas.schemas);
@@ -72,7 +73,7 @@ fn bound_requests(document: &mut OpenApi) {
     document.components.get_or_insert_default().schemas = schemas;
 }
 
-/// Gives the list of each page the bound that `limit` has. A page that any operation gives without one has none.
+/// Bounds the items of each page by its `limit`. A page stays unbounded if any of its operations has no `limit`.
 fn bound_pages(document: &mut OpenApi) {
     let mut limits: BTreeMap<String, Option<usize>> = BTreeMap::new();
     for operation in (document.paths.paths.values_mut()).flat_map(operations_of) {
@@ -93,7 +94,7 @@ fn bound_pages(document: &mut OpenApi) {
     }
 }
 
-/// The name of the page that an operation answers with.
+/// The schema name of the page that an operation returns.
 fn page_of(operation: &Operation) -> Option<String> {
     let RefOr::T(answer) = operation.responses.responses.get("200")? else {
         return None;
@@ -109,7 +110,7 @@ fn page_of(operation: &Operation) -> Option<String> {
     }
 }
 
-/// The most items of a page.
+/// The maximum page size of an operation.
 fn limit_of(operation: &Operation) -> Option<usize> {
     let parameters = operation.parameters.iter().flatten();
     let mut limits = parameters.filter_map(|parameter| match parameter {
@@ -129,7 +130,7 @@ fn limit_of(operation: &Operation) -> Option<usize> {
 struct Bounding<'a> {
     known: &'a BTreeMap<String, RefOr<Schema>>,
     text_bytes: usize,
-    /// Names of schemas that are referred to.
+    /// Names of referenced schemas.
     reached: BTreeSet<String>,
 }
 
@@ -176,7 +177,7 @@ impl<'a> Bounding<'a> {
         }
     }
 
-    /// How many names there are, where items are known names.
+    /// The number of known names, if the items are an enumeration.
     fn names_of(&self, items: &RefOr<Schema>) -> Option<usize> {
         let items = match items {
             RefOr::Ref(reference) => self.known.get(&name_of(&reference.ref_location)?)?,

@@ -1,30 +1,29 @@
-//! Refusals that requests of many operations share, each said once. What an operation says of its own stands
-//! above them.
+//! Shared error responses of operations, each described once. An operation's own responses take precedence.
 
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::{Components, ContentBuilder, OpenApi, Ref, Response, ResponseBuilder};
 
-/// The name of the one error body among the document's schemas.
+/// Schema name of the common error body.
 const ERROR_BODY: &str = "ErrorBody";
 
-/// A refusal, by its name among the document's responses.
+/// An error response and its name in the document.
 struct Refusal {
     status: &'static str,
     name: &'static str,
     description: &'static str,
 }
 
-/// Of whatever comes to the gateway.
+/// Errors of all operations.
 const OF_ALL: [Refusal; 3] = [
     Refusal {
         status: "403",
         name: "Foreign",
-        description: "The request came under a name, or from a page, that is not the gateway's",
+        description: "`Host` or `Origin` is not allowed",
     },
     Refusal {
         status: "415",
         name: "Encoded",
-        description: "The body is packed: send it without `Content-Encoding`",
+        description: "The body is compressed: send it without `Content-Encoding`",
     },
     Refusal {
         status: "500",
@@ -33,27 +32,27 @@ const OF_ALL: [Refusal; 3] = [
     },
 ];
 
-/// Of whatever needs a credential.
+/// Errors of all operations with a credential.
 const OF_CALLERS: [Refusal; 4] = [
     Refusal {
         status: "400",
         name: "NotValid",
-        description: "A header, the address, the query or the body is not valid; `details.pointer` names a place of the body",
+        description: "A header, the URL or the body is not valid; `details.pointer` locates a fault in the body",
     },
     Refusal {
         status: "401",
         name: "Unauthenticated",
-        description: "The credential opens nothing",
+        description: "The credential is not valid",
     },
     Refusal {
         status: "429",
         name: "TooOften",
-        description: "Wait as long as `Retry-After` says",
+        description: "A limit is reached; retry after `Retry-After` seconds",
     },
     Refusal {
         status: "503",
         name: "Unavailable",
-        description: "The database does not answer; try again",
+        description: "The database does not respond; retry",
     },
 ];
 
@@ -67,12 +66,12 @@ const OF_BODIES: [Refusal; 2] = [
     Refusal {
         status: "408",
         name: "Slow",
-        description: "The body did not come in time",
+        description: "The body was not complete in time",
     },
     Refusal {
         status: "413",
         name: "TooLarge",
-        description: "The body is larger than the route takes",
+        description: "The body exceeds the limit of the route",
     },
 ];
 
@@ -88,7 +87,7 @@ const OF_CANCELLED_RUNS: Refusal = Refusal {
     description: "The run was cancelled",
 };
 
-/// What a run that was cancelled may still call, to see that it was and to save its work.
+/// Operations that a cancelled run may still call, to see the cancel and to save its work.
 const OPEN_IN_GRACE: [&str; 7] = [
     "get_own_run",
     "cancel_own_run",
@@ -99,7 +98,7 @@ const OPEN_IN_GRACE: [&str; 7] = [
     "await_interaction",
 ];
 
-/// Adds to each operation the refusals of its kind, where it says nothing of that status itself.
+/// Adds the shared errors to each operation, except for statuses that it describes itself.
 pub(super) fn add_refusals(document: &mut OpenApi) {
     let operations = document.paths.paths.values_mut().flat_map(operations_of);
     for operation in operations {

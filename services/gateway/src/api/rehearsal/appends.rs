@@ -1,4 +1,4 @@
-//! What a runner appends to a rehearsed run that it answered with `202`.
+//! Appended results of a mock run, after the runner answered with `202`.
 
 use std::time::Duration;
 
@@ -15,36 +15,36 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::results::{most_bytes, numbered};
 use crate::api::json::json_bytes_of;
 
-/// A runner may call before its `202` has been heard here.
+/// A runner's call may arrive before its `202`; wait this long for it.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The results of a run that come call by call.
+/// Appended results of a run.
 #[derive(Default)]
 pub(super) struct Appends {
-    /// When the runner was last heard of; `None`: it has not answered `202`.
+    /// Time of the runner's last call; `None` before its `202`.
     heard_at: Option<Instant>,
-    /// All up to this number are accepted.
+    /// Last accepted sequence.
     through: u64,
     bytes: usize,
     /// Digests of accepted results.
     digests: Vec<String>,
-    /// Accepted, and not judged yet.
+    /// Accepted and not yet processed.
     waiting: Vec<String>,
-    /// How many are judged.
+    /// Number of processed results.
     judged: u64,
 }
 
-/// What came next of a run whose runner appends.
+/// Next step of a run with appended results.
 pub enum Appended {
     Results(Vec<String>),
-    /// Nothing was heard of the runner for as long as its lease, which is told.
+    /// No call within the lease, which is given.
     Unheard(Duration),
-    /// It is later than was waited for.
+    /// The deadline of the wait has passed.
     Late,
 }
 
 impl Rehearsal {
-    /// The runner has answered `202`: its results are appended from now on.
+    /// Marks the run as answered with `202`; results are appended from now on.
     pub fn defer(&self, token: &SecretString) {
         let now = Instant::now();
         self.with(token, |part| {
@@ -53,7 +53,7 @@ impl Rehearsal {
         });
     }
 
-    /// So many more of what was appended are judged, and what they wrote stands.
+    /// Marks this many more results as processed, including their state updates.
     pub fn note_judged(&self, token: &SecretString, results: usize) {
         self.with(token, |part| {
             part.appends
@@ -61,7 +61,7 @@ impl Rehearsal {
         });
     }
 
-    /// What is appended next, until then.
+    /// Waits for appended results until `until`.
     pub async fn appended(&self, token: &SecretString, until: Instant) -> Appended {
         let Some(part) = self.find(token.expose_secret()) else {
             return Appended::Late;
@@ -74,7 +74,7 @@ impl Rehearsal {
                 return Appended::Results(results);
             }
             let unheard_at = heard_at + lease;
-            // The sender is the part's: it cannot be gone.
+            // The run owns the sender, so it cannot be dropped.
             if timeout_at(unheard_at.min(until), news.changed())
                 .await
                 .is_ok()
@@ -102,7 +102,7 @@ impl Part {
         taken
     }
 
-    /// Behind all that was appended before.
+    /// Waits until all earlier appended results are processed.
     pub(super) async fn behind_appended(&self) -> ApiResult<()> {
         let through = self.appends.borrow().through;
         let mut appends = self.appends.subscribe();
@@ -111,7 +111,7 @@ impl Part {
         judged.map(drop).map_err(|_| ApiError::appended_wait())
     }
 
-    /// Waits until the `202` has been heard here.
+    /// Waits for the runner's `202`.
     async fn deferred(&self) -> ApiResult<()> {
         let mut appends = self.appends.subscribe();
         let heard = appends.wait_for(|appends| appends.heard_at.is_some());
@@ -120,7 +120,7 @@ impl Part {
     }
 }
 
-/// The results of a call as they were sent, each with its number.
+/// The original results of a call with their sequences.
 pub(super) struct Results(Vec<(u64, String)>);
 
 impl FromRequest<Rehearsal> for Results {
@@ -168,7 +168,7 @@ pub(super) async fn run_heartbeat(
 }
 
 impl Appends {
-    /// Takes what is new of a call; gives the last number that is accepted.
+    /// Accepts the new results of a call and returns the last accepted sequence.
     fn accept(&mut self, results: Vec<(u64, String)>, most: usize) -> ApiResult<u64> {
         let through = self.through;
         let digests: Vec<_> = results.iter().map(|(_, raw)| result_digest(raw)).collect();

@@ -1,4 +1,4 @@
-//! The routes of the little host API, and what is noted of each call.
+//! Routes of the mock host API and recording of calls.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ use crate::api::openapi::documented;
 use crate::api::query::{PathOf, QueryOf, if_match, page_limit};
 use crate::api::recheck::{Accepted, ChecksSenders};
 
-/// More than any answer of these routes that is an error.
+/// Upper bound of error responses on these routes, in bytes.
 const MOST_ERROR_BYTES: usize = 64 * 1024;
 const BODY_BYTES: usize = 1024 * 1024;
 
@@ -57,10 +57,10 @@ pub(super) fn router(rehearsal: Rehearsal) -> Router {
         .with_state(rehearsal)
 }
 
-/// A runner with the token of a rehearsed run that lives.
+/// A runner with the token of a live mock run.
 pub(super) struct Player(pub(super) Arc<Part>);
 
-/// A rehearsal ends with the command that began it: its tokens are checked with the head alone.
+/// Mock runs end with the command, so tokens are checked once, with the headers.
 impl ChecksSenders for Rehearsal {
     async fn check_again(&self, _accepted: Option<&Accepted>) -> ApiResult<()> {
         Ok(())
@@ -82,7 +82,7 @@ impl FromRequestParts<Rehearsal> for Player {
 }
 
 impl Player {
-    /// A cancelled run may look at itself and save its state, and nothing else.
+    /// A cancelled run may read its status and save state; other calls fail.
     fn not_cancelled(self) -> ApiResult<Arc<Part>> {
         if self.0.progress().cancel_requested_at.is_some() {
             Err(ApiError::cancelled())
@@ -92,7 +92,7 @@ impl Player {
     }
 }
 
-/// Notes a call, waits while its run is held, and notes how it was answered.
+/// Records a call, waits while responses of its run are held, and records the outcome.
 async fn record(State(rehearsal): State<Rehearsal>, request: Request, next: Next) -> Response {
     let token = bearer(request.headers()).ok();
     let part = token.and_then(|token| rehearsal.find(token));
@@ -134,7 +134,7 @@ async fn record(State(rehearsal): State<Rehearsal>, request: Request, next: Next
     response
 }
 
-/// Code and message of an error, and the same response.
+/// Code and message of an error response, and the response itself.
 async fn error_of(response: Response) -> (Response, Option<(String, String)>) {
     if response.status().as_u16() < 400 {
         return (response, None);
@@ -148,7 +148,7 @@ async fn error_of(response: Response) -> (Response, Option<(String, String)>) {
 
 const NO_ROUTE: &str = "there is no such host API";
 
-/// What the gateway has and this host does not is not granted to rehearsed runs.
+/// Routes of the gateway that the mock lacks are not granted to mock runs.
 async fn no_such_route(request: Request) -> ApiError {
     if is_of_the_host_api(request.method(), request.uri().path()) {
         ApiError::unauthorized("this run was not granted the call: see ctx.context.available_apis")
@@ -166,7 +166,7 @@ fn is_of_the_host_api(method: &Method, path: &str) -> bool {
     })
 }
 
-/// `{name}` is one part of a path, `{*name}` all that is left of it.
+/// Matches a path: `{name}` is one segment, `{*name}` the rest.
 fn fits(template: &str, path: &str) -> bool {
     let mut parts = path.split('/');
     for expected in template.split('/') {
@@ -238,7 +238,7 @@ async fn renew_token(
     }))
 }
 
-/// One page: whatever lies before or after it is empty.
+/// The mock has a single page; pages before and after it are empty.
 async fn page_history(
     player: Player,
     QueryOf(query): QueryOf<OwnHistoryQuery>,
@@ -264,7 +264,7 @@ async fn page_history(
             .any(|item| item.cursor.as_ref() == Some(&cursor))
         {
             return Err(ApiError::invalid_argument(
-                "the cursor belongs to another list, or is bent; begin without one",
+                "the cursor is not valid or belongs to another list; start without one",
             ));
         }
         items.clear();

@@ -1,4 +1,4 @@
-//! The HTML of the answer page. Every text of a question goes through [`escaped`].
+//! HTML of the answer page. Every text of an interaction passes through [`escaped`].
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -35,7 +35,8 @@ button.danger{background:var(--danger);border-color:var(--danger);color:#fff}\
 .faults{border-left:.3rem solid var(--danger);padding-left:.8rem}\
 .small{opacity:.75;font-size:.9rem}";
 
-/// The page runs no script and loads nothing: it has one style, and a form that is sent to where it came from.
+/// Content security policy: no scripts, no external resources, one inline style, and forms to the same origin
+/// only.
 pub(super) static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let style = STANDARD.encode(digest(&SHA256, STYLE.as_bytes()));
     let policy = format!(
@@ -44,8 +45,8 @@ pub(super) static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::try_from(policy).expect("base64 is ASCII")
 });
 
-/// A text in HTML, in an attribute or between tags. Characters that are not seen or that turn the order of others
-/// around are written out: what is shown is what was asked.
+/// Escapes a text for an attribute or element. Invisible and bidirectional control characters appear as code
+/// points, so that the visible text is the actual text.
 fn escaped(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for character in text.replace("\r\n", "\n").chars() {
@@ -65,7 +66,7 @@ fn escaped(text: &str) -> String {
     html
 }
 
-/// A text in the value of a control, exactly: the form sends it back.
+/// Escapes a text for the value of a control without any change, because the form sends it back.
 fn exact(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for character in text.chars() {
@@ -97,7 +98,7 @@ fn document(title: &str, body: &str) -> String {
     )
 }
 
-/// What a page without a form says.
+/// The text of a page without a form.
 #[derive(Clone, Copy)]
 pub(super) enum Notice<'a> {
     Answered,
@@ -105,12 +106,12 @@ pub(super) enum Notice<'a> {
     Expired,
     Cancelled,
     NoLink,
-    /// Any other refusal, in its own words.
+    /// Any other error, with its message.
     Refused(&'a str),
 }
 
 impl<'a> Notice<'a> {
-    /// What a refusal says on the page.
+    /// Selects the notice for an error.
     pub(super) fn of(code: &str, reason: Option<&str>, message: &'a str) -> Self {
         match (code, reason) {
             ("unauthenticated", _) => Self::NoLink,
@@ -122,7 +123,7 @@ impl<'a> Notice<'a> {
     }
 }
 
-/// The page of a notice.
+/// Renders a notice.
 pub(super) fn notice(notice: Notice<'_>) -> String {
     let (title, text) = match notice {
         Notice::Answered => (
@@ -151,19 +152,19 @@ pub(super) fn notice(notice: Notice<'_>) -> String {
     document(title, &body)
 }
 
-/// A question as a form.
+/// An interaction as a form.
 pub(super) struct Form<'a> {
     pub(super) request: &'a InteractionRequest,
     /// Epoch seconds.
     pub(super) expires_at: i64,
-    /// What was sent before, by the ids of fields; it stands in place of defaults.
+    /// Submitted values by field id. They replace the defaults.
     pub(super) values: &'a JsonObject,
-    /// What of it was wrong.
+    /// Faults of the submitted values.
     pub(super) faults: &'a [Fault],
 }
 
 impl Form<'_> {
-    /// The whole page.
+    /// Renders the whole page.
     pub(super) fn html(&self) -> String {
         let request = self.request;
         let mut body = format!("<h1>{}</h1>\n", escaped(&request.title));
@@ -171,12 +172,12 @@ impl Form<'_> {
             .description
             .as_deref()
             .filter(|text| !text.is_empty());
-        // Without a description the plain text may say more than the title.
+        // Without a description, the fallback text may say more than the title.
         let text = text.or(Some(&request.fallback_text)
             .filter(|text| **text != request.title)
             .map(String::as_str));
         if let Some(text) = text {
-            // A parser drops the first line break in `pre`.
+            // HTML parsers drop the first line break in `pre`.
             let _ = write!(body, "<pre>\n{}</pre>\n", escaped(text));
         }
         self.write_faults(&mut body);
@@ -218,7 +219,7 @@ impl Form<'_> {
     fn write_field(&self, body: &mut String, name: &str, field: &InteractionField) {
         let label = escaped(&field.label);
         let value = self.values.get(&field.id).unwrap_or(&field.default);
-        // As the check of the answer has it: of several actions one may be to leave the form.
+        // Same rule as in the check of the answer: with several actions, one may cancel the form.
         let is_required = field.required && self.request.actions.len() <= 1;
         let required = if is_required { " required" } else { "" };
         let hint = field.placeholder.as_deref().map(escaped);
@@ -289,7 +290,7 @@ impl Form<'_> {
     }
 }
 
-/// The options of a field, each by `write`: its value and label, whether it is picked, and its description.
+/// Renders the options of a field. `write` gets value and label, the selection, and the description.
 fn options(
     field: &InteractionField,
     value: &Value,

@@ -1,4 +1,4 @@
-//! The credential of a link: it opens one question, and answers it without an API key.
+//! Authentication by interaction link: the token answers one interaction without an API key.
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
@@ -12,13 +12,13 @@ use crate::api::recheck::{Accepted, Credential};
 use crate::api::refusals::Source;
 use crate::runs::interactions::{AnswerSender, Question};
 
-/// The sender of a link's token. The interaction is read when the answer is there.
+/// A caller with a link token. The interaction is read after the body is complete.
 pub(in crate::api) struct LinkCaller {
     token_sha256: String,
 }
 
 impl LinkCaller {
-    /// The question that the link opens, as it is now, and its workspace.
+    /// Reads the current interaction of the link and its workspace.
     pub(in crate::api::client) async fn question(
         self,
         state: &ApiState,

@@ -1,4 +1,4 @@
-//! One upload of a run.
+//! Artifact upload of a run.
 
 use http::HeaderMap;
 use protocol::host_api::ArtifactMetadata;
@@ -18,7 +18,7 @@ const CALL: Call<'static> = Call {
     operation: "create",
 };
 
-/// Stores the body as an artifact of the run; the call is recorded with its bytes.
+/// Stores the body as an artifact of the run, and audits its size.
 pub(super) async fn store(
     caller: &RunCaller,
     state: &ApiState,

@@ -1,4 +1,4 @@
-//! The tool `child_run`: another agent does a task, and its answer is the result.
+//! The tool `child_run`: delegates a task to another agent and returns its answer.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::api::{ApiState, BODY_BYTES};
 use crate::runs::start::StartError;
 
 pub(super) const NAME: &str = "child_run";
-/// The arguments that every call has.
+/// Required arguments.
 pub(super) const REQUIRED: [&str; 2] = ["agent", "prompt"];
 
 #[derive(Deserialize)]
@@ -33,7 +33,7 @@ struct Arguments {
     deadline_seconds: Option<u64>,
 }
 
-/// The names of the agents that a run may call.
+/// Names of the granted agents.
 pub(super) fn names(snapshot: &AuthorizationSnapshot) -> Vec<&str> {
     let agents = snapshot.resources.agents.iter();
     agents
@@ -41,7 +41,7 @@ pub(super) fn names(snapshot: &AuthorizationSnapshot) -> Vec<&str> {
         .collect()
 }
 
-/// Its description and the schemas of its arguments. `names`: the schema of the name of an agent.
+/// Description and argument schemas. `names` is the schema of an agent name.
 pub(super) fn form(names: &Value) -> (&'static str, Value) {
     let description = "Has another agent do a task in a run of its own, waits for its end and gives its answer. The \
         agent knows nothing of this conversation: the prompt must say everything.";
@@ -73,14 +73,14 @@ pub(super) async fn call(
         context: JsonObject::new(),
         grants: None,
         deadline_seconds: arguments.deadline_seconds,
-        // A call of this face names no key: each is a task of its own.
+        // MCP calls have no idempotency key, so each call is a new task.
         idempotency_key: Uuid::new_v4().to_string(),
     };
     let mut child = child_runs::start(caller, state, request)
         .await
         .map_err(|error| error.moved(named_here))?;
     while !child.status.is_terminal() {
-        // Ends by the deadline of this run, and with it.
+        // The loop ends at the latest with this run's deadline.
         let began = Instant::now();
         child = child_runs::follow(caller, state, child.run_id, MOST_WAIT_SECONDS).await?;
         let waited = began.elapsed() >= Duration::from_secs(MOST_WAIT_SECONDS);
@@ -91,7 +91,7 @@ pub(super) async fn call(
     Ok(result(&child))
 }
 
-/// A wait that ends early: the gateway stops, or the run of the caller shall end.
+/// The error of a wait that ends early: the gateway is shutting down, or the run was cancelled.
 fn given_up(state: &ApiState) -> ApiError {
     if state.runs.stopping().is_cancelled() {
         StartError::Stopping.into()
@@ -100,7 +100,7 @@ fn given_up(state: &ApiState) -> ApiError {
     }
 }
 
-/// The argument that a member of the request comes from.
+/// Maps a pointer of the request to the tool argument.
 fn named_here(pointer: &str) -> String {
     let pointer = pointer.replacen("/input", "/prompt", 1);
     pointer.replacen("/agent_id", "/agent", 1)
@@ -121,7 +121,7 @@ fn result(child: &ChildRun) -> CallToolResult {
     result
 }
 
-/// The last message, or why there is none.
+/// The last message, or the reason for its absence.
 fn said(child: &ChildRun) -> String {
     let message = child.output.as_ref();
     let message = message.and_then(|output| serde_json::from_str::<Message>(output.get()).ok());

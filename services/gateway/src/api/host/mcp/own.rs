@@ -1,4 +1,4 @@
-//! The tools that are no tools: what the run may read, called by MCP.
+//! Built-in MCP tools for the run's own data.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::api::catalog_work::aside;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::{ApiState, BODY_BYTES};
 
-/// One of them.
+/// A built-in tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OwnTool {
     ListAssets,
@@ -39,12 +39,12 @@ const ALL: [OwnTool; 6] = [
     OwnTool::ChildRun,
 ];
 
-/// Characters of the id of an interaction.
+/// Maximum characters of an interaction id.
 const MOST_INTERACTION_ID: usize = 255;
-/// Bytes of the id of a conversation, a tool or a knowledge base.
+/// Maximum bytes of an id of a conversation, tool or knowledge base.
 pub(super) const MOST_ID_BYTES: usize = 512;
 
-/// What `list_assets` is asked.
+/// Arguments of `list_assets`.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct AssetQuery {
@@ -91,7 +91,7 @@ impl Default for AssetQuery {
     }
 }
 
-/// What `wait_for_interaction` is asked.
+/// Arguments of `wait_for_interaction`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct InteractionQuery {
@@ -105,7 +105,7 @@ struct InteractionQuery {
 struct Nothing {}
 
 impl OwnTool {
-    /// Those that a run may call.
+    /// Built-in tools that the run may call.
     pub(super) fn granted(snapshot: &AuthorizationSnapshot) -> impl Iterator<Item = Self> + '_ {
         ALL.into_iter().filter(|tool| match tool {
             Self::ListAssets => true,
@@ -117,7 +117,7 @@ impl OwnTool {
         })
     }
 
-    /// The tool of that name.
+    /// Finds a built-in tool by name.
     pub(super) fn parse(name: &str) -> Option<Self> {
         ALL.into_iter().find(|tool| tool.name() == name)
     }
@@ -133,7 +133,7 @@ impl OwnTool {
         }
     }
 
-    /// How it is listed for a run.
+    /// Describes the tool for a run.
     pub(super) fn described(self, snapshot: &AuthorizationSnapshot) -> Tool {
         let ids = match self {
             Self::ChildRun => json!({"enum": child_run::names(snapshot)}),
@@ -150,13 +150,12 @@ impl OwnTool {
             .with_annotations(ToolAnnotations::new().read_only(self.is_read_only()))
     }
 
-    /// False for a call that changes something.
+    /// Whether the tool has no effects.
     pub(super) fn is_read_only(self) -> bool {
         self != Self::ChildRun
     }
 
-    /// Its description and the schemas of its arguments. `ids`: the schema of the id of a knowledge base, or of the name of
-    /// an agent.
+    /// Description and argument schemas. `ids` is the schema of a knowledge base id or an agent name.
     pub(super) fn form(self, ids: &Value) -> (&'static str, Value) {
         match self {
             Self::ListAssets => (
@@ -202,7 +201,7 @@ impl OwnTool {
         }
     }
 
-    /// Reads it the way that its REST route does.
+    /// Calls the tool with the code of its REST route.
     pub(super) async fn call(
         self,
         caller: &RunCaller,
@@ -219,7 +218,7 @@ impl OwnTool {
                 };
                 caller.record(state, call, None).await?;
                 let grant = Arc::clone(&caller.grant);
-                // Its message has the turn of its run.
+                // The caller already holds the catalog permit of the run.
                 let list = move || assets(&grant.snapshot.resources, &query).map(structured);
                 aside(list).await?
             }
@@ -252,7 +251,7 @@ impl OwnTool {
     }
 }
 
-/// The knowledge bases that a run may ask.
+/// Knowledge bases that the run may search.
 fn retrievable(snapshot: &AuthorizationSnapshot) -> Vec<&str> {
     let bases = snapshot.resources.knowledge_bases.iter();
     bases

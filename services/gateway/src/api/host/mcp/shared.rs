@@ -1,7 +1,7 @@
-//! The face for platforms with fixed MCP credentials: the run's token is an argument of each of seven tools.
+//! MCP for platforms with fixed credentials: each of the seven tools takes the run token as an argument.
 //!
-//! No header opens anything here. The token is taken out of the message before the SDK sees it, so that no error, no
-//! audit entry and no tool gets it.
+//! Headers carry no credential here. The token is removed from the message before the SDK reads it, so it does
+//! not reach errors, audit entries or tools.
 
 use std::sync::Arc;
 
@@ -36,17 +36,17 @@ use crate::api::host::tools::read_detail;
 use crate::api::json::most_bytes;
 use crate::api::recheck::{Accepted, ChecksSenders};
 
-/// Bytes of a message. The sender of one is not known until it is read.
+/// Maximum bytes of a message. It is low because the sender is unknown until the message is read.
 const SHARED_BYTES: usize = 256 * 1024;
-/// The argument of every tool that holds the run's token.
+/// The token argument of each tool.
 const RUN_TOKEN: &str = "run_token";
-/// Characters of a run token.
+/// Maximum characters of a run token.
 const MOST_TOKEN: usize = 4096;
-/// The one answer to every token that opens nothing.
-const WRONG_TOKEN: &str = "run_token opens nothing: pass the token of the run that is being answered, unchanged, as \
+/// The same message for every invalid token.
+const WRONG_TOKEN: &str = "run_token is not valid: pass the token of the current run, unchanged, as \
     the input variable of the platform holds it";
 
-/// A tool of this face.
+/// A tool of this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SharedTool {
     Own(OwnTool),
@@ -64,7 +64,7 @@ const TOOLS: [SharedTool; 7] = [
     SharedTool::CallTool,
 ];
 
-/// A body whose sender is known by what it holds: there is no credential to check again.
+/// A body that contains its own credential, so there is none to check again.
 struct TokenInBody;
 
 impl ChecksSenders for TokenInBody {
@@ -73,14 +73,14 @@ impl ChecksSenders for TokenInBody {
     }
 }
 
-/// What `get_tool_detail` is asked.
+/// Arguments of `get_tool_detail`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DetailQuery {
     tool_name: String,
 }
 
-/// What `call_tool` is asked.
+/// Arguments of `call_tool`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CallQuery {
@@ -95,22 +95,23 @@ pub(super) fn routes() -> OpenApiRouter<ApiState> {
         .layer(most_bytes(SHARED_BYTES))
 }
 
-/// Speaks the Model Context Protocol for platforms whose MCP credentials are fixed: every tool takes the run's token
-/// as the argument `run_token`. The tools are `list_assets`, `get_current_event`, `history_page`,
-/// `retrieve_knowledge`, `child_run`, `get_tool_detail` and `call_tool`; each answers what the run was granted. 404 unless the
-/// operator has switched it on: `[host_api] shared_mcp = true`.
+/// Handles a message of the Model Context Protocol, for platforms with fixed MCP credentials.
+///
+/// Each tool takes the run token as argument `run_token`, and uses the grants of that run. The tools are
+/// `list_assets`, `get_current_event`, `history_page`, `retrieve_knowledge`, `child_run`, `get_tool_detail` and
+/// `call_tool`. The route is 404 unless the operator enables it: `[host_api] shared_mcp = true`.
 #[utoipa::path(post, path = "/host/v1/mcp/shared", tag = "host",
     request_body = McpMessage, responses(
-    (status = 200, description = "The JSON-RPC response; a wrong token is an error of the tool", body = Value),
-    (status = 202, description = "A notification was heard"),
-    (status = 400, description = "No message of the protocol", body = Value),
-    (status = 404, description = "It is switched off", body = ErrorBody),
-    (status = 406, description = "`Accept` does not name application/json and text/event-stream", body = ErrorBody),
+    (status = 200, description = "The JSON-RPC response. A wrong token is a tool error", body = Value),
+    (status = 202, description = "The notification is accepted"),
+    (status = 400, description = "Not an MCP message", body = Value),
+    (status = 404, description = "The route is disabled", body = ErrorBody),
+    (status = 406, description = "`Accept` must include application/json and text/event-stream", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 413, description = "The message has more than 262144 bytes", body = ErrorBody),
+    (status = 413, description = "The message exceeds 262,144 bytes", body = ErrorBody),
     (status = 415, description = "The body is not application/json", body = ErrorBody),
-    (status = 429, description = "Too many wrong tokens of this address, or the run calls too often", body = ErrorBody),
-    (status = 504, description = "The run is over its deadline", body = ErrorBody)))]
+    (status = 429, description = "Too many wrong tokens from this address, or the run's call rate is too high", body = ErrorBody),
+    (status = 504, description = "The run is past its deadline", body = ErrorBody)))]
 async fn speak_shared_mcp(State(state): State<ApiState>, request: Request) -> ApiResult<Response> {
     if !state.shared_mcp {
         return Err(ApiError::no_route());
@@ -128,7 +129,7 @@ async fn speak_shared_mcp(State(state): State<ApiState>, request: Request) -> Ap
         .filter(|_| called.is_some_and(|called| called.reads_catalog));
     let response = speak(SharedFace(caller.clone()), message, turn).await?;
     if is_refused(&response) {
-        // The SDK quotes what it was sent.
+        // SDK errors may quote the message and thus the token.
         let status = match response.status() {
             StatusCode::UNSUPPORTED_MEDIA_TYPE if sent_json => StatusCode::BAD_REQUEST,
             status => status,
@@ -139,18 +140,18 @@ async fn speak_shared_mcp(State(state): State<ApiState>, request: Request) -> Ap
     Ok(response)
 }
 
-/// A call of a tool, without its token.
+/// A tool call without its token.
 struct Called {
     token: String,
-    /// The answer is made of the run's whole catalog.
+    /// The response contains the run's whole catalog.
     reads_catalog: bool,
 }
 
 impl Called {
-    /// Takes the token out of a message; `None` where the message calls no tool.
+    /// Removes the token from a message; `None` if the message is not a tool call.
     fn take(message: &mut Message) -> ApiResult<Option<Self>> {
         let Ok(mut value) = serde_json::from_slice::<Value>(&message.bytes) else {
-            // The SDK refuses it.
+            // The SDK rejects it.
             return Ok(None);
         };
         if value["method"] != "tools/call" {
@@ -177,7 +178,7 @@ impl Called {
         }))
     }
 
-    /// The run of the token; `None` for every token that opens nothing.
+    /// The run of the token; `None` for every invalid token.
     async fn caller(&self, parts: &mut Parts, state: &ApiState) -> ApiResult<Option<RunCaller>> {
         match run_of_token(parts, &self.token, state).await {
             Ok(caller) => Ok(Some(caller)),
@@ -187,7 +188,7 @@ impl Called {
     }
 }
 
-/// The face of one message. Without a caller it lists its tools, and calls none.
+/// MCP server for one message. Without a caller it lists its tools but calls none.
 #[derive(Clone)]
 struct SharedFace(Option<Arc<Caller>>);
 
@@ -245,7 +246,7 @@ impl SharedTool {
         }
     }
 
-    /// The same for every run: its own names stand in `list_assets`.
+    /// The same for every run; `list_assets` has the names of a run.
     fn described(self) -> Tool {
         let name = json!({"type": "string", "maxLength": MOST_ID_BYTES});
         let (description, mut properties) = match self {
@@ -285,7 +286,7 @@ impl SharedTool {
         Tool::new(self.name(), description, Arc::new(schema)).with_annotations(hints)
     }
 
-    /// Answers as the REST route of the call does.
+    /// Calls the tool with the code of its REST route.
     async fn call(self, caller: &Arc<Caller>, arguments: JsonObject) -> ApiResult<CallToolResult> {
         let Caller { caller: run, state } = caller.as_ref();
         match self {

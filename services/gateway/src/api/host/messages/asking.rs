@@ -1,4 +1,4 @@
-//! A request for messages on its way to the model's provider.
+//! Preparation of a Messages request for the model's provider.
 
 use domain::artifact::SCHEME;
 use domain::messages::{
@@ -21,10 +21,10 @@ use crate::api::room::Taken;
 use crate::outbound::model::{Asked, Form, Model};
 use crate::telemetry::tolerance::{Peer, tolerated};
 
-/// The version of the API that this face speaks.
+/// Supported version of the API.
 const VERSION: &str = "2023-06-01";
 
-/// The known betas that a request names. Unknown betas and versions are ignored and counted.
+/// Known betas of a request. Unknown betas and versions are ignored and counted.
 pub(super) fn betas_of(headers: &HeaderMap, caller: &RunCaller) -> Vec<&'static str> {
     let run = caller.grant.run.id;
     let version = headers.get("anthropic-version");
@@ -40,7 +40,7 @@ pub(super) fn betas_of(headers: &HeaderMap, caller: &RunCaller) -> Vec<&'static 
     known
 }
 
-/// A request to one granted model.
+/// A request to a granted model.
 pub(super) struct Asking<'a> {
     pub(super) caller: &'a RunCaller,
     pub(super) state: &'a ApiState,
@@ -49,16 +49,16 @@ pub(super) struct Asking<'a> {
     pub(super) betas: Vec<&'static str>,
 }
 
-/// What the provider gets.
+/// The provider's request.
 pub(super) enum Prepared {
-    /// It speaks this API itself.
+    /// For a provider with this API.
     Own(Asked),
-    /// A chat completion.
+    /// A chat completion for other providers.
     Chat(JsonObject),
 }
 
 impl Asking<'_> {
-    /// The request as its provider gets it, within the budgets, and the room that its images take.
+    /// Builds the provider's request within the budgets, with the memory permits of its images.
     pub(super) async fn prepare(
         &self,
         call: &mut HostCall,
@@ -85,8 +85,8 @@ impl Asking<'_> {
         Ok((prepared, rooms))
     }
 
-    /// A request for a provider of this API, and what it will use at most. Thoughts are within the bound of the answer,
-    /// unless their budget is larger: then they may span several answers, and count beside it.
+    /// Builds the request for a provider with this API, and its upper bound. Reasoning counts within
+    /// `max_tokens`, unless its budget is larger: then it may span several answers and counts in addition.
     fn spend(&self, prompt_tokens: u64, mut body: JsonObject) -> (Asked, Spend) {
         let window = if has_document(&mut body) {
             self.model.window()
@@ -94,22 +94,22 @@ impl Asking<'_> {
             0
         };
         let number = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(0);
-        let most = number(body.get("max_tokens"));
+        let max_tokens = number(body.get("max_tokens"));
         let thinking = body.get("thinking");
         let thoughts = number(thinking.and_then(|thinking| thinking.get("budget_tokens")));
-        let beside = if thoughts < most { 0 } else { thoughts };
+        let beside = if thoughts < max_tokens { 0 } else { thoughts };
         let spend = Spend {
             kind: "model",
             resource: self.id.to_owned(),
             prompt_tokens: prompt_tokens.max(window),
-            most_completion_tokens: most.saturating_add(beside),
+            most_completion_tokens: max_tokens.saturating_add(beside),
             price: self.model.price,
         };
         let betas = self.betas.clone();
         (Asked { body, betas }, spend)
     }
 
-    /// A provider of the operator's own network fetches from inside it.
+    /// A provider in the operator's network fetches from inside it, so URLs must pass the egress rules.
     fn check_places(&self, sources: &[Source<'_>]) -> ApiResult<()> {
         for source in sources {
             let Some(url) = source.url().filter(|url| !is_inline(url)) else {
@@ -117,7 +117,7 @@ impl Asking<'_> {
             };
             self.model.check_place(url).map_err(|error| {
                 let message = format!(
-                    "must be inline data, an artifact, or a URL that may be asked: {error}"
+                    "must be inline data, an artifact, or a URL that may be fetched: {error}"
                 );
                 ApiError::invalid(format!("{}/url", source.pointer), message)
             })?;
@@ -125,7 +125,7 @@ impl Asking<'_> {
         Ok(())
     }
 
-    /// Puts the bytes of artifacts and data URLs into their sources.
+    /// Inlines artifacts and data URLs.
     async fn with_images(&self, sources: &mut [Source<'_>]) -> ApiResult<Vec<Taken>> {
         let mut images = Images::default();
         for source in sources {
@@ -148,12 +148,12 @@ fn is_inline(url: &str) -> bool {
     url.starts_with(SCHEME) || url.starts_with("data:")
 }
 
-/// Refuses what a run may not say to this model.
+/// Checks the request against the field allow-list of the model.
 pub(super) fn check(body: &JsonObject, model: &Model) -> ApiResult<()> {
     check_request(body, &model.extra_members).map_err(refused)
 }
 
-/// The tokens of a request, by the counter of `count-tokens`.
+/// Counts the tokens of a request like `count-tokens`.
 pub(super) fn prompt_tokens(model: &Model, body: &JsonObject) -> u64 {
     let (messages, tools) = counted_request(body);
     let beside = other_texts(body);

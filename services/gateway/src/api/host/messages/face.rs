@@ -1,4 +1,4 @@
-//! What all routes of this face have in common: two places for the credential, and errors in Anthropic's form.
+//! Credentials and errors of the Messages API.
 
 use axum::Json;
 use axum::response::{IntoResponse as _, Response};
@@ -12,20 +12,20 @@ use protocol::error::AgentApiError;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::api::error::{ApiError, ApiResult, Refused};
+use crate::api::error::{ApiError, ApiResult, ErrorExtension};
 
-/// Where the face stands.
+/// Path prefix of the API.
 const PREFIX: &str = "/host/v1/anthropic/";
-/// Where Anthropic's clients send an API key.
+/// API key header of Anthropic's clients.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// Where they look for the id of a request.
+/// Request id header of Anthropic's clients.
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
-/// Where they look whether to try again.
+/// Retry hint header of Anthropic's clients.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
-/// Words by which clients know that a conversation must be shortened.
+/// Text by which clients recognize an exceeded context window.
 const TOO_LONG: &str = "prompt is too long";
 
-/// `{"type": "error", "error": {…}}`: every answer of 4xx and 5xx of Anthropic's face.
+/// `{"type": "error", "error": {…}}`: the body of every 4xx and 5xx response of this API.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "only its documentation is used")]
 pub(super) struct MessagesError {
@@ -33,35 +33,35 @@ pub(super) struct MessagesError {
     #[schema(rename = "type")]
     kind: String,
     error: MessagesErrorDetail,
-    /// Also in the header `request-id`.
+    /// Same as the header `request-id`.
     request_id: String,
 }
 
-/// The error of Anthropic's form, with ours.
+/// Anthropic's error fields together with the gateway's.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "only its documentation is used")]
 struct MessagesErrorDetail {
     /// Such as `invalid_request_error` or `rate_limit_error`.
     #[schema(rename = "type")]
     kind: String,
-    /// What went wrong and what to do next, with the JSON pointer of a bad member.
+    /// Cause and remedy, with the JSON pointer of an invalid field.
     message: String,
-    /// The code that other routes give.
+    /// Error code, as on other routes.
     code: String,
     retryable: bool,
     #[schema(value_type = Object)]
     details: JsonObject,
 }
 
-/// Whether a request is one of this face.
+/// Whether a request is for this API.
 pub(in crate::api) fn is_at(uri: &Uri) -> bool {
     uri.path().starts_with(PREFIX)
 }
 
-/// Puts the key of `x-api-key` where every other route has it.
+/// Moves the key of `x-api-key` to `Authorization`.
 ///
 /// # Errors
-/// 401 when `Authorization` holds another credential, or there are several keys.
+/// 401 if `Authorization` has a different credential, or if there are several keys.
 pub(in crate::api) fn settle_credential(headers: &mut HeaderMap) -> ApiResult<()> {
     let mut keys = headers.get_all(API_KEY).iter();
     let Some(key) = keys.next() else {
@@ -84,11 +84,11 @@ pub(in crate::api) fn settle_credential(headers: &mut HeaderMap) -> ApiResult<()
     }
 }
 
-/// An answer as Anthropic's clients take it: an id of the request, and errors in their form.
+/// Adds a request id to a response and converts errors to Anthropic's form.
 pub(in crate::api) fn in_form(response: Response) -> Response {
     let id = format!("req_{}", Uuid::now_v7().simple());
-    let mut response = match response.extensions().get::<Refused>() {
-        Some(Refused(error)) => refused(response.status(), error, &id, &response),
+    let mut response = match response.extensions().get::<ErrorExtension>() {
+        Some(ErrorExtension(error)) => refused(response.status(), error, &id, &response),
         None => response,
     };
     if let Ok(id) = HeaderValue::try_from(id) {
@@ -115,7 +115,7 @@ fn refused(status: StatusCode, error: &AgentApiError, id: &str, answer: &Respons
     response
 }
 
-/// The body of an error, or the data of the event `error`. `status`: as other routes answer it.
+/// Builds the body of an error, or the data of an `error` event. `status` is that of other routes.
 pub(super) fn error_body(status: u16, error: &AgentApiError) -> Value {
     let kind = error_kind(status).name;
     let message = message_of(error);
@@ -123,7 +123,7 @@ pub(super) fn error_body(status: u16, error: &AgentApiError) -> Value {
         "retryable": error.retryable, "details": error.details}})
 }
 
-/// The message with its pointer, in words that clients know.
+/// The message with its pointer, in wording that clients recognize.
 fn message_of(error: &AgentApiError) -> String {
     let text = |name: &str| error.details.get(name).and_then(Value::as_str);
     if text("reason") == Some("context_length_exceeded") {

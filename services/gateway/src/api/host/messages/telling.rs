@@ -1,4 +1,4 @@
-//! The events of an answer that streams.
+//! Event stream of a message.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -16,20 +16,20 @@ use crate::api::host::models::most::said_bytes;
 use crate::api::host_call::HostCall;
 use crate::outbound::upstream::UpstreamError;
 
-/// An answer on its way to the client.
+/// A streaming answer.
 pub(super) struct Telling {
     call: HostCall,
     items: BoxStream<'static, ApiResult<JsonObject>>,
     told: Told,
-    /// A `ping` is sent after so much silence.
+    /// Interval between `ping` events on an idle stream.
     heartbeat: Duration,
 }
 
-/// How items become events.
+/// Conversion of items to events.
 pub(super) enum Told {
-    /// Chunks of a chat completion.
+    /// Built from the chunks of a chat completion.
     Written(Box<EventWriter>),
-    /// Events of a provider that speaks this API.
+    /// Relayed from a provider with this API.
     Relayed(Relay),
 }
 
@@ -44,7 +44,7 @@ impl Told {
 }
 
 impl Telling {
-    /// `items`: the chunks or events of the provider. They end with the run, and with the first error.
+    /// `items` are chunks or events of the provider. They end with the run or the first error.
     pub(super) fn new(
         call: HostCall,
         items: BoxStream<'static, Result<JsonObject, UpstreamError>>,
@@ -59,7 +59,7 @@ impl Telling {
         }
     }
 
-    /// The next frames, and what is left.
+    /// Returns the next frames and the rest of the stream.
     async fn next(mut self) -> (Bytes, Option<Self>) {
         let Ok(item) = tokio::time::timeout(self.heartbeat, self.items.next()).await else {
             return (frame(&json!({"type": "ping"})), Some(self));
@@ -93,7 +93,7 @@ impl Telling {
         (frames, Some(self))
     }
 
-    /// The provider has said all that it had to say.
+    /// Finishes the stream after the provider's last item.
     fn finish(mut self) -> Bytes {
         let has_finished = match &self.told {
             Told::Written(writer) => writer.has_finished(),
@@ -113,7 +113,7 @@ impl Telling {
         frames
     }
 
-    /// An error as the last event; the call has ended with it.
+    /// Builds the error event. The call has ended.
     fn fail(self, failed: ApiError) -> Bytes {
         let failed = self.call.end::<()>(Err(failed)).err();
         let told = failed.map(ApiError::into_parts);
@@ -122,7 +122,7 @@ impl Telling {
     }
 }
 
-/// The frames of an answer. It ends with the run, and with the first error.
+/// Frames of a message. The stream ends with the run or the first error.
 pub(super) fn frames(telling: Telling) -> impl Stream<Item = Result<Bytes, Infallible>> {
     let told = stream::unfold(Some(telling), |telling| async move {
         Some(telling?.next().await)
@@ -142,7 +142,7 @@ fn frame(event: &Value) -> Bytes {
 
 fn text_of(event: &Value) -> String {
     let name = event["type"].as_str().unwrap_or_default();
-    // A name of the provider's ends no line.
+    // Line breaks in a provider's event type would corrupt the stream.
     let name = name.replace(['\r', '\n'], "");
     format!("event: {name}\ndata: {event}\n\n")
 }

@@ -1,4 +1,4 @@
-//! Images that are artifacts: `artifact:ID` where a URL stands. No provider can fetch them, so they go along.
+//! Artifacts as images: `artifact:ID` in place of a URL. Providers cannot fetch artifacts, so they are inlined.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,15 +16,15 @@ use crate::api::host::artifacts::find;
 use crate::api::room::Taken;
 use crate::outbound::artifact::PlaceError;
 
-/// The types that providers look at.
+/// Supported image types.
 const TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
-/// Images of one request.
+/// Maximum number of images of a request.
 const MOST_IMAGES: usize = 32;
-/// All of them together, before they are text: as much as a request may have.
+/// Maximum size of all images of a request, in bytes before base64.
 const MOST_BYTES: u64 = 15 * 1024 * 1024;
 
-/// Puts artifacts that the run may read in the place of their references. They hold the room that they take
-/// until the provider has answered.
+/// Replaces artifact references by data URLs, if the run may read the artifacts. Returns their memory permits,
+/// held until the provider has answered.
 pub(in crate::api::host) async fn with_images(
     caller: &RunCaller,
     state: &ApiState,
@@ -37,16 +37,16 @@ pub(in crate::api::host) async fn with_images(
     Ok(images.rooms)
 }
 
-/// The images of one request.
+/// Images of a request.
 #[derive(Default)]
 pub(in crate::api::host) struct Images {
     bytes: u64,
-    /// Held until the provider has answered.
+    /// Memory permits, held until the provider has answered.
     pub(in crate::api::host) rooms: Vec<Taken>,
 }
 
 impl Images {
-    /// The data URL of the artifact that `url` refers to. `pointer`: of the reference, for errors.
+    /// Converts the artifact in `url` to a data URL. `pointer` locates the reference for errors.
     pub(in crate::api::host) async fn read(
         &mut self,
         caller: &RunCaller,
@@ -63,12 +63,12 @@ impl Images {
         let left = MOST_BYTES - self.bytes;
         let image = Image::read(caller, state, id, left).await.map_err(at)?;
         self.bytes += image.size;
-        self.rooms.push(image.room);
+        self.rooms.push(image.permit);
         Ok(image.url)
     }
 }
 
-/// The places where artifacts stand in the messages of a chat.
+/// Finds artifact references in chat messages.
 fn references(body: &mut JsonObject) -> Vec<(String, &mut String)> {
     let messages = body.get_mut("messages").and_then(Value::as_array_mut);
     let messages = messages.into_iter().flatten().enumerate();
@@ -87,27 +87,27 @@ fn references(body: &mut JsonObject) -> Vec<(String, &mut String)> {
     urls.collect()
 }
 
-/// An artifact as a provider takes it.
+/// An artifact in the provider's form.
 struct Image {
     size: u64,
     /// A data URL.
     url: String,
-    room: Taken,
+    permit: Taken,
 }
 
 impl Image {
-    /// Reads one that is granted, within reach, and no larger than `most`: as `GET /artifacts/{id}/content`
-    /// does, and on record like that.
+    /// Reads a granted and visible artifact of at most `most` bytes. Checks and audit are those of `GET
+    /// /artifacts/{id}/content`.
     async fn read(caller: &RunCaller, state: &ApiState, id: &str, most: u64) -> ApiResult<Self> {
         let (mut call, found) = find(caller, state, ArtifactOperation::Read, id).await?;
         let (mime_type, size) = (essence(&found.metadata.mime_type), found.metadata.size);
-        let room = check(&mime_type, size, most).and_then(|bytes| {
-            // As text it is a third larger.
-            let room = state.model_room();
-            room.take(caller.sender(), bytes.div_ceil(3) * 4)
+        let permit = check(&mime_type, size, most).and_then(|bytes| {
+            // Base64 needs a third more.
+            let budget = state.model_room();
+            budget.take(caller.sender(), bytes.div_ceil(3) * 4)
         });
-        let room = match room {
-            Ok(room) => room,
+        let permit = match permit {
+            Ok(permit) => permit,
             Err(refused) => return call.end(Err(refused)),
         };
         let reading = async {
@@ -120,11 +120,11 @@ impl Image {
         };
         call.add_bytes(bytes.len());
         let url = format!("data:{mime_type};base64,{}", STANDARD.encode(&bytes));
-        call.end(Ok(Self { size, url, room }))
+        call.end(Ok(Self { size, url, permit }))
     }
 }
 
-/// The bytes of an artifact: so many, and no more is kept than that.
+/// Reads exactly `size` bytes of an artifact.
 async fn read_exactly(
     bytes: impl Stream<Item = Result<Bytes, PlaceError>>,
     size: u64,
@@ -143,7 +143,7 @@ async fn read_exactly(
     Ok(all)
 }
 
-/// The bytes of an image that models take.
+/// Checks type and size of an image.
 fn check(mime_type: &str, size: u64, most: u64) -> ApiResult<usize> {
     if !TYPES.contains(&mime_type) {
         let types = TYPES.join(", ");

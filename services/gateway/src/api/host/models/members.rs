@@ -1,11 +1,11 @@
-//! What a run may say to a provider: what shapes the answer, and nothing that says who gives it, at what price, by what
-//! means, or who keeps it.
+//! Allow-list of request fields. Fields that only shape the answer are allowed. Fields that select provider,
+//! price, tools or storage are not.
 
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::Value;
 
-/// Members of a chat completion that only shape its answer.
+/// Allowed fields of a chat completion.
 const SHAPING: [&str; 42] = [
     "model",
     "messages",
@@ -50,13 +50,13 @@ const SHAPING: [&str; 42] = [
     "safety_identifier",
     "prompt_cache_key",
 ];
-/// Tools that the run itself answers; what a provider does by others leaves its place by no rule of ours.
+/// Tool types that the run executes itself. Provider-side tools bypass the egress rules.
 const TOOLS: [&str; 2] = ["function", "custom"];
-/// What else a tool says of itself.
+/// Other allowed fields of a tool.
 const AROUND: [&str; 3] = ["type", "strict", "cache_control"];
 
-/// Refuses members that are neither these nor `opened` by the operator. What is null says nothing. A fault's pointer
-/// begins at the body.
+/// Rejects fields that are neither allowed nor `opened` by the operator. Null counts as absent. Pointers are
+/// relative to the body.
 pub(in crate::api::host) fn check_members(
     body: &JsonObject,
     opened: &[String],
@@ -80,7 +80,8 @@ fn check_tools(body: &JsonObject) -> Result<(), Fault> {
     let of_ours = |name: &str| TOOLS.contains(&name);
     for (n, tool) in tools.iter().enumerate() {
         let fault = |member: &str| {
-            let message = "must be function or custom: what a provider does itself is not granted";
+            let message =
+                "must be function or custom: tools that the provider runs are not granted";
             Err(Fault::new(format!("/tools/{n}{member}"), message))
         };
         let Some(members) = tool.as_object() else {
@@ -90,7 +91,7 @@ fn check_tools(body: &JsonObject) -> Result<(), Fault> {
         if kind.is_some_and(|kind| !kind.as_str().is_some_and(of_ours)) {
             return fault("/type");
         }
-        // Some servers take a tool of their own by its name alone.
+        // Some servers accept a built-in tool by its name alone.
         let said = members.iter().filter(|(_, value)| !value.is_null());
         let mut others =
             said.filter(|(name, _)| !of_ours(name) && !AROUND.contains(&name.as_str()));
@@ -104,7 +105,7 @@ fn check_tools(body: &JsonObject) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A name as JSON pointers have it.
+/// Escapes a name for a JSON pointer.
 fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }

@@ -1,4 +1,4 @@
-//! What a completion will use at most, as its request says it: budgets are asked for that before anybody is.
+//! Upper bound of a completion's tokens, for the reservation before the provider is called.
 
 use std::ops::RangeInclusive;
 
@@ -13,12 +13,12 @@ use crate::outbound::model::{
 };
 
 const MOST_TOKENS: u64 = i32::MAX as u64;
-/// How many answers are made for one request.
+/// Fields with the number of answers.
 const ANSWERS: [&str; 2] = ["n", "best_of"];
 const MOST_ANSWERS: u64 = 128;
 
-/// Refuses numbers that could mean something else to a provider than to a budget: what is no whole number, and
-/// what is none at all. A fault's pointer begins at the body.
+/// Rejects limits that providers and budgets could read differently: non-integers and values out of range.
+/// Pointers are relative to the body.
 pub(in crate::api::host) fn check_most(body: &JsonObject) -> Result<(), Fault> {
     let members = BOUNDS.map(|key| (key, MOST_TOKENS));
     let members = members
@@ -33,7 +33,7 @@ pub(in crate::api::host) fn check_most(body: &JsonObject) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What is null says nothing.
+/// Null counts as absent.
 fn check_number(
     value: Option<&Value>,
     pointer: &str,
@@ -48,15 +48,15 @@ fn check_number(
     Err(Fault::new(pointer, message))
 }
 
-/// What a provider may read of a body: all but its settings that are numbers and switches.
+/// The parts of a body that a provider may read: all except numbers and booleans.
 pub(in crate::api::host) fn asked_texts(body: &JsonObject) -> Vec<String> {
     let is_text = |value: &Value| value.is_string() || value.is_array() || value.is_object();
     let texts = body.iter().filter(|(_, value)| is_text(value));
     texts.map(|(_, value)| value.to_string()).collect()
 }
 
-/// The bytes of all that a model says in one chunk, or in one `message` of a whole answer: its texts, its thoughts and
-/// the arguments of its calls among them, under whatever name they stand.
+/// Bytes of generated text in a chunk, or in one `message` of a whole answer. This includes reasoning and tool
+/// arguments in any field.
 pub(in crate::api::host) fn said_bytes(answer: &JsonObject, said: &str) -> usize {
     let choices = answer.get("choices").and_then(Value::as_array);
     choices
@@ -67,7 +67,7 @@ pub(in crate::api::host) fn said_bytes(answer: &JsonObject, said: &str) -> usize
 }
 
 fn text_bytes(value: &Value) -> usize {
-    // What names things is not said by the model.
+    // Identifiers are not generated text.
     let names = ["role", "id", "type"];
     match value {
         Value::String(text) => text.len(),
@@ -82,8 +82,8 @@ fn text_bytes(value: &Value) -> usize {
     }
 }
 
-/// What a completion will use at most: what is asked, and what may be answered. The body was checked, and is as the
-/// model is asked. A document may have any number of tokens: whoever sends one asks for the whole window.
+/// The upper bound of a completion: prompt and answer. The body is checked and in the provider's form. With a
+/// document the whole context window counts, because its token count is unknown.
 pub(in crate::api::host) fn chat_spend(
     id: &str,
     model: &Model,
@@ -108,7 +108,7 @@ pub(in crate::api::host) fn chat_spend(
     }
 }
 
-/// By the bound that its provider reads, and by all that may be said beside it.
+/// Maximum completion tokens: the provider's limit field, and additional tokens outside that limit.
 fn most_completion(body: &JsonObject, bound: &str, thoughts: ThoughtCount) -> u64 {
     let number = |key: &str| body.get(key).and_then(Value::as_u64);
     let answers = ANSWERS.into_iter().filter_map(number).max();
@@ -120,7 +120,7 @@ fn most_completion(body: &JsonObject, bound: &str, thoughts: ThoughtCount) -> u6
     each.saturating_mul(answers.unwrap_or(1))
 }
 
-/// What one answer may be where its least and its thoughts are not held to its bound.
+/// Maximum of one answer if minimum length and reasoning are not within the limit.
 fn with_thoughts(body: &JsonObject, bound: u64) -> u64 {
     let number = |pointer: &str| value_at(body, pointer).and_then(Value::as_u64);
     let thoughts = THOUGHTS.into_iter().filter_map(number);
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(most(&json!({"max_tokens": 5})), 5);
         assert_eq!(most(&json!({"max_tokens": 500, "n": 100})), 50_000);
         assert_eq!(most(&json!({"max_tokens": 7, "n": 2, "best_of": 3})), 21);
-        // By a name that is not read, nothing is bounded.
+        // An unknown limit field bounds nothing.
         let other = json!({"max_completion_tokens": 1});
         assert_eq!(most(&other), UNSAID_TOKENS);
     }
@@ -180,7 +180,7 @@ mod tests {
         ] {
             let most = |thoughts| most_completion(&body(&said), "max_tokens", thoughts);
             assert_eq!(most(ThoughtCount::Beside), beside, "{said}");
-            // Who counts them within the bound takes nothing beside it.
+            // Providers that count reasoning within the limit add nothing.
             let answers = said["n"].as_u64().unwrap_or(1);
             assert_eq!(most(ThoughtCount::Within), 16 * answers, "{said}");
         }

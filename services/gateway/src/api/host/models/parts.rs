@@ -1,4 +1,4 @@
-//! What stands in messages beside words: pictures and files, with their data or where they are.
+//! Images and files in messages, inline or by URL.
 
 use protocol::JsonObject;
 use protocol::admin::Fault;
@@ -6,15 +6,15 @@ use serde_json::Value;
 
 use egress::EgressError;
 
-/// What is no place that anybody fetches from.
+/// URL prefixes that cause no fetch.
 const INLINE: [&str; 2] = ["data:", "artifact:"];
-/// Schemes whose addresses are read without a slash, too, as `http:10.0.0.1`.
+/// Schemes that URL parsers accept without slashes, as in `http:10.0.0.1`.
 const SCHEMES: [&str; 6] = ["http", "https", "file", "ftp", "ws", "wss"];
-/// Members of a part whose texts are read, not fetched.
+/// Fields of a part with plain text, which is not fetched.
 const WORDS: [&str; 7] = [
     "text", "refusal", "thinking", "name", "filename", "title", "context",
 ];
-/// Members of a message that are words where they are strings.
+/// Fields of a message that are plain text if they are strings.
 const MESSAGE_WORDS: [&str; 6] = [
     "role",
     "name",
@@ -23,7 +23,7 @@ const MESSAGE_WORDS: [&str; 6] = [
     "reasoning_content",
     "tool_call_id",
 ];
-/// Members of a call or a tool that a model writes or reads.
+/// Fields of a tool or tool call that the model reads or writes.
 const CALL_WORDS: [&str; 6] = [
     "function",
     "custom",
@@ -32,19 +32,19 @@ const CALL_WORDS: [&str; 6] = [
     "parameters",
     "input_schema",
 ];
-/// Those of them that are read as a whole: what a model writes or reads.
+/// Those of `CALL_WORDS` whose whole value is model text.
 const WHOLE: [&str; 4] = ["function", "custom", "parameters", "input_schema"];
-/// A picture: where it is, or what holds that.
+/// An image URL, or an object with it.
 const IMAGE: &str = "image_url";
-/// Members that say of which type the data beside them are.
+/// Fields with the media type of adjacent data.
 const TYPES: [&str; 4] = ["media_type", "mime_type", "mimeType", "format"];
-/// How a PDF begins in base64, whatever type it is said to be of.
+/// Base64 prefix of a PDF, whatever its declared type.
 const PDF: &str = "JVBERi";
-/// Members of a part that hold data: in base64 a text may begin as an address without a scheme.
+/// Fields of a part with data. Base64 text may look like a URL without a scheme.
 const DATA: [&str; 2] = ["data", "file_data"];
 
-/// Refuses places that the gateway itself would not ask: a provider of the operator's own network fetches from inside
-/// it. A fault's pointer begins at the body.
+/// Rejects URLs that the egress rules forbid (SSRF), because a provider in the operator's network fetches from
+/// inside it. Pointers are relative to the body.
 pub(in crate::api::host) fn check_places(
     body: &JsonObject,
     may_fetch: impl Fn(&str) -> Result<(), EgressError>,
@@ -55,15 +55,15 @@ pub(in crate::api::host) fn check_places(
         }
         may_fetch(text).map_err(|error| {
             let message =
-                format!("must be inline data, an artifact, or a URL that may be asked: {error}");
+                format!("must be inline data, an artifact, or a URL that may be fetched: {error}");
             Fault::new("", message)
         })
     })
 }
 
-/// Whether the body has what its provider may read as any number of tokens, however short it is here: a document, a
-/// film or a sound by its address or its id, or with data that are neither a picture nor text. What an answer says of
-/// its sources goes back with it, and is read by nobody.
+/// Whether the body refers to content of unbounded token count: a document, video or audio by URL, by id, or as
+/// data other than images and text. Citations (`annotations`) in earlier answers do not count, because providers
+/// do not read them.
 pub(in crate::api::host) fn has_document(body: &JsonObject) -> bool {
     let found = walk(body, &|member, name, text| {
         if member != "annotations" && is_document(name, text) {
@@ -85,12 +85,12 @@ fn is_document(name: &str, text: &str) -> bool {
     match beginning.strip_prefix("data:") {
         Some(_) if data_of_url(text).starts_with(PDF) => true,
         Some(kind) if kind.starts_with("image/") => false,
-        // Under the name of a picture it would count as one.
+        // As an image it would be counted as one.
         Some(kind) if kind.starts_with("text/") => is_image,
         Some(_) => true,
         None if ["file_data", "file_id"].contains(&name) => true,
         None if DATA.contains(&name) => text.trim_start().starts_with(PDF),
-        // What a tool has answered is words.
+        // Tool results are text.
         None => !is_image && name != "content" && is_place(name, text),
     }
 }
@@ -100,8 +100,8 @@ fn data_of_url(url: &str) -> &str {
         .map_or("", |(_, data)| data.trim_start())
 }
 
-/// Looks at each string of the messages and tools that is not read as words, with the member of the message that it is in,
-/// and the name of its own.
+/// Visits each string of messages and tools that is not plain text, with the message field that contains it and
+/// its own field name.
 fn walk(
     body: &JsonObject,
     look: &impl Fn(&str, &str, &str) -> Result<(), Fault>,
@@ -148,7 +148,8 @@ fn walk_message(
     Ok(())
 }
 
-/// Looks at what an object has beside these members, and into those of them that are no strings. `of`: the member that it is.
+/// Visits fields of an object outside `words`, and non-string values of fields in `words`. `of` is the field of
+/// the object.
 fn walk_members(
     of: &str,
     value: &Value,
@@ -171,7 +172,7 @@ fn walk_members(
         })
 }
 
-/// `name`: the member whose value this is, or is an item of.
+/// `name` is the field of the value, or of its list.
 fn walk_part(
     name: &str,
     value: &Value,
@@ -193,8 +194,8 @@ fn is_place(name: &str, text: &str) -> bool {
     !is_inline && (is_named || begins_as_address(text, !DATA.contains(&name)))
 }
 
-/// Whether it begins as `scheme:/`, as one of [`SCHEMES`] with its colon, and it may be `//`, as those read it who fetch: with what stands before, with either
-/// slash, and with line ends and tabs anywhere.
+/// Whether a text starts like a URL: `scheme:/`, a scheme of [`SCHEMES`] with a colon, or optionally `//`. Like
+/// URL parsers, this skips leading blanks, tabs and line ends, and accepts backslashes.
 fn begins_as_address(text: &str, may_lack_scheme: bool) -> bool {
     let read = text.chars().filter(|letter| !"\t\n\r".contains(*letter));
     let read = read.skip_while(|letter| *letter <= ' ');
@@ -219,15 +220,15 @@ fn under(pointer: &str, mut fault: Fault) -> Fault {
     fault
 }
 
-/// What counts by other measures than words.
+/// Content that is not counted as text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::api::host) struct Apart {
     pub(in crate::api::host) images: u64,
-    /// Of files, as they came.
+    /// Bytes of files in their encoded form.
     pub(in crate::api::host) file_bytes: u64,
 }
 
-/// Does something with a body whose pictures and files have no data, and tells of those.
+/// Runs `looking` on the body without the data of images and files, and returns counts of that data.
 pub(in crate::api::host) fn without_data<T>(
     body: &mut JsonObject,
     looking: impl FnOnce(&JsonObject) -> T,
@@ -258,7 +259,7 @@ enum Kind {
     File,
 }
 
-/// The data of pictures and files in the messages, in their order.
+/// Data of images and files in the messages, in order.
 fn data_of(body: &mut JsonObject) -> Vec<(Kind, &mut String)> {
     let messages = body.get_mut("messages").and_then(Value::as_array_mut);
     let contents = messages

@@ -1,4 +1,4 @@
-//! What models read and say nothing to: documents that are ranked, texts that are embedded.
+//! Rerank and embedding calls: models that read text and generate none.
 
 use axum::Json;
 use axum::extract::State;
@@ -25,20 +25,22 @@ use crate::outbound::upstream::UpstreamError;
 
 const MOST_DOCUMENTS: usize = 64;
 const MOST_TEXTS: usize = 256;
-/// Members of a request to rank that `extra_args` cannot hold.
+/// Fields of a rerank request that `extra_args` must not contain.
 const NOT_EXTRA: [&str; 5] = ["model", "query", "documents", "top_n", "top_k"];
 
-/// Orders documents by how close they are to a query.
+/// Ranks documents by relevance to a query, most relevant first.
+///
+/// Documents: 1 to 64. With `top_k`, only the best are returned.
 #[utoipa::path(post, path = "/host/v1/models/{model_id}/rerank", tag = "host", security(("run_token" = [])),
     params(("model_id" = String, Path, description = "Percent-encoded")), request_body = Rerank, responses(
-    (status = 200, description = "The closest first", body = RerankResults),
+    (status = 200, description = "Results, most relevant first", body = RerankResults),
     (status = 400, description = "The request is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn rerank_documents(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
@@ -51,35 +53,37 @@ pub(in crate::api) async fn rerank_documents(
     call.end(ranked).map(Json)
 }
 
-/// Gives a vector for each text.
+/// Creates an embedding vector for each text.
+///
+/// Texts: 1 to 256. The vectors are in the order of the texts.
 #[utoipa::path(post, path = "/host/v1/models/{model_id}/embed", tag = "host", security(("run_token" = [])),
     params(("model_id" = String, Path, description = "Percent-encoded")), request_body = Embed, responses(
-    (status = 200, description = "A vector for each text, in their order", body = Embeddings),
+    (status = 200, description = "A vector for each text, in order", body = Embeddings),
     (status = 400, description = "The request is not valid", body = ErrorBody),
-    (status = 401, description = "The token opens nothing", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted for `invoke`", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "The provider or a budget asks to wait, or there is no room for a large request (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
-    (status = 504, description = "The provider was silent, or the run is past its deadline", body = ErrorBody)))]
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(in crate::api) async fn embed_texts(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
     ModelBody {
         value: request,
-        mut room,
+        mut permit,
     }: ModelBody<Embed>,
 ) -> ApiResult<Response> {
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;
     let embedded = async {
         check_count("/texts", request.texts.len(), MOST_TEXTS)?;
-        let (vectors, usage) = embed(&mut call, model, &id, &request.texts, &mut room).await?;
+        let (vectors, usage) = embed(&mut call, model, &id, &request.texts, &mut permit).await?;
         json_of(&Embeddings { vectors, usage })
     };
     let embedded = embedded.await;
-    call.end(embedded).map(|json| room.answer(json))
+    call.end(embedded).map(|json| permit.answer(json))
 }
 
 async fn rerank(
@@ -106,35 +110,35 @@ async fn rerank(
     Ok(ranking(&answer, count, top)?)
 }
 
-/// A vector as text: 1,536 numbers have some 30 KiB.
+/// Size of a vector in JSON: about 30 KiB for 1,536 numbers.
 const VECTOR_BYTES: usize = 32 * 1024;
-/// All of one answer: more is not read.
+/// Maximum size of an answer in bytes.
 const MOST_VECTOR_BYTES: usize = 32 * 1024 * 1024;
 
-/// The vectors of texts, within the budgets of the call and the room for requests to models: a few short texts may have
-/// far longer vectors.
+/// Embeds texts within the budgets of the call and the memory budget for model requests. Short texts may have
+/// large vectors.
 pub(in crate::api::host) async fn embed(
     call: &mut HostCall,
     model: &Model,
     id: &str,
     texts: &[String],
-    room: &mut Taken,
+    permit: &mut Taken,
 ) -> ApiResult<(Vec<Vec<f32>>, Option<LlmTokenUsage>)> {
     let vectors = texts.len().saturating_mul(VECTOR_BYTES);
-    room.grow_to(vectors.min(MOST_VECTOR_BYTES))?;
+    permit.grow_to(vectors.min(MOST_VECTOR_BYTES))?;
     let paid = call.reserve(reading_spend(id, model, texts.iter())).await?;
     let vectors = call.within(model.vectors(texts, &paid)).await;
-    // Tokens of earlier batches count although a later batch fails.
+    // Count the tokens of earlier batches even if a later batch fails.
     call.count(paid.counted());
     Ok((vectors?, paid.counted()))
 }
 
-/// An answer as text, without a value for each number in between.
+/// Serializes an answer without an intermediate value per number.
 pub(in crate::api::host) fn json_of(answer: &impl Serialize) -> ApiResult<Vec<u8>> {
     serde_json::to_vec(answer).map_err(|_| ApiError::internal())
 }
 
-/// What reading texts will use: nothing is said.
+/// Upper bound of an embedding or rerank call: no tokens are generated.
 fn reading_spend<'a>(id: &str, model: &Model, texts: impl Iterator<Item = &'a String>) -> Spend {
     Spend {
         kind: "model",
@@ -145,7 +149,7 @@ fn reading_spend<'a>(id: &str, model: &Model, texts: impl Iterator<Item = &'a St
     }
 }
 
-/// The places that a provider has ranked: known ones, each once, the closest first.
+/// Parses a ranking: known indexes, each once, best first.
 fn ranking(answer: &JsonObject, count: usize, top: u64) -> Result<RerankResults, UpstreamError> {
     let malformed = || UpstreamError::Malformed("a ranking without known places".to_owned());
     let results = answer

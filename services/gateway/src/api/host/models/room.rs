@@ -1,4 +1,4 @@
-//! Requests to models, and the room that they take: each is read, parsed and written again before a provider has it.
+//! Model requests and their memory budget. Each request is read, parsed and serialized again for the provider.
 
 use std::ops::Deref;
 
@@ -13,8 +13,7 @@ use crate::api::error::ApiError;
 use crate::api::json::{announced, json_bytes, parse};
 use crate::api::room::{BodyRoom, Room, Sender, Sign, Taken};
 
-/// The largest request: its body, and its images as text. A run may have one of them in memory, however little room
-/// there is.
+/// Maximum size of a request: its body, and its images in base64. One such request per run always fits.
 const LARGEST: usize = 2 * BODY_BYTES;
 
 const MODELS: Sign = Sign {
@@ -36,13 +35,13 @@ const MODELS: Sign = Sign {
     ),
 };
 
-/// A JSON object as the body of a request to a model, with the room that it takes.
+/// The JSON body of a model request with its memory permit.
 pub(in crate::api) struct ModelBody<T> {
     pub(in crate::api) value: T,
-    pub(in crate::api) room: Taken,
+    pub(in crate::api) permit: Taken,
 }
 
-/// Room for so many bytes of requests to models.
+/// Creates the memory budget for model requests.
 pub(in crate::api) fn room_for_models(bytes: usize) -> Room {
     Room::new(MODELS, bytes, LARGEST)
 }
@@ -51,28 +50,28 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(mut request: Request, state: &ApiState) -> Result<Self, ApiError> {
-        // Its token was judged before.
+        // The middleware has already checked the token.
         let sender = request.extensions().get::<Sender>().copied();
         let sender = sender.ok_or_else(ApiError::unauthenticated)?;
         let bytes = at_most(request.headers());
-        let mut room = match state.model_room().take(sender, bytes) {
-            Ok(room) => room,
+        let mut permit = match state.model_room().take(sender, bytes) {
+            Ok(permit) => permit,
             Err(refused) => {
-                // Who is still sending reads no answer: let it come to its end, within bounds.
+                // Clients read no response while they send, so discard the rest of the body within limits.
                 drain_body(request.into_body()).await;
                 return Err(refused);
             }
         };
-        // It has its room.
+        // The body already has a permit of this budget.
         request.extensions_mut().remove::<BodyRoom>();
         let bytes = json_bytes(request, state).await?;
-        room.shrink(bytes.len());
+        permit.shrink(bytes.len());
         let value = parse(&bytes)?;
-        Ok(Self { value, room })
+        Ok(Self { value, permit })
     }
 }
 
-/// The bytes that a body may have: as many as it says, else as many as are taken.
+/// Upper bound of a body: the announced length, or else the limit.
 fn at_most(headers: &HeaderMap) -> usize {
     announced(headers).unwrap_or(BODY_BYTES).min(BODY_BYTES)
 }

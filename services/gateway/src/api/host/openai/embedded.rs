@@ -1,4 +1,4 @@
-//! Vectors as OpenAI lists them, written without a value for each number in between.
+//! Embeddings in OpenAI's format, serialized without an intermediate value per number.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use crate::api::error::ApiResult;
 use crate::api::host::models::reading::json_of;
 
-/// The answer of a model that has embedded texts.
+/// The answer to an embedding request.
 pub(super) struct Embedded<'a> {
     pub(super) model: &'a str,
     pub(super) vectors: &'a [Vec<f32>],
     pub(super) usage: Option<LlmTokenUsage>,
-    /// The vectors are bytes, as OpenAI's clients ask for them, in place of numbers.
+    /// Encode vectors as base64 bytes instead of numbers.
     pub(super) as_base64: bool,
 }
 

@@ -1,4 +1,4 @@
-//! One request for a response: asked of its provider in the provider's form.
+//! Preparation of a Responses request for the model's provider.
 
 use domain::chat::responses::{
     Asked, EventWriter, Head, Passing, Target, passed_body, read_request, rewrite_response,
@@ -20,7 +20,7 @@ use crate::api::host_call::HostCall;
 use crate::api::room::Taken;
 use crate::outbound::model::{Form, Model};
 
-/// A run that asks a granted model.
+/// A request to a granted model.
 pub(super) struct Asking<'a> {
     pub(super) caller: &'a RunCaller,
     pub(super) state: &'a ApiState,
@@ -28,24 +28,24 @@ pub(super) struct Asking<'a> {
     pub(super) id: &'a str,
 }
 
-/// What its provider is asked. The request itself is no longer in memory.
+/// The provider's request. The original request is dropped to save memory.
 struct Prepared {
     body: JsonObject,
     answering: Answering,
-    /// The room that its images take.
+    /// Memory permits of its images.
     images: Vec<Taken>,
 }
 
-/// How the answer of the provider becomes a response.
+/// Conversion of the provider's answer.
 enum Answering {
-    /// It is a completion.
+    /// From a chat completion.
     Written(Box<EventWriter>),
-    /// It is a response.
+    /// From a response.
     Passed(Passing),
 }
 
 impl Asking<'_> {
-    /// The whole response.
+    /// Creates a whole response.
     pub(super) async fn whole(&self, call: &mut HostCall, request: JsonObject) -> ApiResult<Value> {
         let Prepared {
             body,
@@ -73,7 +73,7 @@ impl Asking<'_> {
         Ok(response)
     }
 
-    /// The answer as it comes.
+    /// Creates a streaming response.
     pub(super) async fn stream(
         &self,
         call: &mut HostCall,
@@ -100,7 +100,7 @@ impl Asking<'_> {
         })
     }
 
-    /// The body as its provider gets it, within the budgets.
+    /// Builds the provider's body within the budgets.
     async fn prepare(&self, call: &mut HostCall, request: JsonObject) -> ApiResult<Prepared> {
         let Self {
             caller,
@@ -150,7 +150,7 @@ impl Asking<'_> {
     }
 }
 
-/// The tokens of a request, counted as those of the protocol's own.
+/// Counts the tokens of a request like the native API.
 pub(super) fn input_tokens(model: &Model, asked: &Asked) -> u64 {
     let items = |name: &str| {
         let items = asked.chat.get(name).and_then(Value::as_array);

@@ -1,4 +1,4 @@
-//! Errors as OpenAI's clients read them.
+//! Errors in OpenAI's format.
 
 use axum::body::{Body, to_bytes};
 use axum::response::Response;
@@ -7,10 +7,10 @@ use http::header::CONTENT_LENGTH;
 use protocol::error::{AgentApiError, ErrorBody};
 use serde_json::{Value, json};
 
-/// The largest body of an error.
+/// Maximum size of an error body, in bytes.
 const ERROR_BYTES: usize = 256 * 1024;
 
-/// Adds `type` and `param` to the error of an answer, and gives it OpenAI's code where clients act on that code.
+/// Adds `type` and `param` to an error. Uses OpenAI's code where clients act on it.
 pub(super) async fn in_openai_form(response: Response) -> Response {
     let status = response.status();
     if !status.is_client_error() && !status.is_server_error() {
@@ -47,7 +47,7 @@ fn openai_error(status: StatusCode, error: AgentApiError) -> Value {
         "retryable": retryable, "details": details}})
 }
 
-/// Codes on which clients do something else than to report them.
+/// Codes that clients act on.
 fn client_code(error: &AgentApiError) -> Option<&'static str> {
     match error.details.get("reason").and_then(Value::as_str)? {
         "context_length_exceeded" => Some("context_length_exceeded"),
@@ -56,7 +56,7 @@ fn client_code(error: &AgentApiError) -> Option<&'static str> {
     }
 }
 
-/// The code of an error in a stream: one of those that OpenAI documents, so that a client tries again where that helps.
+/// The code of an error in a stream. OpenAI's documented codes let clients retry where that helps.
 pub(super) fn code_of(error: &AgentApiError) -> &str {
     client_code(error).unwrap_or(match error.code.as_str() {
         "rate_limited" => "rate_limit_exceeded",

@@ -1,4 +1,4 @@
-//! A response that streams, as server-sent events.
+//! Event stream of a response.
 
 use std::convert::Infallible;
 
@@ -11,23 +11,23 @@ use serde_json::Value;
 
 use super::errors::code_of;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::host::models::most::said_bytes;
+use crate::api::host::models::said_bytes;
 use crate::api::host_call::HostCall;
 use crate::outbound::model::{Chunks, Events};
 use crate::outbound::upstream::UpstreamError;
 
-/// An answer as it comes.
+/// A streaming answer.
 pub(super) enum Answer {
-    /// Written from the chunks of a completion.
+    /// Built from chunks of a chat completion.
     Written {
         chunks: Chunks,
         writer: Box<EventWriter>,
     },
-    /// Passed as the provider says it.
+    /// Relayed from a provider with this API.
     Passed { events: Events, passing: Passing },
 }
 
-/// What is left to say of an answer.
+/// State of a stream.
 enum Saying {
     Written(HostCall, Box<EventWriter>),
     Passed(HostCall, Box<Passing>),
@@ -35,7 +35,7 @@ enum Saying {
 }
 
 impl Answer {
-    /// The frames of the answer. It ends with the run, and with the first error.
+    /// Frames of the answer. The stream ends with the run or the first error.
     pub(super) fn frames(
         self,
         mut call: HostCall,
@@ -63,7 +63,7 @@ impl Answer {
 type Items = BoxStream<'static, ApiResult<JsonObject>>;
 
 impl Saying {
-    /// The frames of the next item.
+    /// Frames of the next item.
     async fn next(self, mut items: Items) -> Option<(Bytes, (Items, Self))> {
         if matches!(self, Self::Over) {
             return None;
@@ -78,7 +78,7 @@ impl Saying {
     }
 }
 
-/// What a chunk of a completion adds.
+/// Frames for a chunk of a chat completion.
 fn written(
     mut call: HostCall,
     mut writer: Box<EventWriter>,
@@ -110,7 +110,7 @@ fn written(
     (frames(&[writer.fail(&code, &message)]), Saying::Over)
 }
 
-/// What an event of the provider adds.
+/// Frames for an event of the provider.
 fn passed(
     mut call: HostCall,
     mut passing: Box<Passing>,
@@ -138,7 +138,7 @@ fn passed(
     (frames(&[passing.fail(&code, &message)]), Saying::Over)
 }
 
-/// Ends the call: the code and the message of its last event.
+/// Ends the call and returns code and message of the last event.
 fn ended(call: HostCall, failed: ApiError) -> (String, String) {
     let failed = call.end::<()>(Err(failed)).err();
     let (_, error) = failed.unwrap_or_else(ApiError::internal).into_parts();
@@ -154,7 +154,7 @@ pub(super) fn too_large() -> ApiError {
     UpstreamError::TooLarge { most: ANSWER_BYTES }.into()
 }
 
-/// Events as clients read them: each under the name of its type.
+/// Encodes events as server-sent events named by their type.
 fn frames(events: &[Value]) -> Bytes {
     let frames = events.iter().map(|event| {
         let name = event["type"].as_str().unwrap_or("message");

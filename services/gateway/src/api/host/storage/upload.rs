@@ -1,4 +1,4 @@
-//! One upload: the body is read chunk by chunk, each is committed before the next is read.
+//! Upload of a blob. The body is read in chunks, and each is committed before the next is read.
 
 use std::time::Duration;
 
@@ -17,20 +17,20 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::single_header;
 use crate::api::recheck::StreamedBody;
 
-/// A body that stands still for longer is given up.
+/// Timeout for the next chunk of a body.
 const SILENCE: Duration = Duration::from_secs(30);
-/// A whole upload takes no longer.
+/// Timeout for a whole upload.
 const PATIENCE: Duration = Duration::from_mins(5);
-/// What is reserved is free again when no chunk has come for so long: a sender that went away.
+/// Lifetime of a quota reservation after the last chunk.
 const RESERVED: Duration = Duration::from_mins(1);
 
-/// Names that one owner may have in one area.
+/// Maximum number of keys of an owner in an area.
 const MOST_KEYS: u64 = 10_000;
 
 const MOST_TYPE_BYTES: usize = 255;
 const ANY_TYPE: &str = "application/octet-stream";
 
-/// A blob on its way in.
+/// A blob upload.
 pub(super) struct Upload<'a> {
     caller: &'a RunCaller,
     state: &'a ApiState,
@@ -39,18 +39,18 @@ pub(super) struct Upload<'a> {
     content_type: String,
     content_id: Uuid,
     condition: Option<PutIf>,
-    /// What the client announced.
+    /// The announced length.
     announced: Option<u64>,
     quota: Quota,
 }
 
-/// What has been read and committed so far.
+/// Read and committed data.
 struct Progress {
     digest: aws_lc_rs::digest::Context,
     size: u64,
-    /// Chunks that are committed.
+    /// Number of committed chunks.
     written: u64,
-    /// What makes the next chunk.
+    /// Data of the next chunk.
     pending: Vec<u8>,
 }
 
@@ -94,8 +94,7 @@ impl<'a> Upload<'a> {
         ApiError::too_large(format!("a blob has at most {most} bytes"))
     }
 
-    /// Reads the body to its end and points the name at it; the call is recorded with its bytes.
-    /// Gives the SHA-256 of the blob.
+    /// Reads the whole body, publishes the blob under its key, and audits its size. Returns the SHA-256.
     pub(super) async fn run(self, body: &mut StreamedBody, call: Call<'_>) -> ApiResult<String> {
         let run = &self.caller.grant.run;
         let now = self.state.runs.clock().now_ms();
@@ -142,7 +141,7 @@ impl<'a> Upload<'a> {
         progress.digest.update(frame);
         let mut rest = frame.as_ref();
         while !rest.is_empty() {
-            // A full chunk is written only when more comes: the last one goes with the name.
+            // Keep a full chunk until more data arrives: the last chunk is committed with the key.
             if progress.pending.len() == CHUNK_BYTES {
                 self.write_chunk(progress).await?;
             }
@@ -203,7 +202,7 @@ impl<'a> Upload<'a> {
     }
 }
 
-/// The condition of a write: `If-None-Match: *`, or `If-Match` with one entity tag.
+/// Parses the condition: `If-None-Match: *`, or `If-Match` with one entity tag.
 fn condition_of(headers: &HeaderMap) -> ApiResult<Option<PutIf>> {
     let none_match = single_header(headers, IF_NONE_MATCH.as_str())?;
     let matches = single_header(headers, IF_MATCH.as_str())?;
@@ -212,20 +211,20 @@ fn condition_of(headers: &HeaderMap) -> ApiResult<Option<PutIf>> {
         (Some("*"), None) => Ok(Some(PutIf::Absent)),
         (None, Some(tag)) => {
             let tag = sha256_of(tag).ok_or_else(|| {
-                let message = "`If-Match` must be one `ETag` as an answer gave it, quotes included";
+                let message = "`If-Match` must be one `ETag` as in a response, quotes included";
                 ApiError::invalid_argument(message)
             })?;
             Ok(Some(PutIf::Matches(tag.to_owned())))
         }
         (Some(_), None) => Err(ApiError::invalid_argument("`If-None-Match` must be `*`")),
         (Some(_), Some(_)) => {
-            let message = "`If-Match` and `If-None-Match` must not stand together";
+            let message = "`If-Match` and `If-None-Match` must not be combined";
             Err(ApiError::invalid_argument(message))
         }
     }
 }
 
-/// The digest in a strong entity tag of this API.
+/// Extracts the digest from a strong entity tag.
 fn sha256_of(tag: &str) -> Option<&str> {
     let hex = tag.strip_prefix('"')?.strip_suffix('"')?;
     let is_hex = hex
