@@ -1,4 +1,4 @@
-//! An attacker with the gateway's signing and master keys, who signs arbitrary tokens and cursors.
+//! Signs arbitrary tokens and cursors with the gateway's signing and master keys, as an attacker could.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::hmac;

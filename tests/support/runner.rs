@@ -336,7 +336,7 @@ fn whole(status: &str, body: &Value) -> Vec<Step> {
     vec![Step::Send(format!("{head}{body}").into_bytes())]
 }
 
-/// `None` when the connection ended before the request did.
+/// Returns `None` if the connection ends before the request does.
 async fn read_request(socket: &mut BufReader<TcpStream>) -> Option<Request> {
     let mut request = Request::default();
     let mut line = String::new();
