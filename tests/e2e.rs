@@ -1,4 +1,4 @@
-//! The real binary, met only over HTTP: one theme per file, what they stand on in `support`.
+//! End-to-end tests of the real binary over HTTP, one theme per file. Fixtures live in `support`.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! A gateway process, a database of its own, a runner that misbehaves on demand and a client that can be cut.
+//! Test support: gateway process, database, stub and faulty runners, clients, proxies and fake services.
 
 pub mod bent;
 pub mod client;
@@ -51,20 +51,20 @@ pub use database::Engine::{self, Postgres, Sqlite};
 pub use stage::{OwnStage, Stage};
 pub use waiting::{skipped, until, within};
 
-/// Two small digits a byte.
+/// Encodes bytes as lowercase hex.
 pub fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()
         .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }
 
-/// How much a test does: what the variable says, which is one test's own, or `default`, which is short.
+/// Size of a test: the value of the environment variable `variable`, or the short `default`.
 pub fn number(variable: &str, default: usize) -> usize {
     given(variable).map_or(default, |text| text.parse().unwrap())
 }
 
-/// Where a test begins that does only some of what it could: another place each time, and the same
-/// again for the number that `RUNNEL_TEST_SEED` gives and a failed test has printed.
+/// Random seed of a sampling test. It differs in each run and is printed. `RUNNEL_TEST_SEED` sets it to
+/// reproduce a failure.
 pub fn seed() -> u64 {
     let now = || {
         let time = UNIX_EPOCH.elapsed().unwrap();
@@ -79,7 +79,7 @@ fn given(variable: &str) -> Option<String> {
     std::env::var(variable).ok()
 }
 
-/// What a command printed, once it has ended.
+/// Exit status and output of a finished command.
 #[derive(Debug)]
 pub struct Printed {
     pub status: ExitStatus,
@@ -97,7 +97,7 @@ pub async fn run(command: &mut Command) -> Printed {
     }
 }
 
-/// Removed with everything in it on drop.
+/// Temporary directory, removed with its content on drop.
 pub struct Directory(PathBuf);
 
 impl Directory {
@@ -124,7 +124,7 @@ impl Drop for Directory {
     }
 }
 
-/// The directory of a skill of the fixtures.
+/// Directory of a skill fixture.
 pub fn skill(name: &str) -> String {
     let directory = repository::repository_file("tests/fixtures/skills");
     directory.join(name).display().to_string()

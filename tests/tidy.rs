@@ -1,5 +1,5 @@
-//! The house as ARCHITECTURE.md draws it: what no compiler checks is checked here, on the source. So are the tests that
-//! the pages of docs/ name.
+//! Architecture checks on the source: rules of ARCHITECTURE.md that no compiler checks, and the tests named by
+//! docs/.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 #[path = "tidy/words.rs"]
 mod words;
 
-/// A file of the repository: its path from the root, with `/`, and its text.
+/// A file of the repository: path from the root, separated by `/`, and text.
 struct File {
     path: String,
     text: String,
@@ -18,9 +18,9 @@ struct File {
 const GATEWAY: &str = "services/gateway/src/";
 const MOST_LINES: usize = 400;
 
-// --- who may say which word ---
+// --- crates and the directories that may use them ---
 
-/// A crate and the rooms that know it. A room is a directory, or a module: `api` is `api.rs` and `api/`.
+/// A crate, and the directories or modules that may use it. `api` stands for `api.rs` and `api/`.
 const KNOWN_BY: [(&str, &[&str]); 14] = [
     ("async_nats", &["services/gateway/src/bus", "tests"]),
     ("axum", HTTP_IN),
@@ -41,7 +41,7 @@ const HTTP_IN: &[&str] = &[
     "benches",
     "services/gateway/src/api",
     "services/gateway/src/http_server",
-    // The server of a tool, which stands for somebody else's.
+    // A tool server for the playground, in place of an external one.
     "services/gateway/src/dev/clock_server",
     "services/harness/src/relay",
     "crates/runner-kit",
@@ -96,9 +96,9 @@ fn the_domain_waits_for_nothing_and_reads_no_clock() {
     assert_none(faults);
 }
 
-// --- imports point down ---
+// --- dependency direction ---
 
-/// Our crates and which of ours each may depend on. The gateway stands above them all.
+/// Our crates, and the ones each may depend on. The gateway is above all.
 const BELOW: [(&str, &[&str]); 13] = [
     ("crates/protocol", &[]),
     ("crates/action-graph", &[]),
@@ -132,7 +132,7 @@ const OURS: [&str; 13] = [
     "runner-kit",
     "store",
 ];
-/// All that a decision needs. A crate that waits, reads a clock or does I/O does not come in.
+/// Dependencies that decisions need. Crates with async code, clocks or I/O are excluded.
 const DOMAIN_NEEDS: [&str; 8] = [
     "chrono",
     "memchr",
@@ -162,10 +162,10 @@ fn a_crate_depends_on_crates_below_it_alone() {
     assert_none(faults);
 }
 
-/// The modules of the gateway, from above to below. One may import from its own row and those below.
+/// Modules of the gateway from top to bottom. A module may import from its own row and the rows below.
 const ROWS: [&[&str]; 7] = [
     &["cli"],
-    // `conform` plays the gateway to a runner: with the limits of `app` and with routes of `api`.
+    // `conform` acts as the gateway for a runner, with limits of `app` and routes of `api`.
     &["dev", "conform"],
     &["app"],
     &["api", "http_server"],
@@ -213,10 +213,10 @@ fn a_module_of_the_gateway_imports_from_below_alone() {
 
 // --- files ---
 
-/// A body is read where its credential is checked again, and nowhere else.
+/// A request body is read only where the credential is checked again.
 #[test]
 fn bodies_are_read_beside_the_second_check_alone() {
-    // The last two hold bodies of answers.
+    // The last two read response bodies.
     const READERS: [&str; 5] = [
         "api/drain.rs",
         "api/json.rs",
@@ -266,10 +266,10 @@ fn a_file_has_400_lines_at_most_without_its_tests() {
     assert_none(long);
 }
 
-/// A list that is no page reads rows without a bound of bytes.
+/// A list without pages reads rows without a byte limit.
 #[test]
 fn lists_of_the_store_are_pages() {
-    /// Keys alone, which are short, and lists whose length their tables bound.
+    /// Short keys, and lists whose length their table limits.
     const SHORT: &[&str] = &[
         "list_state_keys",
         "list_blob_keys",
@@ -317,7 +317,7 @@ fn runners_of_others_are_known_to_the_migration_alone() {
     const ROOMS: &[&str] = &[
         "crates/domain/src/migrate",
         "services/gateway/src/cli/migrate_config",
-        // A protocol that is named after one of them.
+        // A protocol named after one of them.
         "services/gateway/src/config/knowledge",
         "services/gateway/src/app/settings/knowledge",
         "services/gateway/src/outbound/remote_knowledge",
@@ -339,7 +339,7 @@ fn runners_of_others_are_known_to_the_migration_alone() {
     assert_none(faults);
 }
 
-/// Tests break the process at named moments (`store::failpoint`); nobody else can.
+/// Only test builds have failpoints (`store::failpoint`).
 #[test]
 fn a_binary_that_is_built_has_no_failpoints_and_one_that_is_tested_has_them() {
     let features = |edges: &str| {
@@ -380,7 +380,7 @@ fn the_tests_that_the_architecture_names_exist() {
     }
 }
 
-/// What looks like the name of a test, and is none.
+/// Identifiers in a page that look like test names but are none.
 fn tests_that_are_missing(page: &str) -> Vec<String> {
     let named = page.split('`').skip(1).step_by(2);
     let is_sentence = |name: &&str| name.matches('_').count() > 3 && **name == name.to_lowercase();
@@ -390,9 +390,9 @@ fn tests_that_are_missing(page: &str) -> Vec<String> {
     missing.map(str::to_owned).collect()
 }
 
-// --- what docs/local-agent.md and docs/write-an-agent.md say ---
+// --- docs/local-agent.md and docs/write-an-agent.md ---
 
-/// Lines of that page that name no test: each is explained there.
+/// Rows of that page without a test; the page explains each.
 const WITHOUT_TEST: usize = 2;
 
 #[test]
@@ -444,9 +444,9 @@ fn the_agents_in_python_that_are_shown_are_those_that_are_tested() {
     }
 }
 
-// --- what docs/coverage.md says ---
+// --- docs/coverage.md ---
 
-/// The areas of the page, and how many requirements each has.
+/// Areas of the page, and the number of requirements in each.
 const AREAS: [(&str, usize); 12] = [
     ("DISC", 57),
     ("CTX", 54),
@@ -473,7 +473,7 @@ fn the_coverage_page_has_each_requirement_once_and_names_tests_that_exist() {
     );
 }
 
-/// The cells of each row of the page's tables, without heads.
+/// Cells of each table row of the page, without headers.
 fn rows(page: &str) -> Vec<Vec<&str>> {
     let lines = page.lines().filter_map(|line| line.strip_prefix('|'));
     let cells = lines.map(|line| {
@@ -505,7 +505,7 @@ fn requirements_amiss(page: &str, areas: &[(&str, usize)]) -> Vec<String> {
     faults
 }
 
-/// A row of four cells is held by tests: `path::function`, each in the file that it names.
+/// A row of four cells names tests as `path::function`; each must exist in that file.
 fn tests_amiss(page: &str, rows: &[Vec<&str>], sources: &[File]) -> Vec<String> {
     let held = rows.iter().filter(|row| row.len() == 4);
     let idle = held.filter(|row| !row[2].contains("::"));
@@ -527,9 +527,9 @@ fn tests_amiss(page: &str, rows: &[Vec<&str>], sources: &[File]) -> Vec<String> 
     faults
 }
 
-// --- what docs/reliability.md and docs/threats.md say ---
+// --- docs/reliability.md and docs/threats.md ---
 
-/// The ids of a page: a letter, or more, and the numbers that follow it.
+/// Ids of a page: a prefix of letters, and the numbers after it.
 type Promises = [(&'static str, &'static [std::ops::RangeInclusive<usize>])];
 
 const RELIABILITY: &Promises = &[
@@ -562,7 +562,7 @@ fn every_promise_is_held_by_tests_that_exist_or_is_said_not_to_be() {
     assert_none(faults);
 }
 
-/// An id may have several rows among those that are held, one among those that are not, and not both.
+/// An id may have several rows among the tested ones, or one row among the untested ones, but not both.
 fn promises_amiss(page: &str, promises: &Promises, sources: &str) -> Vec<String> {
     let numbered = |(letter, ranges): &(&str, &[std::ops::RangeInclusive<usize>])| -> Vec<_> {
         let numbers = ranges.iter().cloned().flatten();
@@ -623,7 +623,7 @@ fn a_row_of_a_promise_is_found_amiss() {
     );
 }
 
-// --- what the log says ---
+// --- log lines ---
 
 #[test]
 fn every_line_of_the_log_that_operations_quotes_is_in_the_source() {
@@ -643,7 +643,7 @@ fn every_line_of_the_log_that_operations_quotes_is_in_the_source() {
     assert_none(faults);
 }
 
-/// What is quoted behind `the log:`, to the end of the clause; a single word is the name of a field.
+/// Quoted texts after `the log:`, up to the end of the clause. A single word is a field name.
 fn log_phrases(page: &str) -> Vec<&str> {
     let clauses = page.split("the log: ").skip(1);
     let clauses = clauses.map(|clause| clause.split([';', '|']).next().unwrap_or_default());
@@ -651,7 +651,7 @@ fn log_phrases(page: &str) -> Vec<&str> {
     quoted.filter(|phrase| phrase.contains(' ')).collect()
 }
 
-/// A text that goes on in the next line of the source, as it is said.
+/// Joins a string literal that continues on the next source line.
 fn in_one_line(text: &str) -> String {
     let mut pieces = text.split("\\\n");
     let first = pieces.next().unwrap_or_default().to_owned();
@@ -672,7 +672,7 @@ fn has_phrase(source: &str, phrase: &str) -> bool {
 
 // --- tests on both databases ---
 
-/// The files of the store that tell the databases apart.
+/// Engine-specific files of the store.
 const TELL_DATABASES_APART: [&str; 14] = [
     "audit.rs",
     "capacity.rs",
@@ -690,7 +690,7 @@ const TELL_DATABASES_APART: [&str; 14] = [
     "writer/transaction.rs",
 ];
 
-/// The tests that leave their `PostgreSQL` half to `.ci/long` have one, and are there for none of those files.
+/// Tests that leave their `PostgreSQL` half to `.ci/long` must have one, and cover none of these files.
 #[test]
 fn leaves_out_twins_of_the_same_statements_alone() {
     let files = files();
@@ -733,7 +733,7 @@ fn leaves_out_twins_of_the_same_statements_alone() {
     assert_none(faults);
 }
 
-// --- how it is looked for ---
+// --- search ---
 
 #[track_caller]
 fn assert_none(faults: impl IntoIterator<Item = String>) {
@@ -753,7 +753,7 @@ fn rust_files() -> Vec<File> {
     files
 }
 
-/// Every text of the repository, without what is built, fetched or kept by a running gateway.
+/// All text files of the repository, except build output, fetched files and gateway data.
 fn files() -> Vec<File> {
     let mut files = Vec::new();
     collect(&root(), "", &mut files);
@@ -802,14 +802,14 @@ fn lines_before_tests(text: &str) -> usize {
     text.lines().take_while(is_code).count()
 }
 
-/// The numbers of the lines of code that hold `word` as a whole word.
+/// Line numbers of code that contains `word` as a whole word.
 fn lines_with(text: &str, word: &str) -> Vec<usize> {
     let numbered = (1..).zip(text.lines());
     let holding = numbered.filter(|(_, line)| words(&code_of(line)).any(|one| one == word));
     holding.map(|(number, _)| number).collect()
 }
 
-/// A line without its texts and its comment. Good enough for source that rustfmt has seen.
+/// A line without string literals and comments. Sufficient for rustfmt output.
 fn code_of(line: &str) -> String {
     let line = line.replace("\\\"", "").replace("'\"'", "");
     let outside: String = line.split('"').step_by(2).collect();
@@ -834,7 +834,7 @@ fn modules_named(text: &str) -> Vec<(usize, String)> {
     named
 }
 
-/// The first part of each path that a `use` goes on with: one, or those of a group.
+/// First segment of each path in a `use`: one, or those of a group.
 fn first_names(rest: &str) -> Vec<String> {
     let Some(group) = rest.strip_prefix('{') else {
         return words(rest).next().map(str::to_owned).into_iter().collect();
@@ -858,7 +858,7 @@ fn first_names(rest: &str) -> Vec<String> {
         .collect()
 }
 
-/// The names under `[dependencies]` of a crate's manifest.
+/// Names under `[dependencies]` of a crate's manifest.
 fn dependencies(room: &str) -> Vec<String> {
     let manifest = fs::read_to_string(root().join(room).join("Cargo.toml"));
     let manifest = manifest.expect("the crate has a manifest");
@@ -874,7 +874,7 @@ fn dependencies(room: &str) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Whether `place` begins a path in `line`, and is not the middle of one.
+/// True if `place` starts a path in `line` and is not in the middle of one.
 fn has_absolute(line: &str, place: &str) -> bool {
     line.match_indices(place).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -882,7 +882,7 @@ fn has_absolute(line: &str, place: &str) -> bool {
     })
 }
 
-// --- and that it would be found ---
+// --- tests of these checks ---
 
 #[test]
 fn a_word_is_found_in_code_and_neither_in_texts_nor_in_comments() {

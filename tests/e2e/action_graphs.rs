@@ -1,4 +1,4 @@
-//! Graphs of actions from end to end: gateway, protocol agent, and a model that the test plays.
+//! Action graphs end to end: gateway, protocol agent, and a scripted model.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -43,12 +43,12 @@ async fn approved_calls_are_made_once_by_later_runs(#[values(Sqlite, Postgres)] 
     let posted = house.tools.seen("/echo/post");
     assert_eq!(posted.len(), 1);
     assert_eq!(posted[0].body["text"], "hi");
-    // The model sees the call once, with its bound argument, and no carrier.
+    // The model sees the call once, with its resolved argument and without the carrier.
     let shown = house.shown();
     assert!(shown.contains("### Result for posted"), "{shown}");
     assert!(!shown.contains("\\\"kind\\\""), "{shown}");
 
-    // Client's view: the whole, patches, the whole. Every effect is on record with its run.
+    // The client gets a full graph, patches, and a full graph. Every side effect is recorded with its run.
     let forms = |results: Vec<Value>| -> Vec<String> {
         let form = |result: &Value| result["data"]["form"].as_str().unwrap().to_owned();
         results.iter().map(form).collect()
@@ -129,7 +129,7 @@ async fn child_runs_answer_within_the_grant_of_their_parent(
     let children = house.client.get(&path).await.body["items"].clone();
     assert_eq!(children.as_array().unwrap().len(), 1, "{children}");
     assert_eq!(children[0]["status"], "completed");
-    // It has no history of its parent.
+    // The child run has no history of its parent.
     let asked = &house.model.asked()[1].body["messages"];
     assert!(!asked.to_string().contains("Have it looked at"), "{asked}");
 }
@@ -184,7 +184,7 @@ async fn graphs_go_on_after_the_service_was_killed(#[values(Sqlite, Postgres)] e
         .model
         .reply(crate::support::upstream::Reply::Hold(Vec::new()));
     house.post("And?").await;
-    // A read is made again; what was done is not.
+    // The read is repeated; the completed call is not.
     until("the slow call again", async || {
         house.tools.seen("/slow").len() == 2
     })

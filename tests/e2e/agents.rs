@@ -1,4 +1,4 @@
-//! Agents over the admin API.
+//! Agents in the admin API.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -176,7 +176,7 @@ async fn the_config_is_held_against_the_runners_form() {
     ]);
     let runner = StubRunner::start_as(manifest).await;
     runner.answer_all(|run| sse(run.talk(1).concat()));
-    // The agent of the configuration says nothing of the model.
+    // The configured agent sets no model.
     let stage = Stage::of(Sqlite, runner, |config| config.agents.clear())
         .await
         .unwrap();
@@ -216,7 +216,7 @@ async fn a_runner_that_has_changed_keeps_nobody_from_starting_or_from_disabling_
     formed["config_schema"] = json!([{"type": "string", "name": "tone", "required": true}]);
     stage.runner.list(json!([formed]));
     stage.gateway.kill().await;
-    // It asks its endpoints before it serves.
+    // The gateway runs discovery before it serves.
     stage.gateway.start_again().await;
     let log = stage.gateway.log();
     assert!(log.contains("no longer fits its runner"), "{log}");
@@ -271,7 +271,7 @@ async fn an_agent_is_changed_by_version(#[values(Sqlite, Postgres)] engine: Engi
         agent["id"]
     );
 
-    // A query that nothing reads would be a dry run to who sends it.
+    // Reject unknown query parameters: an ignored `dry_run` would look like a dry run.
     let dry = format!("{}?dry_run=true", path_of(&agent));
     assert_eq!(admin.delete(&dry).await.status, 400);
     let deeper = "/v1/knowledge-bases/none/documents/a/b?dry_run=true";
@@ -281,7 +281,7 @@ async fn an_agent_is_changed_by_version(#[values(Sqlite, Postgres)] engine: Engi
     assert_eq!(admin.delete(&path_of(&agent)).await.status, 404);
     let gone = event(&stage.client, "m-3", "api").await;
     assert_eq!(gone.body["reason"], "no_agent", "{}", gone.body);
-    // What it did stays.
+    // Its past runs remain.
     assert_eq!(stage.client.run(&run_id).await["agent_id"], agent["id"]);
 }
 

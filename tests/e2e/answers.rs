@@ -1,4 +1,4 @@
-//! Answers that are not read, lists filled to their most, and what one run may ask at once.
+//! Unread responses, full-sized lists, and concurrent host calls of one run.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -18,9 +18,9 @@ use crate::tools::stage_of;
 
 const MIB: usize = 1024 * 1024;
 const READERS: usize = 64;
-/// The share of one sender: half of the budget.
+/// Share of one sender: half of the response budget.
 const SHARE_KIB: u64 = 32 * 1024;
-/// Other memory of a gateway: buffers of connections, pages under way, an allocator that keeps some.
+/// Allowance for other memory: connection buffers, pages in preparation, memory kept by the allocator.
 const BESIDE_KIB: u64 = 48 * 1024;
 
 fn small_budget(config: &mut Config) {
@@ -28,7 +28,7 @@ fn small_budget(config: &mut Config) {
     config.agents[0].resources = r#"history = ["page", "search"], events = ["get", "page"]"#;
 }
 
-/// A run that says this much, six times over.
+/// A run with six deltas of 680,000 bytes each.
 fn says_much(run: &Run) -> String {
     let text = "x".repeat(680_000);
     let said = |n: u64| {
@@ -38,7 +38,7 @@ fn says_much(run: &Run) -> String {
     (1..=6).map(said).chain([run.completed(7)]).collect()
 }
 
-/// Asks on bare TCP and takes nothing of the answer.
+/// Sends a request on bare TCP and reads nothing of the response.
 async fn ask_and_read_nothing(client: &Client, path: &str) -> TcpStream {
     let (origin, base) = match client.url.split_once("/host/v1") {
         Some((origin, _)) => (origin, "/host/v1"),
@@ -58,7 +58,7 @@ async fn refusal(client: &Client, path: &str) -> Option<Value> {
     (answer.status == 429).then(|| answer.detail("reason").clone())
 }
 
-/// Full pages under one credential are held up to its share of the budget; others still read.
+/// Unread pages under one credential are limited to its share of the budget; other credentials can still read.
 async fn unread_pages_are_bounded(stage: &OwnStage, client: &Client, other: &Client, path: &str) {
     let page = client.get(path).await;
     assert_eq!(page.status, 200, "{path}");
@@ -195,7 +195,7 @@ async fn repeated_asset_types_cost_one_list() {
     let listed = &answer.body["result"]["structuredContent"];
     assert_eq!(listed.as_object().unwrap().len(), 1, "{}", answer.status);
     assert!(listed["tools"].as_array().unwrap().len() >= 50);
-    // A thousand lists take minutes of a debug build.
+    // Building the list a thousand times takes minutes in a debug build.
     let ticks = processor_ticks(stage.gateway.pid()) - before;
     assert!(ticks < 1000, "{ticks} hundredths of a second");
     run.end(&stage).await;

@@ -1,4 +1,4 @@
-//! API keys: given and taken over the API and on the command line.
+//! API keys: created and revoked in the API and by the CLI.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -8,7 +8,7 @@ use crate::support::client::{Client, message};
 use crate::support::held::HeldRun;
 use crate::support::{Engine, OwnStage, Postgres, Printed, Sqlite, Stage};
 
-/// Makes a key over the API and gives its id and a client that calls with it.
+/// Creates a key in the API. Returns its id and a client that uses it.
 async fn made(admin: &Client, name: &str, role: &str) -> (String, Client) {
     let spec = json!({"name": name, "role": role});
     let answer = admin.create("/v1/api-keys", &spec).await;
@@ -33,7 +33,7 @@ async fn listed(admin: &Client) -> Vec<Value> {
     answer.body["items"].as_array().unwrap().clone()
 }
 
-/// The id of the key that a client calls with.
+/// Id of the client's own key.
 async fn own_id(client: &Client, admin: &Client) -> String {
     let prefix = client.key.split('_').nth(1).unwrap();
     let keys = listed(admin).await;
@@ -52,7 +52,7 @@ async fn a_key_opens_what_its_role_does_until_it_is_revoked_on_every_replica(
     let mut urls = vec![stage.client.url.clone()];
     let replica = match engine {
         Postgres => Some(stage.gateway.beside().await),
-        // The embedded database has one gateway.
+        // SQLite allows one gateway only.
         Sqlite => None,
     };
     urls.extend(replica.as_ref().map(|replica| replica.client.url.clone()));
@@ -180,7 +180,7 @@ async fn keys_are_listed_page_by_page_in_the_order_of_their_making(
     };
     let admin = stage.admin.clone();
     let mut ids = Vec::new();
-    // Names may be the same.
+    // Names need not be unique.
     for _ in 0..5 {
         ids.push(made(&admin, "same", "client").await.0);
     }
@@ -203,7 +203,7 @@ async fn keys_are_listed_page_by_page_in_the_order_of_their_making(
         let answer = admin.get(&format!("/v1/api-keys{query}")).await;
         assert_eq!(answer.status, 400, "{query}");
     }
-    // A cursor of this list is no cursor of another one.
+    // A cursor is valid for its own list only.
     let page = admin.get("/v1/api-keys?limit=2").await.body;
     let cursor = page["next_cursor"].as_str().unwrap();
     let answer = admin.get(&format!("/v1/agents?cursor={cursor}")).await;
@@ -264,7 +264,7 @@ async fn the_command_line_lists_keys_and_revokes_them_while_the_gateway_serves(
         assert!(!printed.stderr.contains(name), "{printed:?}");
     }
 
-    // Who owns the database may take the last one, and is told what that means.
+    // The CLI may revoke the last admin key, and prints a warning.
     let own = own_id(&admin, &admin).await;
     let printed = stage.gateway.command(&["token", "revoke", &own]).await;
     assert!(printed.status.success(), "{printed:?}");

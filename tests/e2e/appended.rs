@@ -1,4 +1,4 @@
-//! Runs that outlive the call that began them: the runner answers 202 and appends its results later.
+//! Runs that continue after the first call: the runner answers 202 and appends its results later.
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
@@ -26,7 +26,7 @@ async fn results_are_appended_by_several_invocations_and_end_the_run_once(
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one "), run.delta(2, "two ")], 2)
         .await;
-    // Sent again, because the answer was lost; and a part of it with more.
+    // Retries after a lost response, in whole and in part with new results.
     run.accepted(&[run.delta(1, "one "), run.delta(2, "two ")], 2)
         .await;
     run.accepted(&[run.delta(2, "two "), run.delta(3, "three")], 3)
@@ -42,7 +42,7 @@ async fn results_are_appended_by_several_invocations_and_end_the_run_once(
     assert_eq!(beat.body["accepted_through"], 3);
     assert_eq!(beat.body["cancel_requested"], false);
     assert!(beat.body["lease_expires_at"].is_i64(), "{}", beat.body);
-    // Seen while the run goes on.
+    // The deltas are visible while the run is live.
     until("the deltas", async || {
         stage.client.run(&run.run_id).await["last_sequence"] == 3
     })
@@ -63,14 +63,14 @@ async fn results_are_appended_by_several_invocations_and_end_the_run_once(
     assert_eq!(stage.runner.posts(&run.run_id), 1);
 }
 
-/// Its handler works on behind the head of its answer, as many servers allow.
+/// The runner sends the response head before its handler ends, as many servers can.
 #[rstest]
 #[case::of_no_length("transfer-encoding: chunked\r\n")]
 #[case::until_it_closes("")]
 #[case::of_a_length_that_never_comes("content-length: 2\r\n")]
 #[tokio::test]
 async fn a_202_counts_from_its_head_whenever_its_body_ends(#[case] framing: &str) {
-    // Far beyond what a call of a runner waits for its answer to be known.
+    // Far longer than a host call waits for the response of its runner.
     let stage = Stage::with(|config| config.limits = "first_byte_seconds = 300.0".into()).await;
     let answer = vec![
         send_bytes(format!("HTTP/1.1 202 Accepted\r\n{framing}\r\n")),
@@ -81,7 +81,7 @@ async fn a_202_counts_from_its_head_whenever_its_body_ends(#[case] framing: &str
     run.accepted(&[run.completed(2)], 2).await;
     let types = ["message.delta", "run.completed"];
     stage.outcome(&run.run_id).await.assert("completed", &types);
-    // What it was held for is over.
+    // The gateway closes the connection, because the run has ended.
     stage.runner.closed(1).await;
 }
 
@@ -163,14 +163,14 @@ async fn appended_results_are_judged_like_those_of_a_stream() {
     assert_eq!(outcome.run["error"]["code"], "runner.protocol_violation");
 }
 
-/// What was appended and answered comes before the call behind it, by whichever replica.
+/// A state call sees the results appended and answered before it, on every replica.
 #[rstest]
 #[tokio::test]
 async fn a_call_about_state_comes_behind_the_results_that_were_appended_before(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let named = |config: &mut Config| {
-        // Tokens are issued in the name that replicas share.
+        // Replicas share the public URL that issues tokens.
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
     };
     let Some(stage) = OwnStage::on(engine, named).await else {
@@ -204,13 +204,13 @@ async fn a_call_about_state_comes_behind_the_results_that_were_appended_before(
         let found = send(state(Method::GET, None)).await.unwrap();
         assert_eq!(found.body["value"], format!("put {turn}"));
     }
-    // What ended the run is not waited for.
+    // State calls do not wait for a terminal result.
     run.accepted(&[run.completed(11)], 11).await;
     let late = state(Method::PUT, None).json(&json!({"value": "late"}));
     assert_eq!(send(late).await.unwrap().status, 401);
 }
 
-/// Once nothing more is taken, its runner could not end it.
+/// A runner whose results are refused cannot end the run, so the gateway ends it.
 #[tokio::test]
 async fn a_run_that_appends_too_much_ends_by_it() {
     let sizes = "line_bytes = 4096\nevent_bytes = 8192\nrun_bytes = 65536";
@@ -225,7 +225,7 @@ async fn a_run_that_appends_too_much_ends_by_it() {
             break;
         }
     }
-    // Until the call before is judged, and from then on.
+    // 413 until the gateway has judged the earlier results, 401 from then on.
     assert!(matches!(refused, Some(413 | 401)), "{refused:?}");
     let outcome = stage.outcome(&run.run_id).await;
     assert_eq!(outcome.ending(), "failed runner.output_limit");
@@ -243,7 +243,7 @@ async fn a_runner_that_is_not_heard_of_has_left_an_orphan(
     };
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one")], 1).await;
-    // Heartbeats keep it for longer than the lease.
+    // Heartbeats keep the run alive for longer than the lease.
     let begun = std::time::Instant::now();
     until("two leases to be over", async || {
         assert_eq!(run.heartbeat().await.status, 200);
@@ -260,7 +260,7 @@ async fn a_runner_that_is_not_heard_of_has_left_an_orphan(
 async fn another_replica_takes_results_and_the_owner_writes_them() {
     let rings = |config: &mut Config| {
         "kind = \"postgres\"\npoll_seconds = 60.0".clone_into(&mut config.bus);
-        // Tokens are issued in the name that replicas share.
+        // Replicas share the public URL that issues tokens.
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
     };
     let Some(stage) = OwnStage::on(Postgres, rings).await else {
@@ -281,7 +281,7 @@ async fn another_replica_takes_results_and_the_owner_writes_them() {
         let answer = run.append_by(host, &results).await;
         assert_eq!(answer.body, json!({"accepted_through": sequence}), "{turn}");
     }
-    // Both at once, under the same number: it is taken once, and the other call is told.
+    // Two concurrent calls with the same number: one result is accepted, and the other call is refused.
     let (left, right) = (run.delta(13, "left"), run.delta(13, "right"));
     let (left, right) = ([left], [right]);
     let (one, other) = tokio::join!(run.append(&left), run.append_by(&elsewhere, &right));
@@ -301,7 +301,7 @@ async fn another_replica_takes_results_and_the_owner_writes_them() {
     assert!(text.ends_with("left") != text.ends_with("right"), "{text}");
 }
 
-/// Accepted by a replica that cannot ring, for an owner that does not look before it ends the run.
+/// Another replica without notifications accepts results, and the owner does not poll before the deadline.
 #[rstest]
 #[case::that_end_the_run(true)]
 #[case::that_do_not(false)]
@@ -320,7 +320,7 @@ async fn results_that_nobody_has_looked_at_are_judged_before_the_deadline_ends_t
     };
     let beside = stage.gateway.beside().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
-    // The owner has looked, and looks again in a minute.
+    // The owner has polled, and polls again in a minute.
     run.accepted(&[run.delta(1, "one ")], 1).await;
     until("the result to be judged", async || {
         stage.client.run(&run.run_id).await["last_sequence"] == 1
@@ -343,14 +343,14 @@ async fn results_that_nobody_has_looked_at_are_judged_before_the_deadline_ends_t
     assert_eq!(outcome.ledger.text(), "one two");
 }
 
-/// Appends one after the other until it is refused; gives the number of what was accepted.
+/// Appends results one by one until a call is refused. Returns the last accepted number.
 async fn append_to_the_end(run: &Deferred) -> u64 {
     let mut accepted = 0;
     loop {
         let answer = run.append(&[run.delta(accepted + 1, "x")]).await;
         match answer.status {
             200 => accepted += 1,
-            // It calls too often, or the database is slow.
+            // The rate limit applies, or the database is slow.
             429 | 503 => {}
             401 => return accepted,
             _ => panic!("{}", answer.body),
@@ -358,7 +358,7 @@ async fn append_to_the_end(run: &Deferred) -> u64 {
     }
 }
 
-/// Whoever ends a run has nothing accepted behind what it has read.
+/// The end of a run leaves no accepted result unjudged.
 #[rstest]
 #[tokio::test]
 async fn what_is_accepted_while_the_grace_of_a_cancel_ends_is_judged(
@@ -411,7 +411,7 @@ async fn a_cancel_is_told_and_what_is_appended_in_the_grace_is_kept() {
     );
 }
 
-/// Long before the grace is over.
+/// The lease expires long before the grace period.
 #[tokio::test]
 async fn a_runner_that_is_not_heard_of_after_a_cancel_has_left_a_cancelled_run() {
     let configure = |config: &mut Config| {
@@ -443,7 +443,7 @@ async fn a_runner_that_streams_does_not_append() {
         .assert("completed", &["message.delta", "run.completed"]);
 }
 
-/// Each of them would look again and again whether it may.
+/// Waiting calls poll, so only one of them may wait.
 #[tokio::test]
 async fn one_call_at_a_time_waits_for_the_answer_of_its_runner() {
     let stage = Stage::new().await;
@@ -469,7 +469,7 @@ async fn one_call_at_a_time_waits_for_the_answer_of_its_runner() {
         assert_eq!(told.detail("reason"), "early_results");
     }
     head.cancel();
-    // It streams: nothing is left to wait for.
+    // The runner streams, so the call stops waiting.
     let told = calls.next().await.unwrap();
     let refused = (told.status, told.detail("reason"));
     assert_eq!(refused, (409, &json!("not_deferred")));
@@ -477,7 +477,7 @@ async fn one_call_at_a_time_waits_for_the_answer_of_its_runner() {
     assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
 }
 
-/// A runner may say that it is alive before its `202` has been heard.
+/// A runner may send a heartbeat before the gateway has received its `202`.
 #[tokio::test]
 async fn the_first_heartbeat_waits_for_the_answer_of_its_runner() {
     let stage = Stage::new().await;
@@ -515,13 +515,13 @@ async fn nobody_appends_to_a_run_but_who_has_its_token_of_this_attempt(
     let run = Deferred::start(&stage, &apart("m-1")).await;
     let other = Deferred::start(&stage, &apart("m-2")).await;
     run.accepted(&[run.delta(1, "mine")], 1).await;
-    // By the token of a run of the same runner, in the name of this one: that ends the other.
+    // The token of another run of the same runner, with results for this run: that fails the other run.
     other.append(&[run.delta(1, "theirs")]).await;
     assert_eq!(
         stage.client.finished(&other.run_id).await["status"],
         "failed"
     );
-    // By tokens that the gateway's own key has signed: of another attempt, runner, workspace, grant.
+    // Tokens signed by the gateway's own key with another attempt, runner, workspace or grant.
     let forger = Forger::of(&stage, &run.host.key).await;
     for claims in [
         json!({"attempt": 0}),
@@ -551,7 +551,7 @@ async fn nobody_appends_to_a_run_but_who_has_its_token_of_this_attempt(
     assert_eq!(outcome.ledger.text(), "mine");
 }
 
-/// A second invocation that begins anew would be lost: it is told at once.
+/// A second invocation that starts over would lose its results, so the gateway refuses them at once.
 #[rstest]
 #[tokio::test]
 async fn refuses_other_results_under_accepted_numbers(#[values(Sqlite, Postgres)] engine: Engine) {
@@ -573,14 +573,14 @@ async fn refuses_other_results_under_accepted_numbers(#[values(Sqlite, Postgres)
     };
     assert_eq!(told(&[anew.clone(), run.completed(2)]).await, conflict(1));
     assert_eq!(told(&[anew]).await, conflict(1));
-    // Over two calls, and with new ones behind: nothing of it is taken.
+    // Conflicts spread over two calls and followed by new results: nothing is accepted.
     let mixed = [
         run.delta(2, "two "),
         run.delta(3, "other"),
         run.completed(4),
     ];
     assert_eq!(told(&mixed).await, conflict(3));
-    // The same again, written anew and at another time.
+    // The same results with other formatting and timestamps are accepted.
     let mut again = run.delta(2, "two ");
     again["timestamp"] = json!(1_795_291_200);
     run.accepted(&[run.delta(1, "one "), again, run.delta(3, "three")], 3)
@@ -620,7 +620,7 @@ async fn repairs_texts_of_appended_results() {
     assert!(outcome.rejections.is_empty());
 }
 
-/// The runner's results do not matter, also through a replica without notice of the cancel.
+/// The runner's terminal does not matter, even on a replica without a notification of the cancel.
 #[tokio::test]
 async fn cancelled_runs_that_append_end_as_cancelled() {
     let grace = |config: &mut Config| "cancel_grace_seconds = 50".clone_into(&mut config.runs);

@@ -1,4 +1,4 @@
-//! Files of runs: uploaded, read whole and in parts, by whom they are for, for as long as they are kept.
+//! Artifacts of runs: upload, full and range reads, access control, retention.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ use crate::support::{Engine, OwnStage, Postgres, Sqlite, hex, skipped, until, wi
 const OTHER: &str = "plugin:runnel/other/default";
 const ALL: &str = r#"artifacts = ["metadata", "read", "create"], files = ["rules.txt"]"#;
 
-/// A runner that may do all there is with artifacts, and files of kind `config`.
+/// A runner with all artifact permissions and files of kind `config`.
 async fn stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
     let mut manifests = json!([manifest(RUNNER_ID), manifest(OTHER)]);
     for manifest in manifests.as_array_mut().unwrap() {
@@ -42,7 +42,7 @@ fn sha256(bytes: &[u8]) -> String {
     hex(digest(&SHA256, bytes).as_ref())
 }
 
-/// Others of the machine may list the operator's directory, and see nothing in it.
+/// Other users of the host may list the operator's directory, but cannot read the artifacts in it.
 #[tokio::test]
 async fn what_is_uploaded_is_for_the_gateway_alone() {
     use std::os::unix::fs::PermissionsExt;
@@ -52,7 +52,7 @@ async fn what_is_uploaded_is_for_the_gateway_alone() {
     std::fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     uploaded(&run, vec![1; 10]).await;
-    // In several parts.
+    // A multipart upload.
     uploaded(&run, vec![2; 6 * 1024 * 1024]).await;
     let hidden: Vec<_> = std::fs::read_dir(directory).unwrap().collect();
     assert!(!hidden.is_empty());
@@ -229,7 +229,7 @@ async fn fifty_mebibytes_go_in_and_out_unchanged_and_are_never_held() {
     let read = content(&run, &id, &[]).await;
     assert_eq!(sha256(&read.bytes().await.unwrap()), sha256(&bytes));
     if let (Some(before), Some(after)) = (before, stage.gateway.peak_memory()) {
-        // A part of 5 MiB is gathered; the rest is buffers of sockets.
+        // The gateway buffers one part of 5 MiB; the rest is socket buffers.
         assert!(after - before < 30 * 1024, "{before} to {after} KiB");
     }
     run.end(&stage).await;
@@ -285,7 +285,7 @@ async fn an_artifact_is_for_its_run_and_its_conversation_and_nobody_else(
     beside.end(&stage).await;
     run.end(&stage).await;
 
-    // The same runner, later, in the same conversation.
+    // A later run of the same runner in the same conversation.
     let later = HeldRun::start(&stage, &message("m-3")).await;
     for path in &paths {
         let answer = within("an answer", later.request(Method::GET, path).send()).await;
@@ -353,7 +353,7 @@ async fn what_is_too_large_or_of_a_wrong_kind_is_refused_and_leaves_no_bytes(
         (large.status, large.error("code")),
         (413, &json!("payload_too_large"))
     );
-    // Not announced: found out on the way, after the first part is stored.
+    // Without a content length, the gateway detects the excess after it has stored the first part.
     let chunks = (0..13).map(|_| Ok::<_, std::io::Error>(vec![b'x'; 500_000]));
     let body = reqwest::Body::wrap_stream(futures_util::stream::iter(chunks));
     let request = run.request(Method::POST, "/artifacts").body(body);
@@ -369,7 +369,7 @@ async fn what_is_too_large_or_of_a_wrong_kind_is_refused_and_leaves_no_bytes(
         let answer = upload(&run, query, "text/plain", b"x".to_vec()).await;
         assert_eq!(answer.status, 400, "{query}: {}", answer.body);
     }
-    // Given up, they make room again with the next sweep.
+    // The next sweep frees the quota of failed uploads.
     no_files(stage.gateway.artifact_directory()).await;
     let id = uploaded(&run, vec![b'x'; 6_000_000]).await;
     let full = upload(&run, "", "text/plain", vec![b'x'; 2_000_000]).await;
@@ -381,7 +381,7 @@ async fn what_is_too_large_or_of_a_wrong_kind_is_refused_and_leaves_no_bytes(
     run.end(&stage).await;
 }
 
-/// Waits until no file is left of any artifact, and no row.
+/// Waits until no files and rows of artifacts remain.
 async fn no_files(directory: &Path) {
     until("the bytes to be deleted", async || {
         files_in(directory).is_empty()
@@ -445,7 +445,7 @@ async fn what_a_killed_gateway_left_of_an_upload_is_swept(
         return;
     };
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    // A part is stored, and then the body does not come to its end.
+    // One part is stored; then the body stalls.
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Vec<u8>, std::io::Error>>(1);
     let stream = futures_util::stream::unfold(receiver, async |mut receiver| {
         receiver.recv().await.map(|chunk| (chunk, receiver))
@@ -466,7 +466,7 @@ async fn what_a_killed_gateway_left_of_an_upload_is_swept(
     drop(sender);
     assert!(sending.await.unwrap().is_err());
     let url = stage.gateway.database_url();
-    // As if the time of an upload were over.
+    // Simulate an expired upload.
     rows(&url, "UPDATE artifacts SET expires_at = 1").await;
     stage.gateway.start_again().await;
     no_files(&directory).await;
@@ -521,7 +521,7 @@ async fn a_granted_file_is_read_as_it_was_at_the_start() {
         (&told["origin"], &told["artifact_id"]),
         (&json!("file"), &json!(id))
     );
-    // A client of the workspace was granted nothing of the operator's.
+    // Workspace clients have no grant for the operator's files.
     assert_eq!(
         stage
             .client
@@ -581,7 +581,7 @@ async fn a_large_file_of_an_event_becomes_an_artifact(#[values(Sqlite, Postgres)
     let id = of_name("attachment");
     assert_eq!(contents[1]["image_url"]["url"], format!("artifact:{id}"));
 
-    // A run elsewhere has not had the event; one later in the same conversation reads what was sent before.
+    // A run of another conversation cannot read it; a later run of the same conversation can.
     let beside = HeldRun::start(&stage, &in_conversation("c-8", "m-2")).await;
     assert_eq!(beside.get(&format!("/artifacts/{id}")).await.status, 404);
     beside.end(&stage).await;
@@ -595,7 +595,7 @@ async fn a_large_file_of_an_event_becomes_an_artifact(#[values(Sqlite, Postgres)
     );
     later.end(&stage).await;
 
-    // The same event again is the same event, and nothing is kept twice.
+    // A repeated event is a replay and stores nothing again.
     let replay = stage.client.post(&event).await;
     assert!(replay.is_replay() && replay.run_id() == run.run_id);
     let mut other = event.clone();
@@ -606,7 +606,7 @@ async fn a_large_file_of_an_event_becomes_an_artifact(#[values(Sqlite, Postgres)
     run.end(&stage).await;
 }
 
-/// Its sender, who has not heard that it stands, would believe that nothing does.
+/// A client that retries after a lost response needs the replay, not an error about the quota.
 #[rstest]
 #[tokio::test]
 async fn an_event_that_stands_is_told_so_where_its_file_would_find_no_room(
@@ -694,8 +694,8 @@ async fn a_run_announces_what_it_has_uploaded_and_nothing_else(
     stage.client.finished(&run_id).await;
 }
 
-/// What a run announces is found by its place in the ledger, and with its message in the transcript: also when it
-/// was announced long before the end.
+/// An announced artifact has its ledger sequence, and belongs to its message in the transcript, even if it is
+/// announced long before the end.
 #[rstest]
 #[tokio::test]
 async fn an_announced_artifact_is_bound_to_its_event_and_its_message(
@@ -756,7 +756,7 @@ async fn an_announced_artifact_is_bound_to_its_event_and_its_message(
     assert_eq!(said["attachment_refs"], named);
 }
 
-/// Appends results to the run of this token, all of which have a number.
+/// Appends numbered results to the run of this token.
 async fn append(host: &Client, results: &[Value]) {
     let last = &results.last().unwrap()["sequence"];
     let body = json!({"results": results});
@@ -765,14 +765,14 @@ async fn append(host: &Client, results: &[Value]) {
     assert_eq!(appended.body, json!({"accepted_through": last}));
 }
 
-/// A server that speaks S3: moto's. Its log ends with it.
+/// A moto server with the S3 API. It is killed on drop.
 struct Bucket {
     process: tokio::process::Child,
     address: String,
 }
 
 impl Bucket {
-    /// `None` when it cannot be installed.
+    /// Returns `None` if moto cannot be installed.
     async fn start() -> Option<Self> {
         static SKIPPED: std::sync::Once = std::sync::Once::new();
         const MOTO: &str = "moto[s3,server]==5.2.5";

@@ -1,5 +1,5 @@
-//! The assistants of `examples/python`: a model, a tool of an MCP server and a knowledge base, connected by the
-//! configuration that stands beside them.
+//! The assistants of `examples/python`: a model, a tool of an MCP server and a knowledge base, set up by the
+//! example configuration.
 
 use std::path::PathBuf;
 
@@ -21,17 +21,17 @@ use crate::support::talker::{Said, Talker};
 use crate::support::{Directory, Sqlite, run};
 use crate::tool_servers::{EVERYTHING, PEERS};
 
-/// Which of the two.
+/// Variant of the assistant.
 #[derive(Clone, Copy)]
 enum Assistant {
-    /// With nothing but Python.
+    /// Standard library only.
     Plain,
-    /// With OpenAI's client.
+    /// Uses OpenAI's client.
     OpenAi,
 }
 
 impl Assistant {
-    /// `None` where its Python is not at hand.
+    /// Returns `None` if its Python is not available.
     async fn start(self) -> Option<Listening> {
         match self {
             Self::Plain => example("python3", "assistant_runner.py").await,
@@ -44,7 +44,7 @@ fn configuration() -> String {
     std::fs::read_to_string(repository_file("examples/python/assistant.toml")).unwrap()
 }
 
-/// The text with one of its words, which must be there, replaced.
+/// Replaces the first `word`, which must occur.
 fn with(text: &str, word: &str, by: &str) -> String {
     assert!(text.contains(word), "{word}");
     text.replacen(word, by, 1)
@@ -57,8 +57,8 @@ struct Desk {
 }
 
 impl Desk {
-    /// The tables of the example, with a model and a copy of the MCP server that are reached from here. The
-    /// handbook has one page.
+    /// The tables of the example, with a fake model and a local copy of the MCP server. The handbook has one
+    /// page.
     async fn open(assistant: Assistant) -> Option<Self> {
         let peers = PEERS.built("mcp").await?;
         let runner = assistant.start().await?;
@@ -92,7 +92,7 @@ impl Desk {
         })
     }
 
-    /// The events of the run that answers this.
+    /// Posts a text and returns the events of its run.
     async fn ask(&self, event_id: &str, text: &str) -> Vec<Value> {
         let mut event = message(event_id);
         event["input"]["text"] = json!(text);

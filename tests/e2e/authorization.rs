@@ -1,4 +1,4 @@
-//! Why a run may touch what it may touch.
+//! Explanations of grants and denials.
 
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ skill_name = "summary"
 directory = "{SKILL}"
 "#;
 
-/// An agent of the test beside the configured one, over a catalog.
+/// A test agent on a catalog, next to the configured agent.
 async fn stage() -> (OwnStage, Client) {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({
@@ -71,7 +71,7 @@ async fn stage() -> (OwnStage, Client) {
     (stage, admin)
 }
 
-/// A run of that agent: what the runner was asked, and the explanation.
+/// Starts a run of that agent. Returns the run request and the explanation.
 async fn explained(stage: &Stage, event: &Value) -> (Value, Value) {
     let mut event = event.clone();
     event["event_type"] = json!("test.event");
@@ -90,7 +90,7 @@ async fn explained(stage: &Stage, event: &Value) -> (Value, Value) {
     (asked, answer.body)
 }
 
-/// Kind, id, operation, whether it was granted, and the layer that had the last word.
+/// Finds the decision on kind, id and operation: granted or not, and the deciding layer.
 fn decision<'a>(explained: &'a Value, kind: &str, id: &str, operation: &str) -> &'a Value {
     let decisions = explained["decisions"].as_array().unwrap();
     let mut found = decisions
@@ -114,7 +114,7 @@ fn assert_decided(explained: &Value, what: [&str; 3], layer: Option<&str>, rule:
     }
 }
 
-/// What an agent leaves unsaid, its runner's form says: the run is told so, and may have so much.
+/// Defaults of the runner's form apply to members that the agent omits, and to its grants.
 #[tokio::test]
 async fn a_selector_that_the_form_fills_in_picks_as_if_the_agent_had() {
     let mut formed = manifest(RUNNER_ID);
@@ -213,7 +213,7 @@ async fn every_resource_is_explained_with_layer_and_rule() {
     );
     assert_eq!(resources["skills"], json!([]));
 
-    // What is explained is what the runner was told.
+    // The explanation matches the resources that the runner got.
     assert_eq!(asked["context"]["resources"], *resources);
     assert_eq!(
         asked["context"]["context"]["available_apis"],

@@ -1,4 +1,4 @@
-//! Questions that a live run waits for, and the page where a person answers without a key.
+//! Interactions that a live run waits for, and the answer page that needs no key.
 
 use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
@@ -13,10 +13,10 @@ use crate::support::runner::Request;
 use crate::support::script::{Gate, Step, send as step, sse_head};
 use crate::support::{Engine, Postgres, Sqlite, Stage, until, within};
 
-/// A live run that has asked one question and waits.
+/// A live run that has opened one interaction and waits.
 struct Asking {
     run_id: String,
-    /// The gateway's id of the question; its own is `q`.
+    /// The gateway's id of the interaction; the runner's id is `q`.
     id: String,
     /// The host API with the run's token.
     host: Client,
@@ -79,7 +79,7 @@ impl Asking {
         stage.client.get(&path).await.body
     }
 
-    /// A new link's page, as a path.
+    /// Creates a new link and returns the path of its page.
     async fn page(&self, stage: &Stage) -> String {
         let path = format!("/v1/interactions/{}/link", self.id);
         let made = stage.client.create(&path, &json!({})).await.body;
@@ -91,7 +91,7 @@ impl Asking {
     }
 }
 
-/// The host API with the token that the runner of a run was given.
+/// A host API client with the token of this run.
 async fn host_of(stage: &Stage, run_id: &str) -> Client {
     let of_run =
         |request: &Request| request.is_run() && request.header("runnel-run-id") == Some(run_id);
@@ -131,7 +131,7 @@ async fn get_page(client: &Client, path: &str) -> Html {
     html(client.anonymous(Method::GET, path)).await
 }
 
-/// Sends the form as a browser does, and follows no redirect.
+/// Submits the form as a browser does, without following redirects.
 async fn post_page(client: &Client, path: &str, form: &str) -> Html {
     let browser = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
     let request = browser
@@ -340,7 +340,7 @@ async fn refuses_questions_of_others_and_unawaited_ones(
 async fn bounds_waits_of_a_run() {
     let stage = stage(Sqlite).await.unwrap();
     let asking = Asking::start(&stage, "m-1", &json!({})).await;
-    // One that comes while a probe below has its place asks again.
+    // A wait that finds its slot taken by a probe below tries again.
     let wait = async |_| {
         loop {
             let told = asking.wait(30).await;
@@ -394,7 +394,7 @@ async fn reads_answers_by_mcp() {
 
 #[tokio::test]
 async fn answers_waiting_run_across_replicas() {
-    // A token is for one public URL, which replicas share.
+    // A token is valid for one public URL, which replicas share.
     let stage = stage_with(Postgres, |config| {
         "public_url = \"http://runnel.invalid\"".clone_into(&mut config.server);
     });

@@ -1,4 +1,5 @@
-//! Bytes that are made to be kept, unpacked or counted for ever: from runners and from clients. D1–D5, D13, F24, F37, F38.
+//! Denial of service by payload, from runners and clients: bytes that exhaust memory, decompression or time.
+//! D1–D5, D13, F24, F37, F38.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use crate::support::held::HeldRun;
 use crate::support::script::{Run, Script, Step, answer, head, send, sse, sse_head, sse_in_chunks};
 use crate::support::{OwnStage, Stage};
 
-/// What a series of bombs may add to the memory of the process, in KiB.
+/// Maximum memory growth of the process for a series of payloads, in KiB.
 const ROOM: u64 = 64 * 1024;
 const STREAM: &str = "content-type: text/event-stream\r\n";
 const LIMIT: &str = "failed runner.output_limit";
@@ -28,7 +29,7 @@ fn endless(start: &str, bytes: &str) -> Vec<Step> {
     vec![sse_head(), send(start), for_ever(bytes)]
 }
 
-/// Three words, after `count` times the same bytes.
+/// Three deltas after `count` copies of `bytes`.
 fn after(run: &Run, bytes: &str, count: usize) -> Vec<Step> {
     sse(bytes.repeat(count) + &run.talk(3).concat())
 }
@@ -116,7 +117,7 @@ fn packed(coding: &str) -> Vec<Step> {
     )
 }
 
-/// The beginning of a stream of zeros, which says what it is and never comes to its end.
+/// The start of a valid gzip stream of zeros that never ends.
 fn gzip_bomb() -> Vec<u8> {
     let mut bytes = vec![
         0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 0xed, 0xc1, 1, 1, 0, 0, 0, 0x80, 0x90, 0xfe, 0xaf,
@@ -136,7 +137,7 @@ async fn no_stream_of_a_runner_grows_the_gateway() {
     for (what, ending, script) in BOMBS {
         let outcome = stage.play(script).await;
         let told = outcome.ending();
-        // How far hyper reads a head that is none is its own affair.
+        // hyper decides how much of an invalid head it reads.
         let is_head = what.contains("head") || what.contains("status line");
         assert!(
             told == ending || (is_head && told.starts_with("failed runner.")),
@@ -166,7 +167,8 @@ async fn no_stream_of_a_runner_grows_the_gateway() {
     );
 }
 
-/// What a run has said is gathered for the message that it may end without, and that message is kept: of a bounded size.
+/// The gateway collects deltas into the final message of a run that sends none. The size of that message is
+/// limited.
 #[tokio::test]
 async fn a_text_is_gathered_as_far_as_a_message_may_be_long() {
     let stage = Stage::new().await;
@@ -199,7 +201,7 @@ fn assert_flat(stage: &OwnStage, before: Option<u64>) {
     assert!(after < before + ROOM, "from {before} KiB to {after} KiB");
 }
 
-/// A runner may hang by a thread for as long as its run has time; others do not notice.
+/// A runner may send slowly until the deadline of its run, without effect on other runs.
 #[tokio::test]
 async fn a_stream_that_drips_ends_at_its_deadline() {
     let stage = Stage::with(|config| config.agents[0].timeout_seconds = 2.0).await;
@@ -263,7 +265,7 @@ async fn a_body_that_is_packed_is_refused_on_every_route() {
     run.end(&stage).await;
 }
 
-/// Small on the wire, large as values.
+/// Small on the wire, large as parsed values.
 fn amplifiers() -> Vec<(&'static str, String)> {
     let many = |part: &str| part.repeat(4_000_000 / part.len());
     let keys: Vec<_> = (0..300_000).map(|n| format!("\"{n:x}\":1,")).collect();
@@ -283,7 +285,7 @@ fn amplifiers() -> Vec<(&'static str, String)> {
 async fn no_body_of_a_client_grows_the_gateway() {
     let stage = OwnStage::new().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
-    // What 4 MiB of a plain payload take is what any such bomb may take.
+    // Baseline: the memory growth of a plain payload of 4 MiB.
     let mut event = message("large");
     event["raw"] = json!("x".repeat(4_000_000));
     assert_eq!(stage.client.post(&event).await.status, 202);
@@ -326,11 +328,12 @@ async fn a_body_without_a_length_is_heard_out_to_a_bound_and_no_further() {
     ] {
         let request = admin.request(Method::POST, path).body(endless());
         let answer = ask(request.header("content-type", "application/json")).await;
-        // It may be cut off before it comes to read why.
+        // The connection may be reset before the client reads the error.
         if let Ok(refused) = answer {
             assert_eq!(refused.status, 413, "{path}: {}", refused.body);
         }
-        // What is kept, what is heard out, and what was on its way in the buffers of both ends; all would be 128 MiB.
+        // Sum of the body limit, the discarded bytes and the socket buffers of both ends. The whole bodies have
+        // 128 MiB.
         let sent = sent.swap(0, Ordering::Relaxed);
         eprintln!("{path}: {sent} bytes were sent");
         assert!(sent < 72 * 1024 * 1024, "{path}: {sent} bytes were sent");

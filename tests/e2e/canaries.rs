@@ -1,5 +1,5 @@
-//! Secrets with a mark: a gateway that tells all it can tell in its log, its tables, its answers and to
-//! its runners, and a search for the marks in all of it.
+//! Marked secrets: a gateway with maximum output, and a search for the marks in log, tables, responses and
+//! runner requests.
 
 #[path = "canaries/onward.rs"]
 mod onward;
@@ -21,7 +21,7 @@ use crate::support::runner::{Request, SECRET};
 use crate::support::script::answer;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, within};
 
-/// A secret, and the places where it may stand all the same.
+/// A secret, and the places where it is allowed.
 struct Canary {
     what: &'static str,
     text: String,
@@ -38,7 +38,7 @@ fn canary(what: &'static str, text: &str, may_be_in: &'static [&'static str]) ->
     }
 }
 
-/// What was found, by place.
+/// Collected output by place.
 #[derive(Default)]
 struct Haystack(Vec<(&'static str, String, Vec<u8>)>);
 
@@ -73,7 +73,7 @@ impl Haystack {
     }
 }
 
-/// All tables as text, and the file itself where the database is one.
+/// Adds all tables as text and, for SQLite, the raw database files.
 async fn dump(url: &str, haystack: &mut Haystack) {
     if let Some(path) = url.strip_prefix("sqlite://") {
         for end in ["", "-wal", "-journal"] {
@@ -97,15 +97,14 @@ const PASSWORD: &str = "canary-database-password-Zq8";
 const ENDPOINT_SECRET: &str = "whsec_Y2FuYXJ5Y2FuYXJ5Y2FuYXJ5Y2FuYXJ5Y2FuYXI=";
 const ENDPOINT_HEADER: &str = "canary-endpoint-header-Wm2";
 
-/// The URL as an operator has it, whose server takes the user without asking for the password. A file
-/// has none.
+/// The database URL with a password, on a server that does not ask for one. SQLite has no password.
 fn with_password(url: &str) -> String {
     let mut url = Url::parse(url).unwrap();
     let _ = url.set_password(Some(PASSWORD));
     url.into()
 }
 
-/// A request to a runner, by the endpoint that it goes to, and by its run.
+/// Classifies a runner request by endpoint and run.
 fn place_of(request: &Request, run_id: &str) -> &'static str {
     if request.path.starts_with("/second/") {
         "requests to the registered endpoint"
@@ -118,7 +117,7 @@ fn place_of(request: &Request, run_id: &str) -> &'static str {
     }
 }
 
-/// Requests that are wrong, each with something secret in it.
+/// Invalid requests, each with a secret in it.
 fn wrong_requests(client: &Client, url: &str) -> Vec<RequestBuilder> {
     let anonymous = |method, path: &str| client.anonymous(method, path);
     let long = format!("rnl_canaryky_{}", "canary-wrong-key-Xc4".repeat(3));
@@ -148,7 +147,7 @@ fn wrong_requests(client: &Client, url: &str) -> Vec<RequestBuilder> {
     ]
 }
 
-/// Asks every operation with nothing, and those that read, with a credential that opens them.
+/// Calls every operation without a body; read operations get a valid credential.
 async fn ask_everything(client: &Client, admin: &Client, run: &HeldRun, all: &mut Haystack) {
     let host = Client::new(&client.url, &run.token);
     for operation in operations(client).await {
@@ -253,7 +252,7 @@ async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
         &["keys", "rotate"],
         &["explain", "--url", &admin.url, "--key", &admin.key],
     ] {
-        // `explain` reads no configuration.
+        // `explain` needs no configuration.
         let printed = match arguments[0] {
             "explain" => {
                 let mut command = tokio::process::Command::new(crate::support::programs::runnel());
@@ -273,7 +272,7 @@ async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
         gateway_log.contains("\"level\":\"TRACE\""),
         "it logs all that it can"
     );
-    // A line of a library that names a table's row is a row all the same.
+    // A log line that contains a table row counts as a row.
     gateway_log.push('\n');
     all.add("log", "stderr", gateway_log);
     dump(&stage.gateway.database_url(), &mut all).await;
@@ -323,7 +322,7 @@ async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
             &["the request of the run"],
         ),
         canary("a renewed token", &signature(&renewed), &[]),
-        // Who sent it is told what is wrong with it.
+        // The caller sees its own invalid credential in the error.
         canary(
             "a wrong credential",
             "canary-wrong-key-Xc4",
@@ -342,7 +341,7 @@ async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
     ];
     let hits = all.hits(&canaries);
     assert!(hits.is_empty(), "{} hits:\n{}", hits.len(), hits.join("\n"));
-    // The search finds what is there.
+    // Self-test: the search finds marks that are present.
     for (text, place) in [
         (USER_TEXT, "answers"),
         (USER_TEXT, "database"),
@@ -357,7 +356,7 @@ async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
     }
 }
 
-/// What is posted by a client is not passed on: headers, credentials, cookies.
+/// The gateway does not forward client headers, credentials or cookies.
 #[tokio::test]
 async fn what_a_client_shows_to_the_gateway_no_runner_sees() {
     let stage = Stage::new().await;

@@ -1,4 +1,4 @@
-//! How much one workspace and one endpoint may have: 429, `Retry-After`, and nothing left behind. F93, F94, D14.
+//! Limits of a workspace and an endpoint: 429, `Retry-After`, and no leftovers. F93, F94, D14.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -11,7 +11,7 @@ use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Gate, Run, Step, send as step, sse, sse_and_wait, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, number};
 
-/// A message in a conversation of its own.
+/// A message in a separate conversation.
 fn apart(event_id: &str) -> Value {
     let mut event = message(event_id);
     event["conversation"]["conversation_id"] = json!(format!("of-{event_id}"));
@@ -59,7 +59,7 @@ async fn a_run_beyond_the_most_of_a_workspace_is_refused_and_leaves_nothing_behi
     assert_eq!(stage.client.post(&bent).await.status, 409);
 
     second.end(&stage).await;
-    // The refused event was not remembered: its runner is asked now. It lives until it is told to end.
+    // The refused event was not recorded, so a retry starts its run. The run is held until released.
     let third = HeldRun::start(&stage, &apart("m-3")).await;
     assert_refused(&stage.client.post(&apart("m-4")).await, "workspace_runs");
     third.end(&stage).await;
@@ -108,7 +108,7 @@ fn second_endpoint(config: &mut Config, url: &str, id: &'static str) {
 
 const SECOND: &str = "plugin:test/second/default";
 
-/// An event of another type, for the second endpoint.
+/// An event of another type for the second endpoint.
 fn for_second(event_id: &str) -> Value {
     let mut event = apart(event_id);
     event["event_type"] = json!("test.second");
@@ -169,7 +169,7 @@ async fn a_full_workspace_still_steers_and_neither_queues_nor_interrupts() {
         assert_eq!(answer.status, status, "{policy}: {}", answer.body);
         if status == 202 {
             assert_eq!(answer.body["steered"], true);
-            // What it leaves unpulled was accepted, and gets its run whatever the bound.
+            // Unpulled steering messages were accepted, so they start a run despite the limit.
             stage.runner.answer("m-2", |run| sse(run.talk(1).concat()));
             held.end(&stage).await;
             let of_left = |request: &crate::support::runner::Request| {
@@ -240,7 +240,7 @@ async fn behind_an_event_of_a_batch_that_has_no_room_nothing_overtakes() {
     assert_eq!(answer.status, 207);
 }
 
-/// An admin of another workspace, in which an agent of the same runner answers.
+/// Admin client of another workspace with an agent on the same runner.
 async fn neighbour(stage: &OwnStage) -> Client {
     let spec = json!({"id": "neighbour"});
     let made = stage.gateway.owner().create("/v1/workspaces", &spec).await;
@@ -296,7 +296,7 @@ async fn a_workspace_that_floods_is_refused_and_its_neighbour_goes_on() {
     assert!(refused.headers.contains_key("retry-after"));
 }
 
-/// How many events one conversation gets; `RUNNEL_TEST_FLOOD` makes it more.
+/// Number of events for one conversation, raised by `RUNNEL_TEST_FLOOD`.
 fn flood() -> usize {
     number("RUNNEL_TEST_FLOOD", 130)
 }

@@ -1,4 +1,4 @@
-//! Child runs: started and followed by a run, and ended with it.
+//! Child runs: start, follow, and end with the parent.
 
 #[path = "child_runs/bounds.rs"]
 mod bounds;
@@ -42,17 +42,17 @@ pub async fn stage_with(engine: Engine, configure: impl FnOnce(&mut Config)) -> 
     .await
 }
 
-/// A run that waits until it is released, and then ends with a word.
+/// A run that pauses until the test releases it, and then sends one delta and ends.
 pub struct Held {
     pub run_id: String,
-    /// The request that the runner got.
+    /// The run request that the runner received.
     pub asked: Value,
     pub host: Client,
     gate: Gate,
 }
 
 impl Held {
-    /// Starts a run of an event that ends with `finish_reason`.
+    /// Starts a run for `event` that ends with `finish_reason`.
     pub async fn start(stage: &Stage, event: &Value, finish_reason: &'static str) -> Self {
         let gate = Gate::new();
         let hold = gate.clone();
@@ -70,7 +70,7 @@ impl Held {
         Self::start(stage, &message("m-1"), "stop").await
     }
 
-    /// The run of this id, which waits at this gate.
+    /// Waits for the request of run `run_id`, which pauses at `gate`.
     pub async fn of(stage: &Stage, run_id: &str, gate: Gate) -> Self {
         let of_run =
             |request: &Request| request.is_run() && request.header("runnel-run-id") == Some(run_id);
@@ -93,7 +93,7 @@ impl Held {
         stage.client.finished(&self.run_id).await
     }
 
-    /// Asks for a child run of `helper`.
+    /// Requests a child run of `helper`.
     pub async fn spawn(&self, key: &str, more: &Value) -> Answer {
         let mut request = json!({
             "agent_id": "helper", "input": {"text": "do it"}, "idempotency_key": key,
@@ -103,7 +103,7 @@ impl Held {
         self.host.create("/child-runs", &request).await
     }
 
-    /// Starts a child run and returns when its runner has it.
+    /// Starts a child run and waits until its runner has it.
     pub async fn child(&self, stage: &Stage, key: &str, gate: &Gate) -> Self {
         let run_id = self.spawn(key, &json!({})).await.run_id();
         Self::of(stage, &run_id, gate.clone()).await
@@ -115,7 +115,7 @@ impl Held {
     }
 }
 
-/// Has every run without a script of its own wait at this gate, and then end with `data`.
+/// Lets every run without its own script pause at this gate, then end with `data`.
 pub fn hold_children(stage: &Stage, data: &Value) -> Gate {
     let (gate, data) = (Gate::new(), data.to_string());
     let hold = gate.clone();
@@ -247,7 +247,7 @@ async fn unsound_requests_are_refused_by_pointer() {
     parent.end(&stage).await;
 }
 
-/// Whether a run ends as cancelled, and why.
+/// Asserts that a run ends as cancelled, and returns the reason.
 pub async fn cancelled(stage: &Stage, run_id: &str) -> Value {
     let run = stage.client.finished(run_id).await;
     assert_eq!(run["status"], "cancelled", "{run}");
@@ -318,7 +318,7 @@ async fn mcp_tool_waits_for_the_answer(#[values(Sqlite, Postgres)] engine: Engin
     parent.end(&stage).await;
 }
 
-/// Sends a request with the token of a run that has ended.
+/// Sends a request with the token of a finished run.
 pub async fn after_end(held: &Held, method: Method, path: &str) -> Answer {
     let request = held.host.request(method, path);
     send(request.json(&json!({
@@ -328,7 +328,7 @@ pub async fn after_end(held: &Held, method: Method, path: &str) -> Answer {
     .unwrap()
 }
 
-/// Waits until a child run shows this status to its parent.
+/// Waits until the parent sees this status of a child run.
 pub async fn shows(held: &Held, child: &str, status: &str) {
     until("the status", async || {
         held.follow(child, 0).await.body["status"] == status

@@ -1,4 +1,4 @@
-//! An endpoint that fails is left alone for a while, and nobody else is. O19.
+//! Circuit breaker: it stops runs on a failing endpoint only. O19.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ fn broken(_: &Run) -> Vec<Step> {
     answer("500 Internal Server Error", "", "")
 }
 
-/// Three failures in a row; the wait is as long as a test can wait for, or longer.
+/// Opens after three failures in a row and waits for `wait` seconds.
 fn three_and(wait: f64) -> impl FnOnce(&mut Config) {
     move |config| {
         config.runs = format!(
@@ -30,7 +30,7 @@ async fn breaker(admin: &Client, name: &str) -> Value {
     found.unwrap()["breaker"].clone()
 }
 
-/// What a runner does that was told of a cancel says nothing of its endpoint.
+/// The response of a runner after a cancel is no failure of its endpoint.
 #[tokio::test]
 async fn runners_that_hang_up_after_a_cancel_before_they_answer_open_no_circuit() {
     let stage = Stage::with(|config| {
@@ -94,7 +94,7 @@ async fn an_endpoint_that_fails_in_a_row_is_left_alone_and_its_neighbour_is_not(
         (&json!("open"), &json!(3))
     );
     let [opened, retry] = ["opened_at", "retry_at"].map(|member| state[member].as_i64().unwrap());
-    // Half of the wait to all of it, each end rounded to a second.
+    // Half of the wait to the whole wait, each rounded to a second.
     assert!((1799..=3601).contains(&(retry - opened)), "{state}");
 
     let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
@@ -152,7 +152,7 @@ async fn a_run_waits_out_a_short_break_as_often_as_its_agent_tries_again() {
     assert_eq!(outcome.ending(), "completed", "{}", outcome.run);
 }
 
-/// Answers of an endpoint that lives, whatever becomes of the run.
+/// Responses of a live endpoint; the run may fail.
 const LIFE: [Script; 4] = [
     |run| sse(run.failed(1)),
     |_| sse("data: no json\n\n"),

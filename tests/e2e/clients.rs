@@ -1,5 +1,4 @@
-//! Clients that are generated from the committed API document, in two languages: they compile, and
-//! what they say of a run is what is so.
+//! Clients generated from the committed API document, in two languages: they compile, and read a run correctly.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -18,7 +17,7 @@ use crate::support::{Directory, run, skipped};
 static TYPESCRIPT: Project = Project::at("tests/clients/typescript");
 const PYTHON: &str = "tests/clients/python";
 
-/// A directory with the files of `path` and the document beside them.
+/// A directory with a copy of `path` and the API document.
 fn workshop(path: &str) -> Directory {
     let directory = Directory::new();
     let document = repository_file("openapi/gateway.json");
@@ -29,7 +28,7 @@ fn workshop(path: &str) -> Directory {
     directory
 }
 
-/// What the command printed; it must succeed.
+/// Output of a command that must succeed.
 async fn print(command: &mut Command, directory: &Directory) -> String {
     let printed = run(command.current_dir(directory.file(""))).await;
     let (stdout, stderr) = (&printed.stdout, &printed.stderr);
@@ -37,7 +36,7 @@ async fn print(command: &mut Command, directory: &Directory) -> String {
     printed.stdout
 }
 
-/// Compiled; `None` without Node.
+/// Generates and compiles the client. `None` without Node.
 async fn typescript_client() -> Option<Directory> {
     let packages = TYPESCRIPT.built("clients").await?.join("node_modules");
     let directory = workshop("tests/clients/typescript");
@@ -49,7 +48,7 @@ async fn typescript_client() -> Option<Directory> {
     Some(directory)
 }
 
-/// Type-checked, with the Python that runs it; `None` when it cannot be installed.
+/// Generates and type-checks the client. Returns its Python, or `None` if it cannot be installed.
 async fn python_client() -> Option<(Directory, PathBuf)> {
     static SKIPPED: Once = Once::new();
     let directory = workshop(PYTHON);
@@ -69,7 +68,7 @@ async fn python_client() -> Option<(Directory, PathBuf)> {
     }
     let programs = installed?.join("bin");
     let python = programs.join("python");
-    // The generator formats what it made by a program that stands beside it.
+    // The generator formats its output by a program in the same directory.
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let mut generate = Command::new(&python);
     generate
@@ -87,7 +86,7 @@ async fn python_client() -> Option<(Directory, PathBuf)> {
     Some((directory, python))
 }
 
-/// Has the program talk to a gateway, and holds what it says against what the gateway says.
+/// Runs the program against a gateway and compares its output with the gateway's own data.
 async fn check(program: &mut Command, directory: &Directory) {
     let playground = Playground::start_echoing(&directory.file("runnel-data")).await;
     program.env("RUNNEL_URL", &playground.url);

@@ -1,4 +1,4 @@
-//! The commands that end by themselves.
+//! CLI commands that run to completion.
 
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -9,7 +9,7 @@ use crate::support::{Directory, Printed, Stage, programs, run};
 
 const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// A configuration that can be served.
+/// A valid configuration.
 const VALID: &str = r#"
 [server]
 listen = "127.0.0.1:0"
@@ -66,7 +66,7 @@ async fn a_valid_configuration_is_called_so() {
 
 #[tokio::test]
 async fn what_an_agent_may_have_and_nobody_declares_is_remarked() {
-    // The configuration is a file that is there.
+    // Refer to the configuration file itself, because it exists.
     let files =
         "[[files]]\nname = \"known.txt\"\npath = \"DIRECTORY/the.toml\"\nkind = \"knowledge\"\n";
     let policy = "resource_policy = { models = [\"gpt-lagre\"], knowledge_bases = [\"hnadbook\"], \
@@ -171,7 +171,7 @@ const POSTGRES: &str = "postgres://db/runnel";
 const SQLITE: &str = "sqlite://DIRECTORY/runnel.db";
 const NATS: &str = "kind = \"nats\"\nurl = \"nats://127.0.0.1:4222\"\n";
 
-/// With this database and this `[bus]`.
+/// Faults of a configuration with this database URL and `[bus]` section.
 async fn faults_of_bus(database: &str, bus: &str) -> String {
     let config = VALID
         .replace("sqlite://DIRECTORY/runnel.db", database)
@@ -449,7 +449,7 @@ async fn wrong_usage_ends_with_2() {
         &["keys"][..],
         &["keys", "rotate", "--purpose", "cake"][..],
     ] {
-        // Above this directory no playground has left its key.
+        // No parent directory of `/` contains the key of a playground.
         let mut command = Command::new(programs::runnel());
         let printed = run(command.args(arguments).current_dir("/")).await;
         assert_eq!(printed.status.code(), Some(2), "{arguments:?}: {printed:?}");
@@ -497,7 +497,7 @@ async fn the_documents_are_openapi_3_1_and_the_served_one_is_the_same() {
     }
 }
 
-/// Every `$ref` leads somewhere.
+/// Asserts that every `$ref` resolves.
 fn assert_resolved(document: &Value, value: &Value) {
     match value {
         Value::Object(object) => {

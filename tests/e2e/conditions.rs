@@ -1,4 +1,4 @@
-//! Writes of blobs under a condition.
+//! Conditional writes of storage objects.
 
 use reqwest::Method;
 use reqwest::header::ETAG;
@@ -12,7 +12,7 @@ use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::{Engine, Postgres, Sqlite, Stage};
 
 const PATH: &str = "/storage/binding/head";
-/// More than one chunk of the database.
+/// More than one database chunk.
 const LARGE: usize = 600 * 1024;
 
 async fn stage(engine: Engine) -> Option<Stage> {
@@ -40,7 +40,7 @@ fn tag(answer: &Answer) -> String {
     answer.headers[ETAG].to_str().unwrap().to_owned()
 }
 
-/// The entity tag, and how many bytes there are.
+/// Entity tag and content length.
 async fn head(run: &HeldRun) -> (String, String) {
     let answer = send(run.request(Method::HEAD, PATH)).await.unwrap();
     let header = |name: &str| answer.headers[name].to_str().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! `runnel conform`: who keeps the runner contract passes, and each way to break it is told by its name.
+//! `runnel conform`: runners that keep the contract pass, and each violation is reported under its check id.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::support::python::python_echo;
 use crate::support::runner::{SECRET, StubRunner};
 use crate::support::{Directory, Printed, run, skipped};
 
-/// How many runners are checked at a time: most of it is waiting.
+/// Number of runners checked concurrently; checks mostly wait.
 const AT_A_TIME: usize = 8;
 
 async fn conform(url: &str, arguments: &[&str]) -> Printed {
@@ -30,7 +30,7 @@ async fn conform(url: &str, arguments: &[&str]) -> Printed {
     run(&mut command).await
 }
 
-/// The report of a check, and that its exit status says the same.
+/// The JSON report of a check. Asserts that the exit status agrees.
 async fn report(url: &str, arguments: &[&str]) -> Value {
     let printed = conform(url, &[arguments, &["--json"]].concat()).await;
     let report: Value = serde_json::from_str(&printed.stdout)
@@ -41,7 +41,7 @@ async fn report(url: &str, arguments: &[&str]) -> Value {
     report
 }
 
-/// The ids with this outcome.
+/// Check ids with this outcome.
 fn with_outcome<'a>(report: &'a Value, outcome: &str) -> Vec<&'a str> {
     let checks = report["checks"].as_array().unwrap().iter();
     let with = checks.filter(|check| check["outcome"] == outcome);
@@ -53,13 +53,13 @@ fn finding<'a>(report: &'a Value, id: &str) -> &'a Value {
     checks.find(|check| check["id"] == id).unwrap()
 }
 
-// --- who keeps the contract ---
+// --- runners that keep the contract ---
 
-/// Examples of one file remember no ids and bound no call: the contract asks for neither.
+/// Single-file examples do not deduplicate run ids and set no deadline on calls; the contract requires neither.
 const SMALL: [&str; 2] = ["signature.runs_an_id_once", "deadline.respected"];
 const SMALL_SKIPS: [&str; 2] = ["discovery.health", "cancel.unsupported"];
 
-/// Nothing fails, everything that can be seen of an example is seen, and these are the warnings.
+/// Asserts that no check fails, and that exactly these checks warn or are skipped.
 async fn passes(url: &str, arguments: &[&str], warnings: &[&str], skipped: &[&str]) {
     let report = report(url, arguments).await;
     let shown = serde_json::to_string_pretty(&report).unwrap();
@@ -100,9 +100,9 @@ async fn the_typescript_example_keeps_the_contract() {
     passes(&runner.url, &[], &SMALL, &SMALL_SKIPS).await;
 }
 
-// --- who breaks it ---
+// --- runners that violate it ---
 
-/// A bend, the checks that fail for it and those that warn of it.
+/// A fault, the checks that fail, and the checks that warn.
 type Row = (Bend, &'static [&'static str], &'static [&'static str]);
 
 async fn check_rows(rows: &[Row]) {
@@ -149,7 +149,7 @@ async fn who_answers_202_and_does_not_append_all_is_told_by_name() {
     .await;
 }
 
-/// What is seen of a runner that appends is what is seen of one that streams, but for what only a body can have.
+/// The same checks apply to appended runs as to streams, except checks of a response body.
 #[tokio::test]
 async fn runs_that_are_appended_are_checked_like_those_of_a_stream() {
     let runner = BentRunner::start(Bend::Appends).await;
@@ -329,7 +329,7 @@ async fn snapshots_are_fine_where_they_are_registered() {
     );
 }
 
-// --- how it is told ---
+// --- reports ---
 
 #[tokio::test]
 async fn a_failure_says_what_was_expected_seen_and_to_be_done() {
@@ -345,7 +345,7 @@ async fn a_failure_says_what_was_expected_seen_and_to_be_done() {
     );
     assert!(failed["seen"].as_str().unwrap().contains("another"));
     assert!(failed["advice"].as_str().unwrap().contains("run_id"));
-    // What stands on a plain run is not judged before that is sound.
+    // Checks that need a correct plain run are skipped.
     let skipped = finding(&report, "concurrency.separate");
     assert_eq!(skipped["outcome"], "skip");
     assert!(skipped["seen"].as_str().unwrap().contains("mend"));
@@ -404,7 +404,7 @@ async fn hostile_text_stays_text_in_every_document() {
     }
 }
 
-/// What an XML parser reads; `None` without Python, which has one.
+/// Parses the file with Python's XML parser. `None` without Python.
 fn parse_junit(file: &Path) -> Option<Value> {
     const SCRIPT: &str = r#"
 import json, sys
@@ -451,7 +451,7 @@ async fn static_headers_and_given_manifests_are_used() {
     let report = report(&runner.url, &arguments).await;
     assert_eq!(finding(&report, "discovery.lists")["outcome"], "skip");
     assert_eq!(finding(&report, "discovery.manifests")["outcome"], "pass");
-    // It verifies nothing and has no answer.
+    // The stub does not verify signatures and has no scripted response.
     let failed = with_outcome(&report, "fail");
     assert_eq!(failed, ["stream.status"], "{report:#}");
     let requests = runner.requests();

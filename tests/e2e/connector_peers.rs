@@ -1,4 +1,4 @@
-//! The connectors against servers of the platforms themselves, installed from `PyPI`.
+//! The connectors against real servers of the platforms, installed from `PyPI`.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ mod servers;
 
 use servers::{a2a_agent, ag_ui_agent, langflow, langgraph};
 
-/// The text that a run said.
+/// The output text of a run.
 fn said(run: &Value) -> &str {
     run["output"]["content"].as_str().unwrap_or_default()
 }
@@ -21,7 +21,7 @@ async fn says(agent: &ConnectedAgent, text: &str, expected: &str) {
     assert_eq!(said(&ended), expected, "{ended}");
 }
 
-/// Posts a message whose run asks, answers with this text and the button at this place, and gives the run as it ended.
+/// Posts a message, answers the interaction of its run with this text and button, and returns the finished run.
 async fn answered(agent: &ConnectedAgent, text: &str, answer: &str, button: usize) -> Value {
     let run = agent.post(text).await;
     let path = format!("/v1/interactions?run_id={run}&status=open");
@@ -53,7 +53,7 @@ async fn a2a_round(binding: &str) {
     let config = format!("base-url = \"{}\"\nshow-thoughts = true", peer.url);
     let agent = ConnectedAgent::open("a2a-agent", &config).await;
     says(&agent, "hi", "1: hi").await;
-    // The context goes on.
+    // The platform keeps the context.
     says(&agent, "more", "2: more").await;
     let ended = answered(&agent, "ask", "Oslo", 0).await;
     assert_eq!(said(&ended), "To Oslo", "{ended}");
@@ -96,7 +96,7 @@ async fn ag_ui_agents_stream_ask_and_fail() {
     assert_eq!(thoughts[0]["data"]["text"], "I count.");
     let calls = agent.results(run, "tool.call.completed").await;
     assert_eq!(calls[0]["data"]["tool_name"], "count");
-    // The earlier messages and the state come along.
+    // The request includes earlier messages and the state.
     says(&agent, "more", "run 2, 3 messages").await;
 
     let ended = answered(&agent, "ask", "yes", 0).await;
@@ -121,7 +121,7 @@ async fn langgraph_servers_stream_and_ask() {
     let config = format!("base-url = \"{}\"\nassistant-id = \"agent\"", peer.url);
     let agent = ConnectedAgent::open("langgraph-agent", &config).await;
     says(&agent, "hi", "1 messages: hi").await;
-    // The thread goes on.
+    // The platform keeps the thread.
     says(&agent, "more", "3 messages: more").await;
     let ended = answered(&agent, "ask", "", 1).await;
     assert_eq!(said(&ended), "chosen: right", "{ended}");

@@ -1,4 +1,4 @@
-//! The connectors as a runner endpoint, with Dify played by the test.
+//! The connectors as a runner endpoint, with a fake Dify.
 
 use serde_json::{Value, json};
 

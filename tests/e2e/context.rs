@@ -1,4 +1,4 @@
-//! What a runner is told: of which event, by whom it was configured, and nothing of what was before.
+//! The context that a runner receives: the event, the configured agent, and no earlier messages.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ fn names(object: &Value) -> Vec<&str> {
     names
 }
 
-/// What the runner was told of the run of this event, once it has ended.
+/// The run request that the runner received for this event, after the run has ended.
 async fn told(stage: &Stage, event: &Value) -> Value {
     let run_id = stage.client.post(event).await.run_id();
     stage.client.finished(&run_id).await;
@@ -32,7 +32,7 @@ async fn told(stage: &Stage, event: &Value) -> Value {
     stage.runner.asked("the run", of_run).await.json()["context"].clone()
 }
 
-/// Where, and which members are there for a message that says the least.
+/// Pointers and their members in the context of a minimal message.
 const MEMBERS: [(&str, &str); 7] = [
     (
         "",
@@ -53,7 +53,7 @@ const MEMBERS: [(&str, &str); 7] = [
     ),
 ];
 
-/// What the agent of the configuration tells of a first message, but for the run's own ids.
+/// The context of a first message to the configured agent, without ids of the run.
 fn plain() -> Value {
     let closed = json!({
         "plugin_storage": false, "workspace_storage": false, "binding_storage": false,
@@ -104,7 +104,7 @@ async fn a_context_has_these_members_and_no_others() {
     run.end(&stage).await;
 }
 
-/// What is open to a run that was granted its history and its state.
+/// APIs available to a run with grants for history and state.
 #[track_caller]
 fn assert_open(apis: &Value) {
     let apis = apis.as_object().unwrap();
@@ -248,7 +248,7 @@ provider = "script"
     }
 }
 
-/// A runner whose manifest asks for all that a host could put into a context.
+/// A manifest that requests everything a host could add to a context.
 fn greedy() -> Value {
     let mut greedy = manifest(RUNNER_ID);
     greedy["permissions"] = json!({"history": ["page"], "events": ["page"]});
@@ -309,12 +309,12 @@ async fn a_long_conversation_makes_no_longer_context() {
         "/runtime/trace_id",
         "/trigger/timestamp",
     ];
-    // The time of arrival, in seconds: both may have come in one.
+    // Arrival times in seconds; they may be equal.
     let mut differing = differing;
     differing.insert("/trigger/timestamp".to_owned());
     assert_eq!(differing, expected.map(str::to_owned).into());
 
-    // Whoever wants more pulls it: fifty at a time unless it says otherwise, the newest first.
+    // The runner can page the rest: 50 items by default, newest first.
     for (path, newest) in [("/history", TURNS * 2 + 1), ("/events", TURNS + 1)] {
         let page = run.get(path).await.body;
         assert_eq!(page["items"].as_array().unwrap().len(), 50, "{path}");
@@ -324,7 +324,7 @@ async fn a_long_conversation_makes_no_longer_context() {
     run.end(&stage).await;
 }
 
-/// The places at which two objects do not say the same; lists are one place.
+/// Pointers at which two objects differ. Lists are compared as a whole.
 fn differences(left: &Value, right: &Value) -> BTreeSet<String> {
     let (Some(left), Some(right)) = (left.as_object(), right.as_object()) else {
         let differs = (left != right).then(String::new);

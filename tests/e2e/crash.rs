@@ -1,12 +1,12 @@
-//! The gateway dies: by SIGKILL at any moment, and at each moment that has a name, under load of all kinds.
-//! It is started again on the same database, and what it told anyone must be true (I1–I13).
+//! Crashes of the gateway under mixed load: SIGKILL at random moments, and an abort at each failpoint. After a
+//! restart on the same database, everything that it has acknowledged must hold (I1–I13).
 //!
-//! A thousand kills on each database, some twenty minutes each:
+//! A thousand kills on each database take about twenty minutes each:
 //! ```sh
 //! RUNNEL_TEST_KILL_CYCLES=1000 RUNNEL_TEST_POSTGRES_URL=postgres://postgres@127.0.0.1/postgres \
-//!     cargo test -p gateway --test e2e -- --nocapture killed_at_any_moment
+//!     cargo test -p e2e --test e2e -- --nocapture killed_at_any_moment
 //! ```
-//! `RUNNEL_TEST_SEED` is printed, and gives the same moments again.
+//! The test prints `RUNNEL_TEST_SEED`, which reproduces the moments.
 
 #[path = "crash/abandoned.rs"]
 mod abandoned;
@@ -33,8 +33,8 @@ use crate::support::gateway::Config;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::{Engine, OwnStage};
 
-/// A gateway with an agent for each way to meet a busy conversation, before a runner that pulls
-/// follow-ups and can be interrupted.
+/// A gateway with one agent for each concurrency policy, and a runner that pulls steering messages and can be
+/// interrupted.
 async fn stage(engine: Engine, lease: &str) -> Option<OwnStage> {
     let mut manifest = manifest(RUNNER_ID);
     manifest["capabilities"]["steering"] = json!(true);
@@ -49,7 +49,7 @@ fn configure(config: &mut Config, lease: &str) {
     config.rest = load::BUSY.map(agent).concat();
 }
 
-/// For the events of the bot that is named like the policy.
+/// An agent for events of the bot with the name of the policy.
 fn agent(policy: &str) -> String {
     format!(
         "[[agents]]\nname = \"{policy}\"\nevent_types = [\"message.received\"]\n\

@@ -1,4 +1,4 @@
-//! The playground: what it prints works, and what it keeps stays.
+//! The playground: printed commands work, and its data persists.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -17,12 +17,12 @@ use crate::support::upstream::{Reply, Upstream};
 use crate::support::{Directory, OwnStage, Printed, run};
 
 const KEY: &str = "sk-a-key-that-nobody-prints";
-/// How the document about Runnel begins.
+/// First words of the document about Runnel.
 const RUNNEL: &str = "Runnel is a gateway for agent runs over plain HTTP";
-/// And what the script makes of it.
+/// The script's answer from it.
 const NOTES: &str = "My notes say:\n\nRunnel is a gateway for agent runs over plain HTTP";
 
-/// A playground whose data stands in `runnel-data` of a directory of its own.
+/// A playground with its data in `runnel-data` of a new directory.
 async fn start() -> (Playground, Directory) {
     let directory = Directory::new();
     let playground = Playground::start(&directory.file("runnel-data")).await;
@@ -51,7 +51,7 @@ async fn send(here: &Path, arguments: &[&str]) -> Printed {
     run(&mut sending(here, arguments)).await
 }
 
-/// What a program sends that writes to standard input.
+/// Sends `input` through standard input, as a program does.
 async fn pipe(here: &Path, input: &str) -> Printed {
     let mut command = sending(here, &[]);
     command
@@ -103,7 +103,7 @@ async fn connectors_of_files_serve_their_conversations() {
     assert_sent(&printed, "from Dify");
     let key = platform.asked()[0].headers["authorization"].clone();
     assert_eq!(key, format!("Bearer {KEY}"));
-    // Other conversations keep the agent of the playground.
+    // Other conversations keep the playground's agent.
     let printed = send(here, &["Hello"]).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
     assert_eq!(platform.asked().len(), 1);
@@ -114,14 +114,14 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// The line of the greeting that begins with this word.
+/// The greeting line that starts with this word.
 fn line<'a>(playground: &'a Playground, word: &str) -> &'a str {
     let lines = playground.greeting.lines();
     let mut lines = lines.filter_map(|line| line.strip_prefix(word));
     lines.next().unwrap().trim_start()
 }
 
-/// The runs of a conversation, the oldest first.
+/// Runs of a conversation, oldest first.
 async fn runs_of(playground: &Playground, conversation: &str) -> Vec<String> {
     let path = format!("/v1/runs?conversation_id={conversation}");
     let runs = playground.client().get(&path).await.body;
@@ -130,7 +130,7 @@ async fn runs_of(playground: &Playground, conversation: &str) -> Vec<String> {
         .collect()
 }
 
-/// What a run called, in the order of its calls.
+/// Calls of a run in order.
 async fn called(playground: &Playground, run_id: &str) -> Vec<String> {
     let path = format!("/v1/runs/{run_id}/audit");
     let audit = playground.client().get(&path).await.body;
@@ -329,7 +329,7 @@ async fn at_a_terminal_it_is_a_chat() {
         "{screen}"
     );
     assert!(screen.contains('⠙'), "nothing turns: {screen}");
-    // The text, the call on a line of its own, and the text again; no line is longer than the terminal.
+    // The text, the call on a separate line, and the text again. No line is longer than the terminal.
     assert!(screen.contains("Let me look at the clock.\r\n"), "{screen}");
     let call = "\u{1b}[2m⚙ current_time {\"utc_offset\":9} … ";
     let lines: Vec<_> = screen.split("\r\n").collect();
@@ -376,7 +376,7 @@ async fn events_for_programs_hold_no_raw_control_characters() {
     );
 }
 
-/// The chunks of an answer of OpenAI's API.
+/// Response chunks of OpenAI's API.
 fn chunks(texts: &[&str]) -> Vec<String> {
     let chunk = |delta: Value, reason: Value| {
         let choice = json!({"index": 0, "delta": delta, "finish_reason": reason});
@@ -438,7 +438,7 @@ async fn a_model_that_the_environment_names_is_asked_with_its_key() {
     assert!(!log.contains(KEY), "{log}");
     playground.stop().await;
 
-    // The next start is without a model again, and the conversation goes on.
+    // The next start has no model, and the conversation continues.
     let playground = Playground::start(&data).await;
     let printed = send(&directory.file(""), &["What was first?"]).await;
     assert!(
@@ -616,10 +616,10 @@ async fn a_second_start_finds_everything_again() {
     let replay = second.client().post(&message("m-1")).await;
     assert_eq!(replay.run_id(), run_id);
     assert!(replay.is_replay());
-    // The same text is not indexed again.
+    // Unchanged documents are not indexed again.
     assert_eq!(second.client().get(DOCUMENTS).await.body, documents);
 
-    // The echo runner has another port and another secret now; the conversation goes on.
+    // The echo runner has a new port and a new secret, and the conversation continues.
     let mut event = message("m-2");
     event["input"]["text"] = json!("once more");
     let run_id = second.client().post(&event).await.run_id();

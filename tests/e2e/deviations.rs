@@ -1,4 +1,4 @@
-//! Answers that depart from the protocol: what is forgiven says so, what cannot be taken ends the run by its name.
+//! Protocol deviations of runners: tolerated ones leave a note, others end the run with a specific code.
 
 use rstest::rstest;
 use serde_json::Value;
@@ -21,7 +21,7 @@ fn said(text: &str) -> String {
     format!(r#"{{"message":{{"role":"assistant","content":"{text}"}}}}"#)
 }
 
-/// The notes of the gateway in a run's ledger.
+/// Notes of the gateway in the ledger of a run.
 fn notes(outcome: &Outcome) -> Vec<String> {
     let events = outcome.ledger.events();
     let notes = events
@@ -117,7 +117,7 @@ async fn counts_foreign_events_as_heartbeats() {
             "{data}"
         );
     }
-    // A result is one under any name, and our own names promise one.
+    // A valid result counts under any event name; an event with one of our names must contain a result.
     let script = |run: &Run| {
         let foreign = format!("event: chunk\n{}", run.delta(1, "a"));
         let own = "event: message.delta\ndata: {}\n\n";
@@ -128,7 +128,7 @@ async fn counts_foreign_events_as_heartbeats() {
     outcome.assert_rejected(&["invalid_envelope", "invalid_json"]);
 }
 
-/// Writes bytes that are no result.
+/// Produces bytes that are no result.
 type Beside = fn() -> String;
 
 #[tokio::test]
@@ -174,7 +174,7 @@ async fn bounds_bytes_that_are_no_results() {
     }
 }
 
-/// A run whose runner says its last word behind a cancel.
+/// A run whose runner sends its terminal after a cancel.
 async fn ended_behind_cancel(
     stage: &Stage,
     event_id: &str,
@@ -196,7 +196,7 @@ async fn ended_behind_cancel(
     stage.outcome(&run_id).await
 }
 
-/// Its last word stays in the event.
+/// The terminal of the runner remains in the ledger.
 #[rstest]
 #[tokio::test]
 async fn cancelled_runs_end_as_cancelled(#[values(Sqlite, Postgres)] engine: Engine) {

@@ -1,4 +1,4 @@
-//! What discovery would change, what it changes by itself, and what it remembers.
+//! Discovery: dry runs, periodic refresh, history of health.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 const OTHER: &str = "plugin:test/other/default";
 const THIRD: &str = "plugin:test/third/default";
 const ENDPOINTS: &str = "/v1/runner-endpoints";
-/// Endpoints are asked again at once.
+/// Refresh endpoints almost immediately.
 const EAGER: &str = "discovery_ttl_seconds = 0.05\ndiscovery_retry_seconds = 0.05";
 
 async fn other_runner() -> StubRunner {
@@ -24,7 +24,7 @@ async fn other_runner() -> StubRunner {
     runner
 }
 
-/// Registers an endpoint; gives its path.
+/// Registers an endpoint and returns its path.
 async fn registered(admin: &Client, spec: &Value) -> String {
     let answer = admin.create(ENDPOINTS, spec).await;
     assert_eq!(answer.status, 201, "{}", answer.body);
@@ -56,7 +56,7 @@ async fn refresh(admin: &Client, endpoint: &str) -> Value {
     answer.body
 }
 
-/// Endpoints, runners and agents: all that a dry run might have changed.
+/// Endpoints, runners and agents: everything that a dry run might change.
 async fn everything(admin: &Client) -> Vec<Value> {
     let mut all = Vec::new();
     for path in [ENDPOINTS, "/v1/runners", "/v1/agents"] {
@@ -165,7 +165,7 @@ async fn a_dry_run_tells_what_a_refresh_would_change_and_stores_nothing(
     assert_eq!(everything(&admin).await, before);
     assert_eq!(history(&admin, &endpoint).await.len(), 1);
 
-    // Then it comes as it was told.
+    // The refresh makes exactly the announced changes.
     refresh(&admin, &endpoint).await;
     let after = dry_run(&admin, &endpoint).await;
     assert_eq!(
@@ -185,7 +185,7 @@ async fn a_dry_run_tells_what_a_refresh_would_change_and_stores_nothing(
         "removed",
     ]
     .map(|name| rows[0][name].as_u64().unwrap());
-    // The taken id stands among the rejected ones; `older` has changed as `formed` has.
+    // The id of another endpoint counts as rejected. `older` changes in the same way as `formed`.
     assert_eq!(counts, [3, 1, 2, 1, 2, 1], "{rows:?}");
     assert_eq!(runner(&admin, &id("gone")).await["status"], "absent");
 
@@ -276,7 +276,7 @@ async fn an_endpoint_is_asked_again_and_what_it_says_holds(
     assert_eq!(now["manifest"]["label"]["en_US"], "Changed");
     assert_ne!(now["manifest_sha256"], sha);
 
-    // Garbage takes nothing away.
+    // An invalid list removes no runners.
     other.list(Value::Null);
     other.listed(3).await;
     let shown = admin.get(&endpoint).await.body;
@@ -287,7 +287,7 @@ async fn an_endpoint_is_asked_again_and_what_it_says_holds(
     let run_id = event(&stage.client, "m-2", "test.other").await.run_id();
     assert_eq!(stage.client.finished(&run_id).await["status"], "completed");
 
-    // An empty list does, and says so at the next event.
+    // An empty list does, and the next event reports it.
     other.list(json!([]));
     other.listed(3).await;
     let absent = runner(&admin, OTHER).await;
@@ -401,12 +401,12 @@ async fn a_runner_id_moves_while_its_run_is_active_and_the_run_stays() {
     let run_id = stage.client.post(&message("m-2")).await.run_id();
     assert_eq!(stage.client.finished(&run_id).await["status"], "completed");
     assert_eq!((second.posts(&run_id), stage.runner.posts(&run_id)), (1, 0));
-    // The one before was dispatched, can still call back, and ends where it began.
+    // The earlier run was dispatched to the old endpoint, can still call back, and ends there.
     assert_eq!(held.get("/run").await.status, 200);
     let outcome = held.end(&stage).await;
     outcome.assert("completed", &["message.delta", "run.completed"]);
 
-    // Who was replaced lists it still, and does not get it back by that.
+    // The old endpoint still lists the id, but a refresh does not return it.
     let list = admin.get(ENDPOINTS).await.body;
     let stub = list["items"]
         .as_array()
@@ -475,7 +475,7 @@ async fn a_function_with_a_single_url_is_told_to_stop_there() {
     assert_eq!(stage.client.finished(&run_id).await["status"], "cancelled");
 }
 
-/// Two replicas of one database, and an endpoint that both would ask.
+/// Two replicas of one database with one endpoint due for a refresh.
 #[tokio::test]
 async fn replicas_take_turns_in_asking_an_endpoint() {
     const TTL: Duration = Duration::from_millis(400);
@@ -494,7 +494,7 @@ async fn replicas_take_turns_in_asking_an_endpoint() {
         .filter_map(|request| request.at)
         .collect();
     for two in asked.windows(2) {
-        // The pause begins when the answer is stored, and may be a tenth shorter.
+        // The interval starts when the response is stored, and jitter may shorten it by a tenth.
         let between = two[1].duration_since(two[0]);
         assert!(between >= TTL.mul_f64(0.85), "{between:?}");
     }

@@ -1,4 +1,4 @@
-//! The page of the API: it stands on this gateway alone.
+//! The API page, served entirely by this gateway.
 
 use http::HeaderMap;
 use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
@@ -15,7 +15,7 @@ struct Fetched {
     text: String,
 }
 
-/// Without a credential, where the redirects lead.
+/// Fetches a path without a credential and follows redirects.
 async fn fetch(client: &Client, path: &str) -> Fetched {
     let request = client.anonymous(Method::GET, path);
     let response = within("a file of the page", request.send()).await.unwrap();
@@ -26,13 +26,13 @@ async fn fetch(client: &Client, path: &str) -> Fetched {
     Fetched { url, headers, text }
 }
 
-/// What stands between each `start` and the `end` after it.
+/// The texts between each `start` and the next `end`.
 fn between<'a>(text: &'a str, start: &'a str, end: char) -> impl Iterator<Item = &'a str> {
     let found = text.split(start).skip(1);
     found.map(move |rest| rest.split(end).next().unwrap())
 }
 
-/// The path of what the page names, once it is found to be on this gateway.
+/// Path of a URL that the page references. Asserts that this gateway serves it.
 #[track_caller]
 fn own_path(page: &Url, named: &str) -> String {
     let url = page.join(named).unwrap();
@@ -113,7 +113,7 @@ async fn the_page_of_the_api_may_run_its_own_files_alone() {
         assert!(sources.all(|source| ["'none'", "'self'", "data:"].contains(&source)));
     }
 
-    // Which leaves nothing to what stands in the page itself.
+    // The policy forbids inline scripts, so the page must have none.
     let page = fetch(&stage.client, "/docs").await;
     for script in between(&page.text, "<script", '<') {
         let (attributes, inside) = script.split_once('>').unwrap();

@@ -1,4 +1,4 @@
-//! Trying an event without posting it, over HTTP and by `runnel explain`.
+//! Dry runs of events, over HTTP and by `runnel explain`.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -32,7 +32,7 @@ tool_name = "launch"
 url = "https://tools.example/launch"
 "#;
 
-/// The agent `main` of the configuration, with this policy, over a catalog.
+/// The configured agent `main` with this policy and a catalog.
 async fn stage(engine: Engine, policy: &'static str) -> Option<(OwnStage, Client)> {
     let mut steerable = manifest(RUNNER_ID);
     steerable["capabilities"]["steering"] = json!(true);
@@ -129,7 +129,7 @@ async fn every_candidate_is_told_why_it_loses_and_nothing_is_stored(
     );
     assert_eq!(answer["agent"]["name"], "high");
 
-    // The loser is explained as if it won.
+    // The explanation of a losing agent assumes that it wins.
     let answer = tried(&admin, Some(&low), &event).await;
     assert_eq!(answer["winner"], "high");
     let agent = &answer["agent"];

@@ -1,4 +1,4 @@
-//! Runs that do not end by themselves: cancelled, out of time, overtaken by a stop or by a crash of the gateway.
+//! Runs that do not end by themselves: cancel, deadline, shutdown, crash of the gateway.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -29,7 +29,7 @@ async fn repeated_denied_calls_end_a_run() {
     }
     let live = run.get("/run").await.body;
     assert_eq!(live["status"], "running", "{live}");
-    // The last one is answered, and the run ends behind it.
+    // The last denied call gets its response; then the run ends.
     run.get("/storage/plugin").await;
     let ended = stage.client.finished(&run.run_id).await;
     assert_eq!(
@@ -49,7 +49,7 @@ fn short_grace(config: &mut Config) {
     config.runs = "cancel_grace_seconds = 0.3".into();
 }
 
-/// A run of which the first event has been seen.
+/// Starts a run and waits for its first event.
 async fn started(stage: &Stage) -> String {
     stage.runner.answer_all(one_delta_and_wait);
     let mut stream = stage.client.post_streaming(&message("m-1")).await;
@@ -69,7 +69,7 @@ async fn a_cancelled_run_ends_cancelled_however_often_it_is_cancelled(
     let accepted = stage.client.cancel(&run_id).await;
     assert_eq!(accepted.status, 202, "{}", accepted.body);
     for _ in 0..2 {
-        // On a busy machine the grace may be over by now.
+        // On a busy machine, the grace period may be over.
         let again = stage.client.cancel(&run_id).await;
         assert!(matches!(again.status, 200 | 202), "{}", again.body);
     }
@@ -117,7 +117,7 @@ async fn a_runner_that_can_be_told_to_stop_is_told_so_once_and_signed() {
     assert_eq!(times, 1);
 }
 
-/// Before a byte of its answer has come.
+/// The cancel arrives before the first byte of the response.
 #[tokio::test]
 async fn a_runner_that_has_not_answered_has_its_grace_after_a_cancel_too() {
     let runner = StubRunner::start_interruptible().await;
@@ -174,7 +174,7 @@ async fn a_runner_is_told_of_a_cancel_without_a_grace_too() {
     assert_eq!(stage.outcome(&run_id).await.ending(), "cancelled cancelled");
 }
 
-/// Long before the grace is over.
+/// The silence timeout expires long before the grace period.
 #[tokio::test]
 async fn a_runner_that_falls_silent_after_a_cancel_has_left_a_cancelled_run() {
     let stage = Stage::with(|config| {
@@ -340,7 +340,7 @@ async fn a_run_that_a_killed_gateway_left_behind_is_orphaned(
     assert_eq!(stage.runner.posts(&run_id), 1);
 }
 
-/// The grace of a cancel is longer than what is left of the process, whose end nobody waits for.
+/// The cancel grace period is longer than the remaining life of the process, so another process ends the run.
 #[rstest]
 #[case::stopped(false)]
 #[case::killed(true)]

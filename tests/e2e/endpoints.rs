@@ -1,4 +1,4 @@
-//! Runner endpoints over the admin API.
+//! Runner endpoints in the admin API.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -19,7 +19,7 @@ async fn stage() -> (OwnStage, Client) {
     (stage, admin)
 }
 
-/// A second runner, which answers every run.
+/// A second runner that answers every run.
 async fn other_runner() -> StubRunner {
     let runner = StubRunner::start_as(manifest(OTHER)).await;
     runner.answer_all(|run| sse(run.talk(2).concat()));
@@ -44,7 +44,7 @@ async fn runner(admin: &Client, id: &str) -> Option<Value> {
     list.body["items"].as_array().unwrap().first().cloned()
 }
 
-/// Binds the runner and takes an event to its end.
+/// Binds an agent to the runner and completes a run.
 async fn run_once(admin: &Client, runner_id: &str) -> Value {
     let agent =
         json!({"name": "of-the-test", "event_types": ["test.event"], "runner_id": runner_id});
@@ -320,7 +320,7 @@ async fn the_agents_of_a_deleted_endpoint_go_to_no_other_by_themselves() {
     let agent = json!({"name": "of-the-test", "event_types": ["test.event"], "runner_id": OTHER});
     assert_eq!(admin.create("/v1/agents", &agent).await.status, 201);
 
-    // It lists what is not its own, for the day on which nobody has it.
+    // It also lists a foreign id, to claim it once the owner is deleted.
     let third = "plugin:test/third/default";
     let greedy = StubRunner::start_as(manifest(third)).await;
     let spec = json!({"name": "greedy", "base_url": greedy.url});
@@ -343,7 +343,7 @@ async fn the_agents_of_a_deleted_endpoint_go_to_no_other_by_themselves() {
     let why = (refused.status, refused.detail("reason"));
     assert_eq!(why, (503, &json!("runner_unavailable")));
 
-    // Somebody wants it.
+    // An explicit refresh claims the id.
     let refresh = format!("{path}/refresh");
     let refreshed = admin.create(&refresh, &json!({})).await.body;
     assert_eq!(codes_of(&refreshed["rejected"]), [""; 0], "{refreshed}");
@@ -459,7 +459,7 @@ async fn refuses_an_unfit_agent_and_serves_the_rest(#[values(Sqlite, Postgres)] 
     let Some(mut stage) = OwnStage::on(engine, |config| config.rest = entry("{}")).await else {
         return;
     };
-    // It was valid, and its new configuration fits no more.
+    // The agent was valid, but its new configuration no longer fits.
     stage.gateway.kill().await;
     stage
         .gateway
@@ -504,7 +504,7 @@ async fn refuses_an_unfit_agent_and_serves_the_rest(#[values(Sqlite, Postgres)] 
     let detail = shown["detail"].as_str().unwrap();
     assert!(detail.contains("/config/colour"), "{detail}");
 
-    // Corrected, it gets events again.
+    // After the correction, it gets events again.
     stage.gateway.kill().await;
     stage
         .gateway
@@ -584,7 +584,7 @@ async fn what_the_configuration_takes_over_from_the_api_is_named() {
     );
     stage.gateway.reconfigure(|config| config.rest = entry);
     let told = "agent third was created over the API; the configuration replaces it";
-    // Once: then it is.
+    // Logged at the first start only: then the agent belongs to the configuration.
     for _ in 0..2 {
         stage.gateway.start_again().await;
         assert_eq!(stage.gateway.log().matches(told).count(), 1);

@@ -1,4 +1,4 @@
-//! Files of events: large bodies, uploads of clients, and which runs read them.
+//! Files of events: large bodies, uploads of clients, and access of runs.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use reqwest::Method;
@@ -18,7 +18,7 @@ use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until, within};
 const OTHER_EVENT: &str = "other.happened";
 const QUERIES: &str = "/v1/adapters/pipeline/queries";
 
-/// Two agents of one runner that asks for no permission of artifacts.
+/// Two agents of a runner without artifact permissions.
 async fn stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
     let runner = StubRunner::start_as(manifest(RUNNER_ID)).await;
     OwnStage::of(engine, runner, |config| {
@@ -187,7 +187,7 @@ async fn photos_come_in_bodies_of_many_mebibytes(#[values(Sqlite, Postgres)] eng
     assert!(content(&run, &id_of(&attachment_of(&run))).await == (200, large));
     run.end(&stage).await;
 
-    // As LangBot dumps it: the same picture in the chain, in the platform's event and in the message.
+    // As LangBot dumps it: the same picture in the message chain, the platform event and the message.
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let bytes = picture(3 << 20);
     let mut dumped = query("q-1");
@@ -215,7 +215,7 @@ async fn photos_come_in_bodies_of_many_mebibytes(#[values(Sqlite, Postgres)] eng
     assert!(read.bytes().await.unwrap() == bytes);
     assert_eq!(ready(&stage).await, 3);
     if let (Some(before), Some(after)) = (before, stage.gateway.peak_memory()) {
-        // The body, once; it grows by doubling.
+        // One copy of the body in a buffer that grows by doubling.
         assert!(after - before < 64 * 1024, "{before} to {after} KiB");
     }
     let again = post(&stage.client, QUERIES, &dumped).await;
@@ -275,7 +275,7 @@ async fn same_bytes_are_one_artifact_and_one_attachment(
         assert_eq!(attachments[0]["type"], "image");
         assert_eq!(ready(&stage).await, artifacts, "{size}");
     }
-    // Two names of the same bytes are two attachments of one artifact.
+    // Two names for the same bytes are two attachments of one artifact.
     let text = BASE64_STANDARD.encode(picture(70_000));
     let mut event = message("m-1");
     event["input"]["contents"] = json!([
@@ -306,7 +306,7 @@ async fn post(client: &Client, path: &str, body: &Value) -> Answer {
         .unwrap()
 }
 
-/// The context that the runner of a run got, by its ledger's first entry.
+/// The context that the runner of this run received.
 async fn context_of(stage: &Stage, run_id: &str) -> Value {
     let of_run = |request: &crate::support::runner::Request| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id)
@@ -356,7 +356,7 @@ async fn clients_upload_files_that_events_name(#[values(Sqlite, Postgres)] engin
     let id = made.body["artifact_id"].as_str().unwrap().to_owned();
     let other = upload(&client, "", picture(10)).await.body["artifact_id"].clone();
 
-    // No run reads it before an event names it.
+    // No run can read it before an event references it.
     let early = HeldRun::start(&stage, &message("m-0")).await;
     assert_eq!(statuses(&early, &id).await, [403, 403]);
     early.end(&stage).await;
@@ -380,7 +380,7 @@ async fn clients_upload_files_that_events_name(#[values(Sqlite, Postgres)] engin
     run.end(&stage).await;
     assert!(client.post(&event).await.is_replay());
 
-    // It belongs to that event; another one needs an upload of its own.
+    // It belongs to that event; another event needs its own upload.
     let mut second = event.clone();
     second["event_id"] = json!("m-2");
     let taken = client.post(&second).await;
@@ -426,7 +426,7 @@ async fn uploads_of_revoked_keys_are_refused_at_their_end() {
     let sending = send(request.body(reqwest::Body::wrap_stream(body)));
     let revoking = async {
         parts.send(Ok(picture(10_000))).await.unwrap();
-        // Its row shows that the gateway has judged the key and begun.
+        // The row shows that the gateway has authenticated the key and started the upload.
         until("the upload to begin", async || {
             !rows(&stage.gateway.database_url(), "SELECT id FROM artifacts")
                 .await
@@ -485,7 +485,7 @@ async fn operators_delete_artifacts(#[values(Sqlite, Postgres)] engine: Engine) 
     assert_eq!(deleted[0]["resource"], json!(of_run));
 }
 
-/// A run that holds its place and uploads until it is refused.
+/// Uploads artifacts until one is refused. Returns their number and the reason.
 async fn fill(run: &HeldRun, bytes: usize) -> (usize, Value) {
     for count in 0..100 {
         let request = run

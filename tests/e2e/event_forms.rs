@@ -1,4 +1,4 @@
-//! Batches of CloudEvents, and what a platform sent beside the event.
+//! Batches of CloudEvents, and raw payloads of platforms.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -63,7 +63,7 @@ async fn each_event_of_a_batch_has_its_own_answer(#[values(Sqlite, Postgres)] en
         let run_id = item["accepted"]["run_id"].as_str().unwrap();
         assert_eq!(stage.client.finished(run_id).await["event_id"], *event_id);
     }
-    // No source and id are those of another pair.
+    // Different pairs of source and id never produce the same event id.
     let mut twins = [
         cloud_event("2#1", "t-1"),
         cloud_event("1", "t-2"),
@@ -83,7 +83,7 @@ async fn each_event_of_a_batch_has_its_own_answer(#[values(Sqlite, Postgres)] en
         })
         .collect();
     assert_eq!(ids, ["/twin#2#1", "/twin%232#1", "/twin%25232#1"]);
-    // Sent once more it is answered once more; what is new beside it is taken.
+    // A retry replays known events and accepts new ones.
     let held = HeldRun::start(&stage, &message("busy")).await;
     let again = json!([
         cloud_event("1", "a"),
@@ -178,7 +178,7 @@ async fn a_large_payload_is_kept_apart_by_reference(#[values(Sqlite, Postgres)] 
     assert!(kept.status == 200 && kept.body == raw, "{}", kept.status);
     assert_eq!(admin.get("/v1/raw-payloads/none").await.status, 404);
 
-    // It belongs to the event: the same again is a replay, another payload is another event.
+    // It belongs to the event: the same payload is a replay, another payload is a mismatch.
     assert!(stage.client.post(&event).await.is_replay());
     event["raw"]["n"] = json!([2]);
     let other = stage.client.post(&event).await;
@@ -219,7 +219,7 @@ async fn a_payload_has_its_bounds_and_the_envelope_keeps_its_own() {
         event["input"]["text"] = json!("x".repeat(1024 * 1024));
     });
     assert_eq!(text.await.status, 413);
-    // A payload that the client keeps itself is passed on by its name.
+    // A reference to a payload in the client's own storage is passed on.
     let mut event = message("m-2");
     event["raw_ref"] = json!({"storage_key": "s3://bucket/key"});
     let run = HeldRun::start(&stage, &event).await;

@@ -1,4 +1,4 @@
-//! The event log and the audit of a run: what came in, and who touched what.
+//! Event log and audit log of a run.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -11,7 +11,7 @@ use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
-/// A gateway whose agent lets its runs read events.
+/// A gateway whose agent grants its runs access to events.
 async fn stage(engine: Engine) -> Option<OwnStage> {
     let mut reader = manifest(RUNNER_ID);
     reader["permissions"] = json!({"events": ["get", "page"], "history": ["page"]});
@@ -67,7 +67,7 @@ async fn the_log_holds_every_event_whoever_wanted_it(#[values(Sqlite, Postgres)]
             None => break,
         }
     }
-    // Events of one millisecond stand in the order of their ids.
+    // Events of the same millisecond are ordered by id.
     let mut sorted = found.clone();
     sorted.sort();
     posted.sort();

@@ -1,4 +1,4 @@
-//! The example runners in Rust, Python and TypeScript: three programs, one behaviour.
+//! The example runners in Rust, Python and TypeScript: three programs, one behavior.
 
 use reqwest::Method;
 use runner_kit::SigningSecret;
@@ -16,7 +16,7 @@ use crate::support::{Directory, Sqlite};
 const PYTHON: &str = "plugin:runnel/echo-python/default";
 const TYPESCRIPT: &str = "plugin:runnel/echo-typescript/default";
 
-/// What a run told, without its id and its times.
+/// Events of a run, without ids and times.
 type Told = Vec<(String, Value)>;
 
 /// The Rust example, as `runnel dev` serves it.
@@ -26,21 +26,21 @@ async fn rust_echo() -> (Client, impl Sized) {
     (playground.client(), (playground, directory))
 }
 
-/// The Python example behind a gateway; `None` without Python.
+/// The Python example behind a gateway. `None` without Python.
 async fn python_echo() -> Option<(Client, impl Sized)> {
     let runner = python::python_echo().await?;
     let gateway = gateway_before(&runner.url, PYTHON).await;
     Some((gateway.client(), (gateway, runner)))
 }
 
-/// The TypeScript example behind a gateway; `None` without Node.
+/// The TypeScript example behind a gateway. `None` without Node.
 async fn typescript_echo() -> Option<(Client, impl Sized)> {
     let runner = node::typescript_echo().await?;
     let gateway = gateway_before(&runner.url, TYPESCRIPT).await;
     Some((gateway.client(), (gateway, runner)))
 }
 
-/// With one agent that takes every event.
+/// A gateway with one agent that takes every event.
 async fn gateway_before(runner_url: &str, runner_id: &'static str) -> Gateway {
     let mut config = Config::for_runner_at(runner_url);
     config.agents[0].runner_id = runner_id;
@@ -100,7 +100,7 @@ async fn hold_a_conversation(client: &Client) -> Vec<Told> {
     vec![first, second]
 }
 
-/// The run may be done before the cancel arrives; either way its end says what happened.
+/// The run may end before the cancel arrives. Either way, its terminal must agree with its status.
 async fn cancel_midway(client: &Client) {
     let mut event = message("m-long");
     event["input"]["text"] = json!("word ".repeat(20_000));
@@ -168,7 +168,7 @@ async fn the_typescript_example_can_be_cancelled() {
 
 const TOO_LONG: &str = "too long a body";
 
-/// A request as a stranger could send it: what its three headers say, and its body.
+/// A forged request: name, the three signature headers, body.
 type Forged = (&'static str, String, String, Vec<u8>);
 
 fn forged() -> Vec<Forged> {

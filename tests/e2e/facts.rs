@@ -1,4 +1,4 @@
-//! The facts that runs leave and find: after a restart, behind another's door, and once a run is over.
+//! Visibility of stored facts: after a restart, across conversations, and after the end of a run.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -11,7 +11,7 @@ use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::{Script, send as step, sse, sse_and_wait, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
-/// A gateway that lets its runs read and keep all there is of facts.
+/// A gateway that grants its runs every read and write of facts.
 async fn stage(engine: Engine) -> Option<OwnStage> {
     let mut reader = manifest(RUNNER_ID);
     reader["permissions"] =
@@ -57,7 +57,7 @@ async fn what_a_run_left_is_there_after_a_restart(#[values(Sqlite, Postgres)] en
     assert_eq!(members(&history, "role"), ["user", "assistant", "user"]);
     let events = run.get("/events").await.body;
     assert_eq!(members(&events, "event_id"), ["m-2", "m-1"]);
-    // What the platform sent beside the event is told to no runner.
+    // No runner receives the raw payload of the platform.
     for told in [history, events, run.asked.clone()] {
         assert!(!told.to_string().contains("the-platform-said-so"), "{told}");
     }
@@ -102,7 +102,7 @@ const ENDINGS: [(&str, Script); 6] = [
     ("timeout deadline_exceeded", |run| {
         sse_and_wait(run.delta(1, "a"))
     }),
-    // The code of a cancel without a request.
+    // A runner may not use the code of a cancel without a cancel request.
     ("failed runner.error", |run| {
         vec![
             sse_head(),

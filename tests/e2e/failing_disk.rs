@@ -1,4 +1,4 @@
-//! The disk below the embedded database: held by somebody else, full, failing. F55–F57.
+//! Disk faults below the SQLite database: locked, full, failing. F55–F57.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,7 +32,7 @@ async fn a_database_that_another_process_holds_is_waited_for() {
     let held = holder.begin_with("BEGIN IMMEDIATE").await.unwrap();
     let post = async { stage.client.post(&message("m-1")).await };
     let hold = async {
-        // How long it is held is what this test is about; a write waits for five seconds.
+        // The duration is the subject of the test; a write waits for up to five seconds.
         tokio::time::sleep(Duration::from_secs(2)).await;
         held.rollback().await.unwrap();
     };
@@ -48,11 +48,11 @@ async fn a_database_that_another_process_holds_is_waited_for() {
 static NO_TMPFS: Once = Once::new();
 static NO_STRACE: Once = Once::new();
 
-/// A disk of its own, as small as wanted.
+/// A small tmpfs.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// `None`, loudly, where nothing may be mounted.
+    /// Returns `None` and prints a notice if mounts are not allowed.
     async fn mount(bytes: u64) -> Option<Self> {
         let name = format!("disk-{}", uuid::Uuid::new_v4());
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -89,7 +89,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: the gateway may still be on its way out.
+        // Unmount lazily: the gateway may still be shutting down.
         let unmounted = std::process::Command::new("umount")
             .arg("-l")
             .arg(&self.0)
@@ -142,7 +142,7 @@ async fn a_full_disk_refuses_events_and_is_over_when_there_is_room_again() {
     let refused = within("an event that has no room", filling).await;
     assert!(matches!(refused.status, 503 | 507), "{}", refused.body);
     assert!(refused.headers.contains_key("retry-after"));
-    // The held run goes on into the full disk, and waits there.
+    // The held run continues on the full disk, and its writes wait.
     gate.cancel();
     assert_eq!(stage.readiness().await, "database_takes_no_writes");
     for run_id in &acknowledged {
@@ -168,16 +168,17 @@ async fn a_full_disk_refuses_events_and_is_over_when_there_is_room_again() {
     }
 }
 
-/// strace upon a process, with a fault in it.
+/// strace on a process with fault injection.
 struct Tracing {
     strace: Child,
-    /// Kept open: it says which threads it follows, and would die of a closed pipe.
+    /// Kept open: strace prints the threads that it attaches to, and would exit on a closed pipe.
     _said: Lines<BufReader<ChildStderr>>,
     output: PathBuf,
 }
 
 impl Tracing {
-    /// These syncs of each thread fail: `3` the third, `3+` all from there. `None`, loudly, where nothing may be traced.
+    /// Makes syncs of each thread fail: `3` the third, `3+` all from the third on. Returns `None` and prints a
+    /// notice if tracing is not allowed.
     async fn fail_syncs(pid: u32, which: &str) -> Option<Self> {
         let name = format!("strace-{}", uuid::Uuid::new_v4());
         let output = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -223,7 +224,7 @@ impl Tracing {
     }
 }
 
-/// `RUNNEL_TEST_FAILED_SYNCS`: how far into the syncs of a gateway one fails, one run of it for each.
+/// `RUNNEL_TEST_FAILED_SYNCS`: number of gateway runs; each fails a later sync.
 #[tokio::test]
 async fn what_was_acknowledged_around_a_failed_sync_is_there_after_a_crash() {
     let mut stage = OwnStage::with(|config| config.runs = "lease_seconds = 2".into()).await;
@@ -231,14 +232,14 @@ async fn what_was_acknowledged_around_a_failed_sync_is_there_after_a_crash() {
     let mut acknowledged = BTreeMap::new();
     let mut refused = 0;
     for n in 1..=number("RUNNEL_TEST_FAILED_SYNCS", 6) {
-        // One that fails is made good by the second try, which has a thread of its own. When those of
-        // every thread fail from the first on, nothing is acknowledged.
+        // A single failure is repaired by a retry, which has another thread. If the syncs of every thread fail
+        // from the first on, nothing is acknowledged.
         let which = ["", "+"][n % 2];
         let which = format!("{}{which}", n.div_ceil(2));
         let Some(tracing) = Tracing::fail_syncs(stage.gateway.pid(), &which).await else {
             return;
         };
-        // Until it has hit, and a few more.
+        // Until the fault has occurred, and a few events more.
         let mut more = 3;
         for event in 0..500 {
             let event_id = format!("sync-{n}-{event}");
@@ -279,7 +280,7 @@ async fn what_was_acknowledged_around_a_failed_sync_is_there_after_a_crash() {
     }
 }
 
-/// The server's or the database's own default may be to answer before a commit is on its disk.
+/// The server or the database may be configured to acknowledge a commit before it is durable.
 #[tokio::test]
 async fn commits_of_postgresql_are_synchronous_whatever_the_database_is_set_to() {
     let Some(mut stage) = OwnStage::on(Postgres, |_| {}).await else {

@@ -1,4 +1,4 @@
-//! The way of one event, to the byte.
+//! The path of one event, byte for byte.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -278,7 +278,7 @@ async fn what_an_agent_may_have_and_nobody_declares_is_told_at_the_start() {
     }
 }
 
-/// Who stops a gateway and copies the one file has everything.
+/// After a graceful stop, a copy of the one database file is complete.
 #[tokio::test]
 async fn a_graceful_stop_leaves_everything_in_the_database_itself() {
     let mut stage = OwnStage::new().await;
@@ -286,7 +286,7 @@ async fn a_graceful_stop_leaves_everything_in_the_database_itself() {
     let run_id = stage.client.post(&message("m-1")).await.run_id();
     stage.client.finished(&run_id).await;
     let url = stage.gateway.database_url();
-    // As long as somebody else has it open, no end of a process moves the log.
+    // With another open connection, closing the gateway's own does not checkpoint the WAL.
     let mut other = sqlx::SqliteConnection::connect(&url).await.unwrap();
     let counting = sqlx::query("SELECT COUNT(*) FROM runs");
     counting.fetch_one(&mut other).await.unwrap();

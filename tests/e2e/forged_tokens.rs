@@ -1,6 +1,6 @@
-//! Tokens that open nothing: each against each route of the host API, which refuses all in the same words.
+//! Invalid tokens on every route of the host API, all refused with the same response.
 //!
-//! The forger has the gateway's own key. What it signs is refused for what it says, not for how it is signed.
+//! The forger has the gateway's own key, so its tokens are refused for their content, not their signature.
 #![expect(
     clippy::too_many_lines,
     reason = "a table of tokens is as long as it is"
@@ -25,7 +25,7 @@ use crate::support::routes::{Face, Operation, operations};
 use crate::support::runner::SECRET;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, number, within};
 
-/// One way to come in without a right to.
+/// A request with an invalid credential.
 struct Bad {
     what: String,
     headers: HeaderMap,
@@ -49,7 +49,7 @@ impl Bad {
     }
 }
 
-/// Headers: the algorithm, the key that is asked for, what a library might obey.
+/// Invalid headers: algorithm, key id, members that a library might obey.
 fn bad_headers(forger: &Forger) -> Vec<Bad> {
     let mut all = Vec::new();
     let mut add = |what: String, token: &str| all.push(Bad::bearer(what, token));
@@ -163,7 +163,7 @@ fn bad_headers(forger: &Forger) -> Vec<Bad> {
     all
 }
 
-/// Claims that are absent, of another type, of somebody else or of another time.
+/// Claims that are missing, of a wrong type, of another run, or out of time.
 fn bad_claims(forger: &Forger) -> Vec<Bad> {
     let mut all = Vec::new();
     let mut add = |change: Value| {
@@ -224,7 +224,7 @@ fn bad_claims(forger: &Forger) -> Vec<Bad> {
         add(json!({claim: other}));
     }
     let now = forger.claims["iat"].as_i64().unwrap();
-    // As many seconds ago, with a life that is allowed.
+    // Expired by so many seconds, with an allowed lifetime.
     for ago in [310, 330, 3900] {
         add(json!({"iat": now - ago, "nbf": now - ago, "exp": now - ago + 300}));
     }
@@ -265,7 +265,7 @@ fn bad_claims(forger: &Forger) -> Vec<Bad> {
     all
 }
 
-/// Signatures of others, cut and bent ones, and what is too long.
+/// Signatures by other keys, truncated and modified ones, and oversized tokens.
 fn bad_signatures(forger: &Forger, good: &str, other: &str) -> Vec<Bad> {
     let mut all = Vec::new();
     let mut add = |what: &str, token: &str| all.push(Bad::bearer(what, token));
@@ -336,7 +336,7 @@ fn bad_signatures(forger: &Forger, good: &str, other: &str) -> Vec<Bad> {
         );
         bytes[bit / 8] ^= 1 << (bit % 8);
     }
-    // The last character has four bits that say nothing: another one would be a second name of one token.
+    // The last character has four unused bits: accepting another one would give a token two encodings.
     let last = signature.chars().last().unwrap();
     let alphabet: Vec<char> = ('A'..='Z')
         .chain('a'..='z')
@@ -374,7 +374,7 @@ fn bad_signatures(forger: &Forger, good: &str, other: &str) -> Vec<Bad> {
     all
 }
 
-/// The good token where it does not count, and credentials of other kinds.
+/// The valid token in other places, and credentials of other kinds.
 fn bad_places(good: &str, keys: &[&str]) -> Vec<Bad> {
     let mut all = Vec::new();
     for (name, value) in [
@@ -443,7 +443,7 @@ fn bad_places(good: &str, keys: &[&str]) -> Vec<Bad> {
     all
 }
 
-/// A refusal as the caller sees it.
+/// A refusal from the caller's view.
 #[derive(Debug, PartialEq)]
 struct Refusal {
     status: StatusCode,
@@ -480,7 +480,7 @@ async fn call(http: &Http, url: &str, route: &Operation, bad: &Bad) -> Refusal {
     }
 }
 
-/// The body without the id that Anthropic's form gives each request.
+/// The body without the random request id of Anthropic's error format.
 fn without_request_id(body: String) -> String {
     match body.split_once("\"req_") {
         Some((before, id)) => format!("{before}{}", id.split_once('"').unwrap().1),
@@ -488,7 +488,7 @@ fn without_request_id(body: String) -> String {
     }
 }
 
-/// The form of a route's errors: faces of other APIs have the members of those.
+/// Error format of a route: compatible APIs use the members of their originals.
 fn form(route: &Operation) -> &'static str {
     if route.path.starts_with("/host/v1/anthropic/") {
         "anthropic"
@@ -516,7 +516,7 @@ async fn every_bad_token_is_refused_by_every_host_route_in_the_same_words() {
     ended.end(&stage).await;
     let admin = stage.admin.clone();
     let forger = Forger::of(&stage, &run.token).await;
-    // The forger can sign: what is refused below is refused for what it says.
+    // The forger can sign valid tokens, so the ones below are refused for their content.
     for token in [&run.token, &forger.with_claims(&json!({}))] {
         let host = Client::new(&run.host.url, token);
         assert_eq!(host.get("/run").await.status, 200);
@@ -546,7 +546,7 @@ async fn every_bad_token_is_refused_by_every_host_route_in_the_same_words() {
         routes
             .iter()
             .flat_map(|route| bad.iter().map(move |bad| (route, bad)))
-            // Anthropic's clients show their key in this header.
+            // Anthropic's clients send their key in this header.
             .filter(|(route, bad)| {
                 form(route) != "anthropic" || !bad.what.starts_with("x-api-key")
             }),
@@ -559,7 +559,7 @@ async fn every_bad_token_is_refused_by_every_host_route_in_the_same_words() {
     .await;
     assert_eq!(wrong, Vec::<String>::new(), "of {} tokens", bad.len());
 
-    // Two headers are no credential but a fault, and a megabyte is not read to its end.
+    // Two headers are an invalid request, and a header of 1 MiB is not read to the end.
     let bearer = HeaderValue::try_from(format!("Bearer {}", run.token)).unwrap();
     for route in &routes {
         let mut twice = Bad::bearer("twice", &run.token);
@@ -574,7 +574,7 @@ async fn every_bad_token_is_refused_by_every_host_route_in_the_same_words() {
     let huge = http
         .get(format!("{url}/host/v1/run"))
         .bearer_auth("x".repeat(1024 * 1024));
-    // A reset while it still sends is a refusal, too.
+    // A connection reset during the upload is a refusal, too.
     if let Ok(answer) = within("an answer", huge.send()).await {
         assert_eq!(answer.status(), 431);
     }
@@ -588,11 +588,11 @@ async fn every_bad_token_is_refused_by_every_host_route_in_the_same_words() {
     other.end(&stage).await;
 }
 
-/// Calls that begin after the terminal was in the table, at least.
+/// Minimum number of calls that start after the terminal is committed.
 const AFTER_THE_END: usize = 20;
 
-/// As many calls with the token, and on beyond its run's end. Gives those that began after the terminal
-/// was in the table and were answered all the same.
+/// Calls with the token before and after the end of its run. Returns the number of calls that started after the
+/// terminal was committed and were still accepted.
 async fn calls_after_the_end(
     stage: &OwnStage,
     urls: &[String],
@@ -621,7 +621,7 @@ async fn calls_after_the_end(
     });
     let calling = calls.buffer_unordered(8).collect::<Vec<_>>();
     let ending = async {
-        // In the midst of them, each time elsewhere.
+        // Start in the middle of the calls, at another point in each round.
         while answered.load(Ordering::Relaxed) < 10 + round % 40 {
             tokio::task::yield_now().await;
         }
@@ -636,7 +636,7 @@ async fn calls_after_the_end(
     };
     let (calls, ended) = tokio::join!(calling, ending);
     let statuses: BTreeSet<u16> = calls.iter().map(|(_, status)| *status).collect();
-    // The owner counts the calls of one run, and refuses some of a flood.
+    // The rate limit of the run refuses some of the calls.
     assert!(
         statuses
             .iter()
@@ -669,7 +669,7 @@ async fn no_call_that_begins_after_the_terminal_is_committed_is_answered_on_any_
     let mut urls = vec![stage.client.url.clone()];
     let replica = match engine {
         Postgres => Some(stage.gateway.beside().await),
-        // The embedded database has one gateway.
+        // SQLite allows one gateway only.
         Sqlite => None,
     };
     urls.extend(replica.as_ref().map(|replica| replica.client.url.clone()));
@@ -706,13 +706,14 @@ async fn guesses_wait_in_line_and_a_good_credential_counts_when_its_turn_comes()
             }
             status => panic!("{status}"),
         }
-        // Of the same address: past the bound they wait in the same line, which is empty here.
+        // Valid credentials from the same address: above the limit they wait in the same queue, which is empty
+        // here.
         if n % 50 == 0 {
             assert_eq!(stage.client.get("/v1/runs").await.status, 200);
             assert_eq!(run.get("/run").await.status, 200);
         }
     }
-    // A window or two may have begun anew, and each allows as many.
+    // The rate limit window may restart once or twice, and each window allows the limit.
     assert!(told[0] >= 20 && told[1] > told[0], "{told:?}");
     let log = stage.gateway.log();
     assert!(log.contains("an address sent too many wrong credentials"), "{log}");

@@ -1,4 +1,5 @@
-//! Bytes cut, split and written in every way that the stream format allows, and some that it does not. F26, F35–F37.
+//! Streams cut, split and encoded in every way that the stream format allows, and some that it does not. F26,
+//! F35–F37.
 
 use futures_util::{StreamExt, stream};
 use serde_json::Value;
@@ -8,12 +9,12 @@ use crate::support::script::{Run, Step, answer, chunk, send, sse, sse_in_chunks}
 use crate::support::stream::Frame;
 use crate::support::{Stage, number, seed};
 
-/// How many runs go on at a time where there are hundreds.
+/// Number of concurrent runs in tests with hundreds of runs.
 const TOGETHER: usize = 16;
-/// One, two, three and four bytes, and signs made of several.
+/// Characters of one to four bytes, and grapheme clusters of several characters.
 const TEXT: &str = "hé 世界 \u{1F389} \u{1F469}\u{200D}\u{1F469}\u{200D}\u{1F467} e\u{301}";
 
-/// Results of every kind, a heartbeat and the terminal: 1.6 KiB, of the same length for every run.
+/// Results of every kind, a heartbeat and the terminal: 1.6 KiB, with the same length for every run.
 fn fixture(run: &Run) -> String {
     let telemetry = format!(r#"{{"text":"{TEXT}","more":"{}"}}"#, "x".repeat(200));
     let state = r#"{"scope":"conversation","key":"k","value":{"a":[1,2,3]}}"#;
@@ -31,7 +32,7 @@ fn fixture(run: &Run) -> String {
     .concat()
 }
 
-/// The types of the fixture's results.
+/// Types of the fixture's results.
 const TYPES: [&str; 7] = [
     "message.delta",
     "processor.log",
@@ -42,7 +43,7 @@ const TYPES: [&str; 7] = [
     "run.completed",
 ];
 
-/// The fixture as a whole answer: its head, and one chunk that announces all of the body.
+/// The fixture as a complete response: head, and one chunk with the whole body.
 fn whole_answer(run: &Run) -> (String, usize) {
     let body = fixture(run);
     let head = format!(
@@ -75,7 +76,7 @@ async fn stream_run(
         .await
 }
 
-/// The first `cut` bytes of the body hold so many whole events.
+/// Number of complete events in the first `cut` bytes of the body.
 fn whole_events(cut: usize) -> usize {
     fixture(&any_run()).as_bytes()[..cut]
         .split_inclusive(|byte| *byte == b'\n')
@@ -86,7 +87,8 @@ fn whole_events(cut: usize) -> usize {
         .0
 }
 
-/// `n` whole results and a truncated end, or all of it: the terminal also without its empty line.
+/// Asserts `n` complete results and a truncated end, or all results. The terminal counts without its empty line,
+/// too.
 fn assert_is_prefix(frames: &[Frame], n: usize, cut: usize) {
     let kinds: Vec<String> = frames.iter().map(kind).collect();
     let mut expected = TYPES[..n].to_vec();
@@ -115,8 +117,7 @@ fn kind(frame: &Frame) -> String {
     event["type"].as_str().unwrap().to_owned()
 }
 
-/// Every offset, or every seventh, of which the first is another one each time
-/// (`RUNNEL_TEST_CUT_STEP`; 1 is every byte).
+/// Every offset with `RUNNEL_TEST_CUT_STEP=1`, by default every seventh from a random start.
 fn cuts() -> impl Iterator<Item = usize> {
     let (length, step) = (
         whole_answer(&any_run()).0.len(),
@@ -142,7 +143,7 @@ async fn an_answer_that_is_cut_after_any_byte_leaves_whole_events_only() {
         .await;
 }
 
-/// A reset may overtake bytes that were sent, but never turns them into others.
+/// A reset may drop sent bytes, but never changes them.
 #[tokio::test]
 async fn an_answer_that_is_reset_after_any_byte_leaves_whole_events_only() {
     let stage = Stage::new().await;
@@ -256,7 +257,7 @@ async fn takes_whole_terminals_without_their_empty_line() {
         let note = &outcome.ledger.events()[1];
         assert_eq!(note["source"], "host", "{note}");
     }
-    // A result that ends nothing may be half of one.
+    // A result without its empty line may be incomplete, unless it is a terminal.
     let script = |run: &Run| sse(run.delta(1, "a") + run.delta(2, "b").trim_end());
     let outcome = stage.play(script).await;
     outcome.assert(
@@ -268,10 +269,10 @@ async fn takes_whole_terminals_without_their_empty_line() {
     assert!(message.contains("no empty line behind it"), "{message}");
 }
 
-/// Writes two results as one body.
+/// Encodes two results as one body.
 type WriteTwo = fn(&[String; 2]) -> String;
 
-/// Bodies under another content type, and how the message names the missing part.
+/// Bodies under another content type, and the missing part as the message names it.
 #[tokio::test]
 async fn reads_bodies_of_another_framing_where_all_is_there() {
     let stage = Stage::new().await;

@@ -1,5 +1,4 @@
-//! Runs whose runner answered 202 are bound to no gateway: what was accepted of them is judged by whoever has them
-//! next, once.
+//! Runs answered with 202 move between gateways: the next owner judges their accepted results exactly once.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -14,7 +13,7 @@ use crate::support::tool_server::ToolServer;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 use crate::tools::{stage_of, tools_at};
 
-/// What a killed gateway held is free again soon.
+/// Leases of a killed gateway expire soon.
 fn soon(config: &mut Config) {
     config.runs = "lease_seconds = 2\ncancel_grace_seconds = 0.5".into();
 }
@@ -47,7 +46,7 @@ async fn a_run_that_answered_202_outlives_gateways_that_are_killed_or_stopped(
 
     stage.gateway.kill().await;
     stage.gateway.start_again().await;
-    // Behind what stands: nothing is there twice, and the judge knows what was said.
+    // After the committed results: no duplicates, and the new owner knows the earlier results.
     run.accepted(
         &[run.result(2, "state.updated", &bad), run.delta(3, "two ")],
         3,
@@ -74,7 +73,7 @@ async fn a_run_that_answered_202_outlives_gateways_that_are_killed_or_stopped(
     assert_eq!(stage.runner.posts(&run.run_id), 1);
 }
 
-/// Results that were accepted, by a gateway that dies before they stand in the ledger.
+/// Results accepted by a gateway that crashes before they are in the ledger.
 #[rstest]
 #[case::in_the_middle("relay.before_commit")]
 #[case::at_the_end("terminal.before_commit")]
@@ -122,7 +121,7 @@ async fn what_was_accepted_is_judged_by_the_next_even_past_the_deadline(
 #[tokio::test]
 async fn a_replica_that_stops_hands_its_202_runs_on_at_once() {
     let configure = |config: &mut Config| {
-        // Neither the lease nor the grace is waited for.
+        // The handover waits for neither the lease nor the grace period.
         config.runs = "lease_seconds = 300\nshutdown_grace_seconds = 300".into();
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
     };
@@ -171,7 +170,7 @@ async fn a_replica_that_hung_judges_no_more_of_what_another_goes_on_with(
     stage.gateway.pause().await;
     let elsewhere = Client::new(&format!("{}/host/v1", beside.client.url), &run.host.key);
     let more = [run.delta(2, "two ")];
-    // It may hang over a row that it has locked.
+    // The frozen process may hold a row lock.
     until("the results to be taken", async || {
         let answer = run.append_by(&elsewhere, &more).await;
         assert!(matches!(answer.status, 200 | 503), "{}", answer.body);
@@ -189,7 +188,7 @@ async fn a_replica_that_hung_judges_no_more_of_what_another_goes_on_with(
         let types = ["message.delta", "message.delta", "run.failed"];
         return outcome.assert("cancelled cancelled", &types);
     }
-    // Either takes them: one judges them.
+    // Both replicas accept results; only the owner judges them.
     run.accepted(&[run.delta(3, "three")], 3).await;
     let end = run.append_by(&elsewhere, &[run.completed(4)]).await;
     assert_eq!(end.status, 200, "{}", end.body);
@@ -220,7 +219,7 @@ async fn a_runner_that_does_not_come_back_to_the_next_gateway_has_left_an_orphan
     outcome.assert("failed runner.orphaned", &["message.delta", "run.failed"]);
 }
 
-/// Calls a tool that is slow, and stops the gateway over it.
+/// Calls a slow tool and stops the gateway during the call.
 async fn call_into_the_stop(stage: &OwnStage, run: &Deferred, server: &ToolServer) -> Answer {
     let calling = run.host.request(Method::POST, "/tools/slow/call");
     let calling = send(calling.json(&json!({"parameters": {}})));
@@ -232,7 +231,7 @@ async fn call_into_the_stop(stage: &OwnStage, run: &Deferred, server: &ToolServe
     answer.unwrap()
 }
 
-/// The run lives on elsewhere, but its call cannot.
+/// Another gateway resumes the run, but not its calls.
 #[tokio::test]
 async fn a_call_that_is_under_way_has_the_grace_of_the_stop() {
     let server = ToolServer::start().await;
@@ -240,7 +239,7 @@ async fn a_call_that_is_under_way_has_the_grace_of_the_stop() {
     let mut stage = stage_of(Sqlite, catalog, |_| {}).await.unwrap();
     let run = Deferred::start(&stage, &message("m-1")).await;
     let answer = call_into_the_stop(&stage, &run, &server).await;
-    // What the tool came to, and not the stop.
+    // The result of the tool, not of the shutdown.
     let told = (answer.status, answer.detail("reason"));
     assert_eq!(told, (504, &json!("upstream_timeout")), "{}", answer.body);
     assert!(stage.gateway.exited().await.success());
@@ -252,7 +251,7 @@ async fn a_call_that_is_under_way_has_the_grace_of_the_stop() {
     stage.outcome(&run.run_id).await.assert("completed", &types);
 }
 
-/// A call that takes longer than the grace is told to be made again, by whoever has the run then.
+/// A call that exceeds the grace period gets an error that asks for a retry at the next owner.
 #[tokio::test]
 async fn a_call_that_outlasts_the_grace_of_the_stop_is_told_to_come_again() {
     let server = ToolServer::start().await;
@@ -268,7 +267,7 @@ async fn a_call_that_outlasts_the_grace_of_the_stop_is_told_to_come_again() {
     server.left(1).await;
 }
 
-/// The next owner's judge knows which questions were asked.
+/// The new owner knows the open interactions.
 #[rstest]
 #[tokio::test]
 async fn a_question_that_was_asked_before_the_handover_is_not_asked_again(
@@ -298,7 +297,7 @@ async fn a_question_that_was_asked_before_the_handover_is_not_asked_again(
     assert_eq!(interactions["items"].as_array().unwrap().len(), 1);
 }
 
-/// Stops the gateway, changes its database, and starts it.
+/// Stops the gateway, changes its database, and restarts it.
 async fn start_again_after(stage: &mut OwnStage, sql: &'static str) {
     stage.gateway.stop().await;
     let url = stage.gateway.database_url();
@@ -307,14 +306,14 @@ async fn start_again_after(stage: &mut OwnStage, sql: &'static str) {
     stage.gateway.start_again().await;
 }
 
-/// Only a cancel would need the endpoint.
+/// Only a cancel needs the endpoint.
 #[tokio::test]
 async fn a_run_goes_on_though_its_endpoint_is_gone() {
     let Some(mut stage) = OwnStage::on(Postgres, soon).await else {
         return;
     };
     let run = Deferred::start(&stage, &message("m-1")).await;
-    // As if it had been deleted.
+    // Simulate a deleted endpoint.
     let gone = "UPDATE runs SET endpoint_id = '00000000-0000-0000-0000-000000000000'";
     start_again_after(&mut stage, gone).await;
     run.accepted(&[run.delta(1, "one"), run.completed(2)], 2)
@@ -323,7 +322,7 @@ async fn a_run_goes_on_though_its_endpoint_is_gone() {
     stage.outcome(&run.run_id).await.assert("completed", &types);
 }
 
-/// Nothing that could be written: it ends all the same, and once.
+/// Simulate corrupt data: the run still ends, exactly once.
 #[tokio::test]
 async fn a_run_whose_results_cannot_be_read_any_more_ends() {
     let Some(mut stage) = OwnStage::on(Postgres, soon).await else {

@@ -1,4 +1,4 @@
-//! The harness runner with a fake ACP agent, which misbehaves on purpose.
+//! The harness runner with a fake ACP agent that can inject faults.
 
 #[path = "harness/faults.rs"]
 mod faults;
@@ -38,7 +38,7 @@ async fn streams_a_turn_and_keeps_its_session() {
     );
     house.is_still().await;
 
-    // The session goes on: nothing is introduced again, and no state changes.
+    // The session continues: no second introduction, no change of state.
     let second = house.ask("again").await;
     assert_eq!(second.ending(), "completed");
     assert!(
@@ -116,7 +116,7 @@ async fn refuses_settings_that_are_not_offered_when_saved() {
 async fn files_go_both_ways_through_the_workspace() {
     let house = HarnessHouse::open(fake("good")).await;
     house.ask("hello").await;
-    // The harness leaves a file for the user during the next turn.
+    // The harness writes a file for the user during the next turn.
     let outbox = house.workspace().join("outbox/report.txt");
     let mut event = crate::support::harness::said("permit made.txt", true);
     event["input"]["contents"] = json!([
@@ -153,7 +153,7 @@ async fn a_missing_command_is_told_in_the_manifest_and_at_the_run() {
     }
 }
 
-/// The first value of that name anywhere.
+/// The first value with this member name at any depth.
 fn find<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     match value {
         Value::Object(members) => members

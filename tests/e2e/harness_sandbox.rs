@@ -14,9 +14,9 @@ use crate::support::programs::runnel_harness;
 use crate::support::runner::SECRET;
 use crate::support::{skipped, until, within};
 
-/// The whole environment of a confined command, unless a test says otherwise.
+/// The only environment variable of a sandboxed command, by default.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-/// A user without privileges that every system has, with the most of its processes that a test allows.
+/// An unprivileged user that every system has, and the limit of its processes in tests.
 const NOBODY: &str = "nobody";
 const PROCESSES: usize = 40;
 const MIB: u64 = 1 << 20;
@@ -27,11 +27,11 @@ static NO_ROOT: Once = Once::new();
 static NO_PYTHON: Once = Once::new();
 static NO_NODE: Once = Once::new();
 
-/// Directories of one test: `work` to read and write, `library` to read, `keys` closed.
+/// Directories of one test: `work` is writable, `library` is readable, `keys` is closed.
 struct Cell(PathBuf);
 
 impl Cell {
-    /// `None`, loudly, where the kernel confines neither files nor TCP.
+    /// Returns `None` and prints a notice if the kernel can confine neither files nor TCP.
     async fn new() -> Option<Self> {
         let mut command = wrapper(&["--require"], &["true"]);
         let output = within("the wrapper", command.output()).await.unwrap();
@@ -111,7 +111,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether a Python stands in the system's directories; says so where none does.
+/// True if the system directories contain a Python. Prints a notice otherwise.
 async fn has_python() -> bool {
     let mut python = Command::new("python3");
     python.env_clear().env("PATH", PATH).args(["-c", ""]);
@@ -176,7 +176,7 @@ async fn creates_files_for_its_own_user_alone() {
     assert_eq!(mode("work/made"), 0o700);
 }
 
-/// Tries each port of the arguments by `connect`.
+/// Connects to each port in the arguments.
 const CONNECT: &str = "
 import socket, sys
 for port in sys.argv[1:]:
@@ -203,7 +203,7 @@ async fn connects_to_allowed_ports_alone() {
     assert_prints(&output, "connected\nrefused\n");
 }
 
-/// Tries what Landlock's TCP rules do not see.
+/// Tries network access that Landlock's TCP rules do not cover.
 const AROUND: &str = "
 import ctypes, socket, sys
 address = ('127.0.0.1', int(sys.argv[1]))
@@ -240,7 +240,7 @@ async fn closes_the_ways_around_tcp_rules() {
     assert_prints(&output, "");
 }
 
-/// Binds each port of the arguments.
+/// Binds each port in the arguments.
 const BIND: &str = "
 import socket, sys
 for port in sys.argv[1:]:
@@ -259,7 +259,7 @@ async fn binds_allowed_ports_alone() {
     if !has_python().await {
         return;
     }
-    // Free a moment ago; no other test binds a port by its number.
+    // Free a moment ago; no other test binds a fixed port.
     let [allowed, other] = [listener(), listener()].map(|free| port(&free));
     let bind = format!("--bind={allowed}");
     let command = ["python3", "-c", BIND, &allowed, &other];
@@ -283,7 +283,7 @@ async fn open_confines_neither_files_nor_tcp() {
     assert_prints(&bound, "bound\n");
 }
 
-/// Why the service does not start with these settings.
+/// The error of a service that does not start with these settings.
 async fn refused_start(settings: &str) -> String {
     let root = std::env::temp_dir().join(format!("runnel-start-{}", uuid::Uuid::new_v4()));
     std::fs::create_dir_all(&root).unwrap();
@@ -379,7 +379,7 @@ async fn refuses_process_limits_that_root_ignores() {
     assert!(text(&output.stderr).contains("name a user"), "{output:?}");
 }
 
-/// Stands for a full disk: the workspace's disk is not filled past the limit by one file.
+/// Stands for a full disk: one file cannot exceed the limit.
 #[tokio::test]
 async fn bounds_the_size_of_a_file() {
     let Some(cell) = Cell::new().await else {
@@ -507,7 +507,7 @@ async fn reads_no_environment_of_outside_processes() {
     };
     let outsider = outsider();
     let environment = format!("/proc/{}/environ", outsider.id().unwrap());
-    // A process has its environment a moment after it is spawned.
+    // The environment is visible a moment after the spawn.
     until("the environment of the outsider", async || {
         text(&std::fs::read(&environment).unwrap()).contains("SECRET")
     })
@@ -543,7 +543,7 @@ async fn signals_no_process_outside() {
     assert!(own.status.success(), "{own:?}");
 }
 
-/// Allocates in several threads and finds its processors, as harnesses do.
+/// Allocates in several threads and reads the CPU count, as harnesses do.
 const NODE: &str = "
 const { Worker } = require('node:worker_threads');
 const kept = Array.from({ length: 50 }, () => Buffer.alloc(1 << 20, 1));

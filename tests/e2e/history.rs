@@ -1,4 +1,4 @@
-//! Transcripts: pages in every direction, and words found in them.
+//! Transcripts: pages in both directions, and full-text search.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -12,7 +12,7 @@ use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 const BOTH: &str = r#"history = ["page", "search"]"#;
 
-/// A gateway whose runner wants these operations and whose agent allows those.
+/// A gateway whose runner requests these operations and whose agent grants `resources`.
 async fn stage(engine: Engine, wanted: &Value, resources: &'static str) -> Option<OwnStage> {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({ "history": wanted });
@@ -34,7 +34,7 @@ fn saying(event_id: &str, text: &str) -> Value {
     event
 }
 
-/// Posts and waits until the answer is in the transcript, too.
+/// Posts a message and waits until the answer is in the transcript.
 async fn say(stage: &Stage, event: &Value) {
     let run_id = stage.client.post(event).await.run_id();
     stage.client.finished(&run_id).await;
@@ -71,7 +71,7 @@ async fn a_run_finds_words_of_its_own_conversation(#[values(Sqlite, Postgres)] e
         ("m-4", "학교에서 Café 👍🏽"),
     ] {
         say(&stage, &saying(event_id, text)).await;
-        // The same words in other conversations, one of them in a thread of this one.
+        // The same words in other conversations, one of them a thread of this one.
         let mut elsewhere = saying(&format!("{event_id}-b"), text);
         elsewhere["conversation"]["conversation_id"] = json!("c-8");
         say(&stage, &elsewhere).await;
@@ -101,7 +101,7 @@ async fn a_run_finds_words_of_its_own_conversation(#[values(Sqlite, Postgres)] e
         ("👍", &["m-4"]),
         ("nowhere", &[]),
         ("!?", &[]),
-        // What the stub answers.
+        // The stub's answers.
         ("1", &["m-4", "m-3", "m-2", "m-1"]),
     ] {
         let found = search(&run, &json!({ "query": query })).await;
@@ -115,7 +115,7 @@ async fn a_run_finds_words_of_its_own_conversation(#[values(Sqlite, Postgres)] e
         json!([item["role"], item["conversation_id"], item["thread_id"]]),
         json!(["user", "c-7", null])
     );
-    // The cursor of what was found is a place in the pages.
+    // The cursor of a search result is valid for pages, too.
     let cursor = item["cursor"].as_str().unwrap();
     let path = format!("/history?direction=forward&limit=1&after_cursor={cursor}");
     assert_eq!(places(&run.get(&path).await.body), [2]);
@@ -162,7 +162,7 @@ async fn a_search_is_narrowed_by_its_filters_and_goes_on_by_cursor() {
     let between = search(&run, &json!({"query": "1", "filters": filters})).await;
     assert_eq!(places(&between), [7, 6, 5, 4]);
 
-    // Whoever operates the gateway finds the same.
+    // Clients with an API key find the same items.
     let path = "/v1/conversations/c-7/history/search";
     for (query, expected) in [
         ("query=1&top_k=3".to_owned(), &[10, 9, 8][..]),
@@ -339,7 +339,7 @@ async fn a_search_needs_every_layer_and_is_audited(
         [if opened == 200 { "allow" } else { "deny" }]
     );
 
-    // Without a conversation there is nothing to read, for whoever might.
+    // A run without a conversation has no history, whatever its grants.
     let mut alone = saying("m-2", "hello");
     alone.as_object_mut().unwrap().remove("conversation");
     let run = HeldRun::start(&stage, &alone).await;
@@ -362,7 +362,7 @@ async fn a_search_needs_every_layer_and_is_audited(
     run.end(&stage).await;
 }
 
-/// The layer that had the last word about a run's search.
+/// The layer that decided about a run's search.
 async fn layer_of(stage: &Stage, run: &HeldRun) -> String {
     let path = format!("/v1/runs/{}/authorization", run.run_id);
     let explained = stage.client.get(&path).await.body;
@@ -373,7 +373,7 @@ async fn layer_of(stage: &Stage, run: &HeldRun) -> String {
     found[0]["layer"].as_str().unwrap().to_owned()
 }
 
-/// What was decided about each search of a run.
+/// Audit decisions on the searches of a run.
 async fn searches(stage: &Stage, run: &HeldRun) -> Vec<String> {
     let path = format!("/v1/runs/{}/audit?limit=100", run.run_id);
     let audit = stage.client.get(&path).await.body;
@@ -391,7 +391,7 @@ async fn searches(stage: &Stage, run: &HeldRun) -> Vec<String> {
 
 // --- pages ---
 
-/// One page and its cursors.
+/// One page with its cursors.
 async fn page(run: &HeldRun, query: &str) -> Value {
     let answer = run.get(&format!("/history?{query}")).await;
     assert_eq!(answer.status, 200, "{query}: {}", answer.body);
@@ -429,7 +429,7 @@ async fn pages_walk_forth_and_back_while_items_are_added(
             seen.extend(places(&at));
         }
         assert_eq!(at["next_cursor"], Value::Null);
-        // What is added at the far end is met on the way, what is added behind us is not.
+        // The walk sees items added ahead of it, but not items added behind it.
         let mut expected: Vec<i64> = match there {
             "backward" => (1..=known).rev().collect(),
             _ => (1..=known + 2).collect(),
@@ -483,7 +483,7 @@ async fn both_bounds_hold_in_both_directions(#[values(Sqlite, Postgres)] engine:
             .first()
             .map(|seq| cursor(usize::try_from(*seq).unwrap()));
         assert_eq!(page["prev_cursor"].as_str(), first, "{query}");
-        // Clients read the same with the same parameters.
+        // Clients get the same page with the same parameters.
         let path = format!("/v1/conversations/c-7/history?{query}");
         assert_eq!(stage.client.get(&path).await.body, page, "{query}");
     };
@@ -590,7 +590,7 @@ async fn a_page_of_large_messages_is_cut_and_goes_on() {
     );
 }
 
-/// Else a cursor under another list's name would be page one for ever.
+/// An ignored cursor under a wrong name would return the first page forever.
 #[tokio::test]
 async fn a_list_refuses_a_parameter_that_it_does_not_know() {
     let stage = Stage::new().await;

@@ -1,4 +1,4 @@
-//! What a runner can do with its token while its run lives, and what nobody can do otherwise.
+//! Host API calls that a live run's token permits, and calls that it does not.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -10,7 +10,7 @@ use crate::support::held::HeldRun;
 use crate::support::script::sse;
 use crate::support::{Engine, Postgres, Sqlite, Stage};
 
-/// A message in a conversation of its own.
+/// A message in its own conversation.
 fn message_in(conversation: &str, event_id: &str) -> Value {
     let mut event = message(event_id);
     event["conversation"]["conversation_id"] = json!(conversation);
@@ -102,7 +102,7 @@ async fn state_is_written_by_version(#[values(Sqlite, Postgres)] engine: Engine)
     run.end(&stage).await;
 }
 
-/// The route is `{*key}` (contracts §1): a slash is a part of the key, however it is written.
+/// The route is `{*key}` (contracts §1): a slash belongs to the key, percent-encoded or not.
 #[tokio::test]
 async fn a_key_may_have_slashes_in_the_path() {
     let stage = Stage::new().await;
@@ -162,7 +162,7 @@ async fn state_that_is_not_the_runs_to_write_is_refused() {
     ] {
         assert_eq!(run.get(path).await.status, 403, "{path}");
     }
-    // With its quotes the value has exactly 256 KiB, then one byte more.
+    // With its quotes, the value has exactly 256 KiB; then one byte more.
     let most = 256 * 1024 - 2;
     let answer = run
         .put("/state/conversation/large", &json!("x".repeat(most)))
@@ -217,7 +217,7 @@ async fn a_run_pages_through_its_own_conversation(#[values(Sqlite, Postgres)] en
     run.end(&stage).await;
 }
 
-/// Pages of two until there are no more; the `seq` of every item.
+/// `seq` of every item, read in pages of two.
 async fn walk(run: &HeldRun, direction: &str) -> Vec<i64> {
     let parameter = if direction == "forward" {
         "after_cursor"

@@ -1,4 +1,4 @@
-//! The run ledger from inside: what a run sees of itself and of its neighbours.
+//! Runs in the host API: a run's view of itself and of other runs in its scope.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ fn ids(page: &Value) -> Vec<String> {
         .collect()
 }
 
-/// The neighbours of a run, oldest first, and those whom it must not see.
+/// Runs in the scope of a run, oldest first, and runs outside of it.
 async fn neighbours(stage: &Stage) -> (Vec<String>, Vec<String>) {
     let mut near = Vec::new();
     for n in 0..4 {
@@ -121,7 +121,7 @@ async fn runs_are_paged_both_ways() {
         assert_eq!(seen, expected, "{direction}");
         expected.reverse();
     }
-    // Between two bounds; and a cursor that is bent.
+    // Between two bounds, and with an invalid cursor.
     let all = run.get("/runs?limit=1&direction=forward").await.body;
     let first = all["next_cursor"].as_str().unwrap();
     let newest = run.get("/runs?limit=1").await.body;
@@ -229,7 +229,7 @@ async fn a_run_cancels_itself_and_its_neighbours(#[values(Sqlite, Postgres)] eng
         (ended["status"].as_str(), ended["status_reason"].as_str()),
         (Some("cancelled"), Some("the newer one answers"))
     );
-    // Once more is no fault, and the first reason stands.
+    // A second cancel is no error, and the first reason remains.
     let again = run.call(&other, &json!({"reason": "late"})).await;
     assert_eq!(
         (again.status, &again.body["status_reason"]),

@@ -1,4 +1,4 @@
-//! The run token: who it speaks for, how long, and that nothing else opens its doors.
+//! Run tokens: scope, lifetime, and rejection of any other credential.
 
 use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
@@ -13,7 +13,7 @@ use crate::support::held::HeldRun;
 use crate::support::runner::RUNNER_ID;
 use crate::support::{OwnStage, Stage};
 
-/// A part of a token: 0 is the header, 1 the claims.
+/// A decoded part of a token: 0 is the header, 1 the claims.
 fn part(token: &str, index: usize) -> Value {
     let part = token.split('.').nth(index).unwrap();
     serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(part).unwrap()).unwrap()
@@ -23,7 +23,7 @@ fn claims(token: &str) -> Value {
     part(token, 1)
 }
 
-/// Whether the gateway's published keys verify the token.
+/// True if the published keys verify the token.
 async fn is_signed(client: &Client, token: &str) -> bool {
     let request = client.anonymous(Method::GET, "/.well-known/jwks.json");
     let published = send(request).await.unwrap();
@@ -196,7 +196,7 @@ async fn a_token_speaks_for_its_own_run() {
         "{history}"
     );
 
-    // Pieces of two good tokens are no token.
+    // Parts of two valid tokens form no valid token.
     let pieces: Vec<_> = first
         .token
         .split('.')

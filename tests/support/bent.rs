@@ -1,4 +1,4 @@
-//! A runner that keeps the contract but for one thing, for those who look for that one thing.
+//! A runner that keeps the contract except for one injected fault.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -23,19 +23,19 @@ use super::runner::SECRET;
 
 pub const BENT_ID: &str = "plugin:test/bent/default";
 
-/// What it does otherwise than it should.
+/// The injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bend {
     Nothing,
-    // nothing either, in the other framings
+    // no fault, in the other framings
     SpeaksLines,
     AnswersAtOnce,
     SaysItAllAlong,
     Appends,
-    // what is appended
+    // appended results
     AppendsNothing,
     AppendsWithAHole,
-    // the list
+    // runner list
     ListsNothing,
     ListFails,
     ListsABadManifest,
@@ -78,12 +78,12 @@ pub enum Bend {
     EndsEventsByOneBreak,
     SaysJsonForEvents,
     CutsCharacters,
-    // requests
+    // run requests
     WritesStateOfNoConversation,
     RefusesUnknownFields,
     NeedsAConversation,
     RefusesACharset,
-    // cancel, cut, two at once
+    // cancel, closed connection, concurrent runs
     TakesUnsignedCancels,
     RefusesCancels,
     IgnoresCancels,
@@ -98,7 +98,7 @@ pub enum Bend {
     CallsAfterTheEnd,
 }
 
-/// Gone on drop.
+/// Stops the server on drop.
 pub struct BentRunner {
     pub url: String,
     _tasks: JoinSet<()>,
@@ -110,7 +110,7 @@ struct Runner {
     seen: Mutex<HashSet<String>>,
     lists: AtomicU64,
     is_busy: AtomicBool,
-    /// The run that came last, for a runner that mixes them.
+    /// Id and input text of the newest run, for the fault that mixes runs.
     last: watch::Sender<(String, String)>,
     runs: Mutex<JoinSet<()>>,
 }
@@ -220,7 +220,7 @@ impl Runner {
             Bend::ListsOtherIdsEachTime => {
                 let mut other = manifest(&format!("plugin:test/bent/r{count}"));
                 other["protocol_version"] = json!("1");
-                // Not bound by anybody: the first list counts.
+                // No agent binds this id, so only the first list counts.
                 listed.push(other);
             }
             Bend::ListsAnUnknownCapability => listed[0]["capabilities"]["levitation"] = json!(true),
@@ -290,7 +290,8 @@ impl Runner {
         response
     }
 
-    /// Appends what it says, call by call, for as long as it is taken; a comment says that it lives.
+    /// Appends results one call at a time until the host refuses one. A heartbeat comment becomes a heartbeat
+    /// call.
     async fn append(self: Arc<Self>, host: Value, mut inbox: mpsc::Receiver<String>) {
         while let Some(frame) = inbox.recv().await {
             let data = frame.lines().find_map(|line| line.strip_prefix("data: "));
@@ -316,26 +317,26 @@ impl Runner {
         }
     }
 
-    /// What a result wrote that was accepted is there for the next call.
+    /// State written by an accepted result is visible to the next call.
     async fn find_what_was_written(&self, host: &Value, written: &Value) {
         let url = format!("{}/state/runner/said", host["base_url"].as_str().unwrap());
         let call = self.client.get(url);
         let call = call.bearer_auth(host["token"].as_str().unwrap());
         let found: Value = call.send().await.unwrap().json().await.unwrap();
-        // A call of a run that was left finds nothing.
+        // The token of an abandoned run is no longer valid.
         if found["error"]["code"] != "unauthenticated" {
             assert_eq!(found["value"], *written);
         }
     }
 
-    /// A run that was cut is never over for it; two at a time it serves nevertheless.
+    /// With `FailsAfterACut`, a run whose connection was closed blocks all later runs but the concurrent ones.
     fn is_blocked(&self, asked: &Value) -> bool {
         let text = asked["context"]["input"]["text"].as_str();
         let is_one_of_two = text.is_some_and(|text| text.contains("conform-"));
         !is_one_of_two && self.is_busy.swap(true, Ordering::SeqCst)
     }
 
-    /// `None` when the gateway left before the end.
+    /// Returns `None` if the gateway disconnected before the end.
     async fn execute(&self, asked: &Value, frames: &mpsc::Sender<String>) -> Option<()> {
         let mut run = Run {
             id: asked["context"]["run_id"].as_str().unwrap().to_owned(),
@@ -383,7 +384,7 @@ impl Runner {
         Some(())
     }
 
-    /// `None` when the gateway has left.
+    /// Returns `None` if the gateway has disconnected.
     async fn tell(&self, events: Vec<String>, frames: &mpsc::Sender<String>) -> Option<()> {
         let mut told: Vec<_> = events.iter().map(|event| self.framed(event)).collect();
         if self.bends(Bend::AnswersAtOnce) {
@@ -393,7 +394,7 @@ impl Runner {
         for frame in told {
             frames.send(frame).await.ok()?;
         }
-        // Before whoever reads the end can ask for the next run.
+        // Clear the flag before the gateway reads the end and starts the next run.
         self.is_busy.store(false, Ordering::SeqCst);
         match last {
             Some(last) => frames.send(last).await.ok(),
@@ -401,7 +402,7 @@ impl Runner {
         }
     }
 
-    /// A server-sent event in the framing that it speaks.
+    /// Encodes a server-sent event in the framing of this runner.
     fn framed(&self, event: &str) -> String {
         let data = event.lines().find_map(|line| line.strip_prefix("data: "));
         match self.bend {
@@ -415,7 +416,7 @@ impl Runner {
     async fn linger(&self, run: &Run, frames: &mpsc::Sender<String>) {
         match self.bend {
             Bend::StaysOpen => frames.closed().await,
-            // Until the host says that the token is dead.
+            // Repeat until the host rejects the token.
             Bend::CallsAfterTheEnd => {
                 for _ in 0..500 {
                     let call = self.client.get(format!("{}/run", run.host));
@@ -430,7 +431,7 @@ impl Runner {
         }
     }
 
-    /// `GET /run`, for no longer than the run may last.
+    /// Calls `GET /run`, with the deadline of the run as the timeout.
     async fn look(&self, run: &Run, deadline: f64) -> Option<Value> {
         let left = deadline - std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
         let call = self.client.get(format!("{}/run", run.host));
@@ -462,7 +463,7 @@ impl Runner {
         call.send().await.unwrap();
     }
 
-    /// Takes the id from a variable that runs share.
+    /// Takes the run id from a variable shared between runs.
     async fn mix(&self, run: &mut Run) {
         self.last.send_replace((run.id.clone(), run.text.clone()));
         if run.text.contains("conform-one-") {
@@ -576,7 +577,7 @@ impl Run {
     }
 }
 
-/// The same run about another text, as whoever overheard a signature would send it.
+/// The same run with another input text, as an attacker would replay it under a captured signature.
 fn tampered(body: &[u8]) -> Vec<u8> {
     let mut body: Value = serde_json::from_slice(body).unwrap_or_default();
     if let Some(text) = body.pointer_mut("/context/input/text") {

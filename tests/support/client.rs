@@ -1,4 +1,4 @@
-//! Who posts events and reads runs.
+//! HTTP client of the gateway: posts events and reads runs.
 
 use reqwest::header::{ACCEPT, HeaderMap};
 use reqwest::{Method, RequestBuilder};
@@ -21,7 +21,7 @@ pub struct Client {
 pub struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
-    /// Null where there is none.
+    /// JSON body, null if there is none.
     pub body: Value,
 }
 
@@ -46,7 +46,7 @@ impl Answer {
     }
 }
 
-/// A message in a conversation; `event_id` is also what the stub runner chooses its script by.
+/// A message event in a conversation. The stub runner selects its script by `event_id`.
 pub fn message(event_id: &str) -> Value {
     json!({
         "event_type": "message.received",
@@ -59,7 +59,7 @@ pub fn message(event_id: &str) -> Value {
 
 impl Client {
     pub fn new(url: &str, key: &str) -> Self {
-        // A connection for each request: none is left over from a gateway that was killed.
+        // No connection pool: a pooled connection could belong to a killed gateway.
         let http = reqwest::Client::builder()
             .no_proxy()
             .pool_max_idle_per_host(0);
@@ -103,7 +103,7 @@ impl Client {
         send(self.posting(event)).await.unwrap()
     }
 
-    /// Posts and reads the run from the same answer.
+    /// Posts the event and reads the run's stream from the same response.
     pub async fn post_streaming(&self, event: &Value) -> Stream {
         let stream = stream(self.posting(event)).await.unwrap();
         assert_eq!(stream.response.status(), 200);
@@ -119,7 +119,7 @@ impl Client {
         self.request(Method::GET, &format!("/v1/runs/{run_id}/events"))
     }
 
-    /// The run's stream after the event `after`.
+    /// The run's stream after event `after`.
     pub async fn follow(&self, run_id: &str, after: u64) -> Stream {
         let request = self.following(run_id).header("last-event-id", after);
         stream(request).await.unwrap()
@@ -131,13 +131,13 @@ impl Client {
         answer.body
     }
 
-    /// The run once it has ended.
+    /// Waits until the run ends and returns it.
     pub async fn finished(&self, run_id: &str) -> Value {
         self.follow(run_id, 0).await.rest().await;
         self.run(run_id).await
     }
 
-    /// Every event of the run, page after page.
+    /// All events of the run, collected over all pages.
     pub async fn ledger(&self, run_id: &str) -> Ledger {
         let mut events = Vec::new();
         loop {
@@ -168,7 +168,7 @@ struct Page {
     has_more: bool,
 }
 
-/// An error when the gateway could not be reached or died before it had answered.
+/// Fails if the gateway is unreachable or exits before it answers.
 pub async fn send(request: RequestBuilder) -> reqwest::Result<Answer> {
     let response = within("an answer", request.send()).await?;
     let status = response.status().as_u16();
@@ -186,7 +186,7 @@ pub async fn send(request: RequestBuilder) -> reqwest::Result<Answer> {
     })
 }
 
-/// As `send`, with the body left to be read frame by frame.
+/// Like `send`, but returns the body as a stream of frames.
 pub async fn stream(request: RequestBuilder) -> reqwest::Result<Stream> {
     let request = request.header(ACCEPT, "text/event-stream");
     Ok(Stream::new(

@@ -1,4 +1,4 @@
-//! A collector of traces that takes what it is told, or behaves as one that cannot.
+//! An OTLP trace collector that accepts spans or simulates an outage.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,23 +20,23 @@ use tokio::task::JoinSet;
 
 use super::{hex, within};
 
-/// How it takes what comes.
+/// How the collector answers exports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
     Takes,
-    /// As one whose backend is away.
+    /// Answers with an error, as if its backend were down.
     Refuses,
     /// Never answers.
     Hangs,
 }
 
-/// A span as it came.
+/// A received span.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub name: String,
     pub trace_id: String,
     pub span_id: String,
-    /// Empty where there is none.
+    /// Empty for a root span.
     pub parent_id: String,
     pub is_client: bool,
     pub is_error: bool,
@@ -44,18 +44,18 @@ pub struct Seen {
     pub start: u64,
     pub end: u64,
     pub attributes: Value,
-    /// What is told of the process.
+    /// Resource attributes of the exporting process.
     pub resource: Value,
 }
 
 struct Shared {
     manner: Mutex<Manner>,
     spans: watch::Sender<Vec<Seen>>,
-    /// Requests, taken or not.
+    /// All export requests, accepted or refused.
     requests: watch::Sender<Vec<(HeaderMap, Bytes)>>,
 }
 
-/// Gone with everything on drop.
+/// Stops the server on drop.
 pub struct Collector {
     pub url: String,
     shared: Arc<Shared>,
@@ -81,7 +81,7 @@ impl Collector {
         }
     }
 
-    /// What a gateway's file says to tell it everything.
+    /// The gateway's `[telemetry]` section that exports all spans to this collector.
     pub fn section(&self, more: &str) -> String {
         format!("[telemetry]\notlp_endpoint = \"{}\"\n{more}\n", self.url)
     }
@@ -90,26 +90,26 @@ impl Collector {
         *self.shared.manner.lock().unwrap() = manner;
     }
 
-    /// All spans so far.
+    /// All spans received so far.
     pub fn spans(&self) -> Vec<Seen> {
         self.shared.spans.borrow().clone()
     }
 
-    /// The first span that is so, once it has come.
+    /// Waits for the first span that matches `is`.
     pub async fn saw(&self, what: &str, is: impl Fn(&Seen) -> bool) -> Seen {
         let mut spans = self.shared.spans.subscribe();
         let found = within(what, spans.wait_for(|all| all.iter().any(&is))).await;
         found.unwrap().iter().find(|one| is(one)).unwrap().clone()
     }
 
-    /// Returns once so many requests have come.
+    /// Waits until `count` export requests have arrived.
     pub async fn was_asked(&self, count: usize) {
         let mut requests = self.shared.requests.subscribe();
         let waiting = requests.wait_for(|all| all.len() >= count);
         within("requests to the collector", waiting).await.unwrap();
     }
 
-    /// All requests so far: their headers and their bytes.
+    /// Headers and bytes of all requests received so far.
     pub fn requests(&self) -> Vec<(HeaderMap, Bytes)> {
         self.shared.requests.borrow().clone()
     }

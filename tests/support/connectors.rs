@@ -1,4 +1,4 @@
-//! A gateway, the connectors beside it, and an agent on a platform of the test.
+//! A gateway, the connectors service, and an agent on a fake platform.
 
 use std::ops::Deref;
 
@@ -13,10 +13,10 @@ use super::programs::runnel_connectors;
 use super::runner::SECRET;
 use super::upstream::Upstream;
 
-/// The key of the platform, a variable of the connectors alone.
+/// API key of the platform; only the connectors have this variable.
 pub const PLATFORM_KEY: (&str, &str) = ("CONNECTOR_DIFY", "app-key-of-the-platform");
 
-/// A gateway with one agent on a platform, and the service of the connectors, which is killed on drop.
+/// A gateway with one agent on a platform, and the connectors service, which is killed on drop.
 pub struct ConnectedAgent {
     pub client: Client,
     _gateway: Gateway,
@@ -24,7 +24,7 @@ pub struct ConnectedAgent {
 }
 
 impl ConnectedAgent {
-    /// The agent of this runner (`dify-agent`) with this configuration, as lines of TOML.
+    /// Starts an agent of `runner` (for example `dify-agent`) with the TOML lines `config`.
     pub async fn open(runner: &str, config: &str) -> Self {
         let service = connectors(&[]).await;
         let mut gateway = Config::for_runner_at(&service.url);
@@ -46,7 +46,7 @@ impl ConnectedAgent {
         }
     }
 
-    /// Posts a message of the conversation `c`, whose client can show interactions. Its run.
+    /// Posts a message in conversation `c` from a client that shows interactions. Returns the run id.
     pub async fn post(&self, text: &str) -> String {
         let event = json!({
             "event_type": "message.received", "input": {"text": text},
@@ -57,13 +57,13 @@ impl ConnectedAgent {
         self.client.post(&event).await.run_id()
     }
 
-    /// Posts a message. Its run as it ended.
+    /// Posts a message and returns the finished run.
     pub async fn ended(&self, text: &str) -> Value {
         let run = self.post(text).await;
         self.client.finished(&run).await
     }
 
-    /// The results of a run of that type.
+    /// The results of a run that have type `kind`.
     pub async fn results(&self, run: &str, kind: &str) -> Vec<Value> {
         let lines = self.client.ledger(run).await.0;
         let results = lines
@@ -73,14 +73,14 @@ impl ConnectedAgent {
     }
 }
 
-/// The agent on Dify, which the test plays.
+/// An agent on a fake Dify platform.
 pub struct ConnectorHouse {
     agent: ConnectedAgent,
     pub platform: Upstream,
 }
 
 impl ConnectorHouse {
-    /// With these members of the agent's configuration as well.
+    /// Starts it; `config` adds members to the agent's configuration.
     pub async fn open(config: &str) -> Self {
         let platform = Upstream::start().await;
         let config = format!(
@@ -102,13 +102,13 @@ impl Deref for ConnectorHouse {
     }
 }
 
-/// The service of the connectors, with loopback open and these arguments as well.
+/// Starts the connectors service with loopback targets allowed and these extra arguments.
 pub async fn connectors(arguments: &[&str]) -> Listening {
     let (name, value) = PLATFORM_KEY;
     connectors_with(arguments, &[(name.to_owned(), value.to_owned())]).await
 }
 
-/// The same with these variables.
+/// Like `connectors`, with these environment variables.
 pub async fn connectors_with(arguments: &[&str], variables: &[(String, String)]) -> Listening {
     let mut command = Command::new(runnel_connectors());
     command

@@ -1,4 +1,4 @@
-//! A database that belongs to one test.
+//! A database for one test.
 
 use std::path::Path;
 use std::sync::Once;
@@ -19,14 +19,14 @@ pub enum Engine {
 }
 
 pub enum Database {
-    /// A file in the test's directory, which goes with it.
+    /// A file in the test's directory, removed with the directory.
     Sqlite { url: String },
-    /// A database on the server that the environment names, dropped with this value.
+    /// A database on the server from the environment, dropped with this value.
     Postgres { server: Url, name: String },
 }
 
 impl Database {
-    /// `None` when the engine is `PostgreSQL` and no server was named.
+    /// Returns `None` for `PostgreSQL` if the environment names no server.
     pub async fn create(engine: Engine, directory: &Directory) -> Option<Self> {
         match engine {
             Engine::Sqlite => {
@@ -42,7 +42,7 @@ impl Database {
         }
     }
 
-    /// Turns the database into the source of copies. It must have no connections from then on.
+    /// Turns the database into a template. It must have no open connections from then on.
     pub fn into_source(self) -> Source {
         match &self {
             Self::Sqlite { url } => {
@@ -51,7 +51,7 @@ impl Database {
             }
             Self::Postgres { server, name } => {
                 let source = Source::Postgres(server.clone(), name.clone());
-                // Not dropped: copied for as long as the process lives. A later one drops it.
+                // Keep it for the lifetime of the process; a later test process drops it.
                 std::mem::forget(self);
                 source
             }
@@ -70,7 +70,7 @@ impl Database {
     }
 }
 
-/// A migrated database: the bytes of a file, or the name of one on a server.
+/// A migrated database: the bytes of a file, or the name of a database on a server.
 pub enum Source {
     Sqlite(Vec<u8>),
     Postgres(Url, String),
@@ -101,7 +101,7 @@ async fn create(server: Url, options: &str) -> Database {
     Database::Postgres { server, name }
 }
 
-/// Begins the names of all databases of processes that see each other.
+/// Name prefix of all test databases of processes in the same PID namespace.
 fn prefix() -> String {
     let place = [
         std::fs::read("/proc/sys/kernel/random/boot_id").ok(),
@@ -114,7 +114,7 @@ fn prefix() -> String {
     format!("runnel_e2e_{}_", hex(&digest.as_ref()[..4]))
 }
 
-/// Drops the databases of processes that have ended without doing so.
+/// Drops the databases of test processes that ended without cleanup.
 pub async fn drop_abandoned(server: &Url) {
     let prefix = prefix();
     let sql = format!("SELECT datname::text FROM pg_database WHERE datname LIKE '{prefix}%'");
@@ -123,7 +123,7 @@ pub async fn drop_abandoned(server: &Url) {
         let has_ended =
             Path::new("/proc/self").exists() && !Path::new("/proc").join(process).exists();
         if has_ended {
-            // Another process may be at it.
+            // Ignore errors: another process may drop the same database.
             let sql = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
             let _ = execute(server, sql).await;
         }
@@ -137,7 +137,7 @@ impl Drop for Database {
         };
         let server = server.clone();
         let sql = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
-        // A thread and a runtime of its own: drop cannot await, and a failed test cleans up as well.
+        // Drop cannot await, and a failed test must clean up, too. So use a separate thread and runtime.
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -150,7 +150,7 @@ impl Drop for Database {
     }
 }
 
-/// The first column, a text, of what a query finds.
+/// The first column, as text, of all rows of a query.
 pub async fn rows(url: &str, sql: &str) -> Vec<String> {
     let sql = AssertSqlSafe(sql.to_owned());
     if url.starts_with("sqlite:") {
@@ -166,7 +166,8 @@ pub async fn rows(url: &str, sql: &str) -> Vec<String> {
     }
 }
 
-/// `None`, loudly, where the environment names none, and for a test that leaves its half out.
+/// Returns `None` and prints a notice if the environment names no server, or if this run skips the test's
+/// PostgreSQL half.
 pub fn postgres_server() -> Option<Url> {
     if is_left_out() {
         return None;

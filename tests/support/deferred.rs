@@ -1,4 +1,4 @@
-//! A runner that answers 202, and appends its results later.
+//! A runner that answers 202 and appends its results later.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::support::client::{Answer, Client, send};
 use crate::support::runner::Request;
 use crate::support::script::{Step, head};
 
-/// A run whose runner has answered 202, and the token that a later invocation goes on with.
+/// A run whose runner has answered 202, and its token for appending results.
 pub struct Deferred {
     pub run_id: String,
     pub host: Client,
@@ -20,7 +20,7 @@ impl Deferred {
         Self::answering(stage, event, answer).await
     }
 
-    /// The same, by a runner whose `202` is these steps.
+    /// Like `start`, with `steps` as the runner's `202` response.
     pub async fn answering(stage: &Stage, event: &Value, steps: Vec<Step>) -> Self {
         let event_id = event["event_id"].as_str().unwrap();
         stage.runner.answer(event_id, move |_| steps.clone());
@@ -31,7 +31,7 @@ impl Deferred {
         let asked = stage.runner.asked("the run", of_run).await.json();
         let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
         Self {
-            // Whatever name it is told, it is reached where it listens.
+            // Use the gateway's listen address; the base URL in the request may be another.
             host: Client::new(&format!("{}/host/v1", stage.client.url), &text("token")),
             run_id,
         }

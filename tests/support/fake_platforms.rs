@@ -1,5 +1,5 @@
-//! The platforms that connectors call, in one server: each answers a text with that text, its own name, and whether it
-//! knows the conversation.
+//! Fake servers of all connector platforms behind one port. Each answers a text with the text, the platform's
+//! name, and whether it recognizes the conversation.
 
 use std::fmt::Write as _;
 
@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-/// The Dify conversation: Dify's ids are UUIDs.
+/// Id of the Dify conversation, a UUID as Dify requires.
 const DIFY_CONVERSATION: &str = "7b6a1e0c-5d3f-4b7a-9a61-0f1d2c3b4a59";
 const MOST_BYTES: usize = 1024 * 1024;
 
-/// The server. It stops when it is dropped.
+/// The server. Stops on drop.
 pub struct FakePlatforms {
     /// `http://127.0.0.1:{port}`.
     pub url: String,
@@ -69,7 +69,7 @@ async fn answer(request: Request) -> Response {
     }
 }
 
-/// The answer of a platform to a text, or to parts with one. `known`: the id of the conversation that came along.
+/// The answer to a text, or to the text part of a list. `known` is the conversation id of the request, if any.
 fn text(platform: &str, asked: &Value, known: Option<&str>) -> String {
     let part = |part: &Value| part["text"].as_str().map(str::to_owned);
     let parts = asked
@@ -111,7 +111,7 @@ fn dify(body: &Value) -> Response {
     ])
 }
 
-/// A model that streams: it stands behind the Local Agent. It finds its text again in the history.
+/// A streaming model for the Local Agent. It recognizes the conversation by an earlier text in the history.
 fn openai(body: &Value) -> Response {
     let messages = body["messages"].as_array().cloned().unwrap_or_default();
     let of_user = |message: &&Value| message["role"] == "user";
@@ -138,7 +138,7 @@ fn openai(body: &Value) -> Response {
 }
 
 fn n8n(body: &Value) -> Response {
-    // n8n keeps no id of its own: the caller's names the conversation.
+    // n8n issues no conversation id; the caller's session id identifies the conversation.
     let said = text("n8n", &body["chatInput"], Some("its session"));
     let parts = [
         json!({"type": "begin"}),
@@ -170,7 +170,7 @@ fn coze(path: &str, body: &Value) -> Response {
     ])
 }
 
-/// A workflow, whose nodes tell messages.
+/// A workflow whose nodes send messages.
 fn dashscope(body: &Value) -> Response {
     let input = &body["input"];
     let said = text("dashscope", &input["prompt"], input["session_id"].as_str());

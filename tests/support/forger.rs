@@ -1,4 +1,4 @@
-//! Whoever has the gateway's signing key and master key, and so can sign what the gateway never would.
+//! Signs arbitrary tokens and cursors with the gateway's signing and master keys, as an attacker could.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::hmac;
@@ -14,7 +14,7 @@ pub struct Forger {
     pub kid: String,
     /// The secret that signs cursors.
     pub cursor_secret: Vec<u8>,
-    /// Of the token that was copied.
+    /// Claims of the copied token.
     pub claims: Value,
 }
 
@@ -26,13 +26,13 @@ pub fn decode(text: &str) -> Vec<u8> {
     BASE64_URL_SAFE_NO_PAD.decode(text).unwrap()
 }
 
-/// A part of a token: 0 is the header, 1 the claims.
+/// A decoded part of a token: 0 is the header, 1 the claims.
 pub fn part(token: &str, index: usize) -> Value {
     serde_json::from_slice(&decode(token.split('.').nth(index).unwrap())).unwrap()
 }
 
 impl Forger {
-    /// With the keys of this gateway and the claims of this token of it.
+    /// Reads the gateway's keys, and copies the claims of `token`.
     pub async fn of(stage: &OwnStage, token: &str) -> Self {
         let master = stage.gateway.master_key();
         let kid = part(token, 0)["kid"].as_str().unwrap().to_owned();
@@ -59,26 +59,26 @@ impl Forger {
         json!({"alg": "EdDSA", "typ": "run+jwt", "kid": self.kid})
     }
 
-    /// Any header and any claims, signed as the gateway signs.
+    /// Signs any header and claims as the gateway signs.
     pub fn sign(&self, header: &str, claims: &str) -> String {
         let message = format!("{}.{}", encode(header), encode(claims));
         let signature = self.key.sign(message.as_bytes());
         format!("{message}.{}", encode(signature.as_ref()))
     }
 
-    /// With members of the header changed; `"-"` takes one away.
+    /// A token with changed header members; `"-"` removes a member.
     pub fn with_header(&self, change: &Value) -> String {
         let header = changed(self.header(), change);
         self.sign(&header.to_string(), &self.claims.to_string())
     }
 
-    /// With claims changed; `"-"` takes one away.
+    /// A token with changed claims; `"-"` removes a claim.
     pub fn with_claims(&self, change: &Value) -> String {
         let claims = changed(self.claims.clone(), change);
         self.sign(&self.header().to_string(), &claims.to_string())
     }
 
-    /// Signed by HMAC-SHA-256 with what is public, or is a secret of another kind.
+    /// A token signed by HMAC-SHA-256 with a public key or a secret of another purpose.
     pub fn with_hmac(&self, secret: &[u8]) -> String {
         let header = changed(self.header(), &json!({"alg": "HS256"}));
         let message = format!(
@@ -93,7 +93,7 @@ impl Forger {
         format!("{message}.{}", encode(tag))
     }
 
-    /// The same header and claims by a key that the gateway has never seen.
+    /// The same header and claims, signed with an unknown key.
     pub fn with_another_key(&self, kid: &str) -> String {
         let other = Ed25519KeyPair::generate().unwrap();
         let forger = Self {

@@ -1,4 +1,4 @@
-//! The real binary as a child process: started, killed, stopped, started again at the same address.
+//! The real binary as a child process: start, kill, stop, restart at the same address.
 
 use std::fmt::Write;
 use std::fs::OpenOptions;
@@ -19,12 +19,12 @@ use super::runner::{RUNNER_ID, SECRET, StubRunner};
 use super::template::{Keys, Template, create_key, master_key};
 use super::{Directory, Printed, run, within};
 
-/// A secret in the environment of every gateway, as `env:STUB_API_KEY`.
+/// A secret in the environment of every gateway, referenced as `env:STUB_API_KEY`.
 pub const STUB_API_KEY: (&str, &str) = ("STUB_API_KEY", "opens-sesame");
-/// The secret of stub runners in the environment of every gateway, for further endpoints.
+/// Secret of stub runners in the environment of every gateway, for additional endpoints.
 pub const STUB_SECRET: (&str, &str) = ("STUB_SECRET", SECRET);
 
-/// The sections are TOML as they stand in the file.
+/// Gateway configuration. Sections are TOML as in `runnel.toml`.
 pub struct Config {
     pub server: String,
     pub egress: String,
@@ -35,16 +35,16 @@ pub struct Config {
     pub artifacts: String,
     pub endpoint: String,
     pub agents: Vec<Agent>,
-    /// Tables that stand after all others: models, tools, more endpoints.
+    /// Tables after all other sections: models, tools, more endpoints.
     pub rest: String,
-    /// Where the gateway reaches its database, made of where it is.
+    /// Rewrites the database URL, for example to a proxy.
     pub database_at: Option<Rewrite>,
-    /// The database is empty at the start, and the master key this gateway's own.
+    /// Start with an empty database and a new master key.
     pub has_fresh_database: bool,
-    /// Variables of the gateway's process.
+    /// Environment variables of the gateway process.
     pub environment: Vec<(&'static str, String)>,
     pub runner_url: String,
-    /// Where artifacts of all replicas stand, where `artifacts` names no place.
+    /// Artifact directory of all replicas, used unless `artifacts` names another.
     pub artifact_directory: PathBuf,
 }
 
@@ -99,7 +99,7 @@ impl Agent {
         )
     }
 
-    /// As `POST /v1/agents` takes it.
+    /// The agent as the body of `POST /v1/agents`.
     pub fn spec(&self) -> Value {
         toml::from_str(&self.toml()).unwrap()
     }
@@ -130,7 +130,7 @@ impl Config {
         }
     }
 
-    /// Whether a gateway of the default configuration can serve this: only agents differ.
+    /// True if only agents differ from the default configuration, so that a shared gateway can serve it.
     pub fn is_default_but_for_agents(&self) -> bool {
         let default = Self::for_runner_at(&self.runner_url);
         let sections = |of: &Self| {
@@ -152,18 +152,18 @@ impl Config {
             && self.environment.is_empty()
     }
 
-    /// The runner is reached at this URL, of a proxy before it perhaps.
+    /// Sets the URL of the runner, for example that of a proxy in front of it.
     pub fn runner_at(&mut self, url: &str) {
         url.clone_into(&mut self.runner_url);
     }
 
-    /// The database lies behind this proxy, at `host:port`.
+    /// Reaches the database through the proxy at this address.
     pub fn database_through(&mut self, proxy: std::net::SocketAddr) {
         self.database_at = Some(Box::new(move |url| {
             let mut url = Url::parse(url).unwrap();
             url.set_ip_host(proxy.ip()).unwrap();
             url.set_port(Some(proxy.port())).unwrap();
-            // The proxy reads along.
+            // The proxy parses the traffic, so disable TLS.
             url.set_query(Some("sslmode=disable"));
             url.into()
         }));
@@ -177,7 +177,7 @@ impl Config {
         }
     }
 
-    /// Writes `runnel.toml` into this directory, beside the secrets that it names.
+    /// Writes `runnel.toml` and the secrets that it references into `directory`.
     pub fn write(&self, listen: &str, database: &Database, directory: &Directory) -> PathBuf {
         let mut text = format!(
             "[server]\nlisten = \"{listen}\"\n{server}\n\
@@ -198,7 +198,7 @@ impl Config {
             key = directory.file("master.key").display(),
             database = self.database_url(database),
             limits = self.limits,
-            // A test makes an endpoint fail as often as it likes.
+            // Tests may fail an endpoint any number of times, so switch the circuit breaker off by default.
             breaker = if self.runs.contains("breaker_failures") {
                 ""
             } else {
@@ -223,8 +223,8 @@ impl Config {
     }
 }
 
-/// As the test has it; where it names no kind of its own, as `RUNNEL_TEST_BUS` says: `none` has the
-/// whole suite run without a ring.
+/// The `bus` section of the test. Without a `kind`, `RUNNEL_TEST_BUS` sets it; `none` runs the whole suite
+/// without notifications.
 fn bus_section(of_test: &str) -> String {
     match std::env::var("RUNNEL_TEST_BUS") {
         Ok(kind) if !of_test.contains("kind = ") => format!("kind = \"{kind}\"\n{of_test}"),
@@ -232,7 +232,7 @@ fn bus_section(of_test: &str) -> String {
     }
 }
 
-/// Fields drop in this order: the process before the database and the files that it holds open.
+/// Fields drop in this order: the process before the database and its open files.
 pub struct Gateway {
     process: Process,
     pub url: String,
@@ -243,7 +243,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// `None` when the engine is not at hand.
+    /// Returns `None` if the engine is not available.
     pub async fn start(engine: Engine, mut config: Config) -> Option<Self> {
         let directory = Directory::new();
         config.artifact_directory = directory.file("artifacts");
@@ -277,17 +277,17 @@ impl Gateway {
         Client::new(&self.url, &self.keys.client)
     }
 
-    /// With a key of role admin.
+    /// Client with a key of role `admin`.
     pub fn admin(&self) -> Client {
         Client::new(&self.url, &self.keys.admin)
     }
 
-    /// With a key of role owner.
+    /// Client with a key of role `owner`.
     pub fn owner(&self) -> Client {
         Client::new(&self.url, &self.keys.owner)
     }
 
-    /// A command on the gateway's configuration, while it serves.
+    /// Runs a CLI command on the gateway's configuration while the gateway serves.
     pub async fn command(&self, arguments: &[&str]) -> Printed {
         let mut command = Command::new(runnel());
         command
@@ -303,35 +303,35 @@ impl Gateway {
                     .map(|(name, value)| (name, value)),
             );
         if arguments == ["serve"] {
-            // Where this one listens nobody else can.
+            // Give the command another listen address, because the port is in use.
             command.env("RUNNEL__SERVER__LISTEN", own_address());
         }
         run(&mut command).await
     }
 
-    /// Puts another master key into the file for who reads it from now on. Gives the one before.
+    /// Replaces the master key file for processes that start later. Returns the old key.
     pub fn replace_master_key(&self, key: &str) -> String {
         let before = std::fs::read_to_string(self.directory.file("master.key")).unwrap();
         self.directory.write("master.key", key);
         before
     }
 
-    /// The key that seals what the database keeps.
+    /// The master key, which seals secrets in the database.
     pub fn master_key(&self) -> String {
         std::fs::read_to_string(self.directory.file("master.key")).unwrap()
     }
 
-    /// Where the artifacts of this gateway stand.
+    /// The artifact directory of this gateway.
     pub fn artifact_directory(&self) -> &Path {
         &self.config.artifact_directory
     }
 
-    /// What the gateway has logged.
+    /// The log of the gateway.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.file("stderr.log")).unwrap()
     }
 
-    /// The most memory that the process has ever had, in KiB. `None` where no `/proc` tells.
+    /// Peak resident memory of the process in KiB. `None` on systems without `/proc`.
     pub fn peak_memory(&self) -> Option<u64> {
         let pid = self.pid();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -341,22 +341,22 @@ impl Gateway {
         line.split_whitespace().next()?.parse().ok()
     }
 
-    /// The URL of the database itself, past any proxy.
+    /// The URL of the database itself, not of a proxy.
     pub fn database_url(&self) -> String {
         self.database.url()
     }
 
-    /// The id of the process.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.process.child.id().expect("the gateway still runs")
     }
 
-    /// Another replica on the same database, with the same configuration and an address of its own.
+    /// Starts another replica on the same database, with the same configuration and its own address.
     pub async fn beside(&self) -> Replica {
         self.beside_under(&[]).await
     }
 
-    /// As `beside`, with variables of its own.
+    /// Like `beside`, with additional environment variables.
     pub async fn beside_under(&self, variables: &[(&str, &str)]) -> Replica {
         let directory = Directory::new();
         for name in ["master.key", "endpoint.secret"] {
@@ -380,27 +380,27 @@ impl Gateway {
         }
     }
 
-    /// SIGKILL, and gone when this returns.
+    /// Sends SIGKILL and waits for the exit.
     pub async fn kill(&mut self) {
         self.process.kill().await;
     }
 
-    /// SIGTERM; returns at once.
+    /// Sends SIGTERM and returns at once.
     pub async fn terminate(&self) {
         self.process.signal("TERM").await;
     }
 
-    /// SIGHUP, as who loses its terminal gets it; returns at once.
+    /// Sends SIGHUP, as a closed terminal does, and returns at once.
     pub async fn hang_up(&self) {
         self.process.signal("HUP").await;
     }
 
-    /// SIGSTOP: it does nothing more, and nobody is told.
+    /// Sends SIGSTOP: the process freezes, and its peers get no notice.
     pub async fn pause(&self) {
         self.process.signal("STOP").await;
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub async fn go_on(&self) {
         self.process.signal("CONT").await;
     }
@@ -409,21 +409,21 @@ impl Gateway {
         self.process.exited().await
     }
 
-    /// SIGTERM, and gone when this returns.
+    /// Sends SIGTERM and waits for the exit.
     pub async fn stop(&mut self) {
         self.terminate().await;
         let status = self.exited().await;
         assert!(status.success(), "a graceful stop ends with {status}");
     }
 
-    /// The same database, configuration and address; the process before must be gone.
+    /// Restarts with the same database, configuration and address. The old process must have exited.
     pub async fn start_again(&mut self) {
         let listens = self.start_breaking("").await;
         assert!(listens, "the gateway ended before it listened");
     }
 
-    /// As `start_again`, with `FAILPOINTS` as `runnel` reads them. False when the gateway
-    /// ended before it listened.
+    /// Like `start_again`, with `failpoints` in `FAILPOINTS`. Returns false if the gateway exits before it
+    /// listens.
     pub async fn start_breaking(&mut self, failpoints: &str) -> bool {
         self.process = self.begin(failpoints);
         let listening = within("the gateway to listen", self.process.listening()).await;
@@ -433,15 +433,15 @@ impl Gateway {
         listening.is_some()
     }
 
-    /// As `start_again`, and killed when this time is over, wherever it is by then.
+    /// Like `start_again`, but kills the process after this time, whatever its state.
     pub async fn start_and_kill(&mut self, after: Duration) {
         self.process = self.begin("");
-        // Not a wait for anything: the moment is what the test is about.
+        // Not a wait for a condition: the test needs a kill at this moment.
         tokio::time::sleep(after).await;
         self.kill().await;
     }
 
-    /// What the next start reads.
+    /// Changes the configuration for the next start.
     pub fn reconfigure(&mut self, change: impl FnOnce(&mut Config)) {
         change(&mut self.config);
     }
@@ -454,7 +454,7 @@ impl Gateway {
     }
 }
 
-/// A second process on the database of a [`Gateway`]. Gone before it, as it was made after it.
+/// A second process on the database of a [`Gateway`]. Drop it before the gateway.
 pub struct Replica {
     pub client: Client,
     process: Process,
@@ -464,29 +464,29 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// With a key of its own, of role client.
+    /// Client with a new key of role `client`.
     pub async fn client(&self) -> Client {
         Client::new(&self.client.url, &create_key("client", &self.file).await)
     }
 
-    /// What it has logged.
+    /// The log of the replica.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.file("stderr.log")).unwrap()
     }
 
-    /// SIGKILL, and gone when this returns.
+    /// Sends SIGKILL and waits for the exit.
     pub async fn kill(&mut self) {
         self.process.kill().await;
     }
 
-    /// SIGTERM, and gone when this returns.
+    /// Sends SIGTERM and waits for the exit.
     pub async fn stop(&mut self) {
         self.process.signal("TERM").await;
         let status = self.process.exited().await;
         assert!(status.success(), "a graceful stop ends with {status}");
     }
 
-    /// At an address that its client knows from then on.
+    /// Restarts at a new address and updates the client.
     pub async fn start_again(&mut self) {
         let log = self.directory.file("stderr.log");
         let (process, url) = Process::spawn_under(&[], &self.environment, &self.file, &log).await;
@@ -495,7 +495,7 @@ impl Replica {
     }
 }
 
-/// An address of its own on loopback with port 0: no one takes the port while the gateway is down.
+/// A separate loopback address with a fixed port: no other process takes the port while the gateway is down.
 pub fn own_address() -> String {
     let [a, b, ..] = *Uuid::new_v4().as_bytes();
     if cfg!(target_os = "linux") {
@@ -507,13 +507,13 @@ pub fn own_address() -> String {
 
 struct Process {
     child: Child,
-    /// Kept open: a closed pipe would be an error for whoever prints into it.
+    /// Kept open: with a closed pipe, prints of the gateway would fail.
     stdout: Lines<BufReader<ChildStdout>>,
     log: PathBuf,
 }
 
 impl Process {
-    /// Returns when the gateway accepts connections, with its URL.
+    /// Waits until the gateway accepts connections, and returns its URL.
     async fn spawn_under(
         variables: &[(&str, &str)],
         environment: &[(&'static str, String)],
@@ -581,7 +581,7 @@ impl Process {
             .unwrap()
     }
 
-    /// `None` when the gateway ended before it listened.
+    /// Returns `None` if the gateway exits before it listens.
     async fn listening(&mut self) -> Option<String> {
         while let Some(line) = self.stdout.next_line().await.unwrap() {
             if let Some(url) = line.strip_prefix("listening ") {

@@ -1,4 +1,4 @@
-//! A gateway with the protocol agent, a model that the test plays, and tools.
+//! A gateway with the protocol agent, a scripted model, and tools.
 
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -12,7 +12,8 @@ use super::tool_server::ToolServer;
 use super::upstream::{Reply, Upstream};
 use super::{Engine, until};
 
-/// Two agents on the protocol agent: `main` takes messages, `helper` child runs. The tool `look` reads, `post` publishes.
+/// Two agents on the protocol agent: `main` takes messages, `helper` runs child runs. Tool `look` reads, `post`
+/// publishes.
 pub struct GraphHouse {
     pub client: Client,
     pub model: Upstream,
@@ -22,7 +23,7 @@ pub struct GraphHouse {
 }
 
 impl GraphHouse {
-    /// `None` when the engine is not at hand.
+    /// Returns `None` if the engine is not available.
     pub async fn open(engine: Engine) -> Option<Self> {
         let model = Upstream::start().await;
         let tools = ToolServer::start().await;
@@ -54,19 +55,19 @@ impl GraphHouse {
         })
     }
 
-    /// Kills the service, and starts it again at its address.
+    /// Kills the service and restarts it at the same address.
     pub async fn restart_service(&mut self) {
         let address = self.service.url.trim_start_matches("http://").to_owned();
         self.service.kill().await;
         self.service = service(&address).await;
     }
 
-    /// Posts a message of the conversation `c`, whose client can show interactions. Its run.
+    /// Posts a message in conversation `c` from a client that shows interactions. Returns the run id.
     pub async fn post(&self, text: &str) -> String {
         self.post_as("u-1", text).await
     }
 
-    /// The same as this user.
+    /// Like `post`, as this user.
     pub async fn post_as(&self, user: &str, text: &str) -> String {
         let event = json!({
             "event_type": "message.received", "input": {"text": text},
@@ -77,20 +78,20 @@ impl GraphHouse {
         self.client.post(&event).await.run_id()
     }
 
-    /// The model declares these calls.
+    /// Queues a model output that declares these calls.
     pub fn declares(&self, calls: &Value) {
         self.model.reply(output(
             &json!({"kind": "act", "message": "I work.", "calls": calls}),
         ));
     }
 
-    /// The model answers.
+    /// Queues a model output with a final answer.
     pub fn answers(&self, text: &str) {
         self.model
             .reply(output(&json!({"kind": "answer", "message": text})));
     }
 
-    /// The results of a run of that type.
+    /// The results of a run that have type `kind`.
     pub async fn results(&self, run: &str, kind: &str) -> Vec<Value> {
         let lines = self.client.ledger(run).await.0;
         let results = lines
@@ -99,7 +100,7 @@ impl GraphHouse {
         results.filter(|result| result["type"] == kind).collect()
     }
 
-    /// Takes that action of the one open question of a run. The run that goes on.
+    /// Submits `action` to the only open interaction of a run. Returns the id of the run that continues.
     pub async fn take_action(&self, run: &str, action: &str) -> String {
         let path = format!("/v1/interactions?run_id={run}&status=open");
         let mut question = Value::Null;
@@ -115,7 +116,7 @@ impl GraphHouse {
         self.client.create(&path, &body).await.run_id()
     }
 
-    /// The user messages of the newest request to the model, as JSON texts.
+    /// The user messages of the newest model request, as JSON texts.
     pub fn shown(&self) -> String {
         let asked = self.model.asked();
         let messages = asked.last().unwrap().body["messages"].as_array().unwrap();
@@ -153,7 +154,7 @@ fn tool(name: &str, url: &str, effect: &str) -> String {
     )
 }
 
-/// An output of the model: one call of the carrier, streamed.
+/// A model output: one streamed call of the carrier function.
 fn output(arguments: &Value) -> Reply {
     let chunk = |delta: Value, reason: Value| {
         let choice = json!({"index": 0, "delta": delta, "finish_reason": reason});

@@ -1,4 +1,4 @@
-//! A request whose body stops half-way, as long as a test wants.
+//! A request that pauses in the middle of its body until the test finishes it.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::client::Answer;
 use super::slow::connect;
 use super::{until, within};
 
-/// Checks of a database row count for 5 ms: younger ones are not repeated.
+/// The gateway caches checks of a database row for 5 ms; wait longer so that it checks again.
 const FRESH: Duration = Duration::from_millis(10);
 
 pub struct HalfSent {
@@ -21,18 +21,19 @@ pub struct HalfSent {
     accepted: Instant,
 }
 
-/// The request, and its credential.
+/// Request with its credential.
 pub struct Sent<'a> {
     pub method: &'a Method,
     pub path: &'a str,
-    /// The bearer credential, if any.
+    /// Bearer credential, if any.
     pub credential: Option<&'a str>,
     pub media_type: &'a str,
     pub body: &'a [u8],
 }
 
 impl HalfSent {
-    /// Sends the head and half of the body. Returns once the gateway has asked for the body: it has accepted the head.
+    /// Sends the head and half of the body. Returns once the gateway requests the body, which means that it has
+    /// accepted the head.
     pub async fn begin(url: &str, sent: &Sent<'_>) -> Self {
         let mut socket = connect(url).await;
         let Sent {
@@ -69,7 +70,7 @@ impl HalfSent {
         }
     }
 
-    /// Sends the rest and reads the answer.
+    /// Sends the rest and reads the response.
     pub async fn finish(mut self) -> Answer {
         until("the check of the head to be old", async || {
             self.accepted.elapsed() > FRESH

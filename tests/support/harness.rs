@@ -1,4 +1,4 @@
-//! A gateway, the harness service beside it, and an agent of one harness.
+//! A gateway, the harness service, and an agent of one harness.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -16,38 +16,38 @@ use super::runner::SECRET;
 use super::waiting::until;
 use super::{Engine, Sqlite};
 
-/// What a test says itself.
+/// Settings of a test.
 #[derive(Default)]
 pub struct Setup<'a> {
-    /// The table of the harness in the settings file, without its head.
+    /// The harness's table in the settings file, without its header.
     pub harness: String,
     /// Paths that the harness may read.
     pub readable: Vec<PathBuf>,
-    /// Further settings of the service.
+    /// More settings of the service.
     pub settings: &'a str,
-    /// Members of the agent's `config` beside its model, as TOML.
+    /// Members of the agent's `config` besides the model, as TOML.
     pub config: &'a str,
-    /// The second and third part of the runner id.
+    /// Second and third part of the runner id.
     pub runner: &'a str,
-    /// Tools of the agent, and what serves them.
+    /// Tools of the agent, and the tables of their servers.
     pub tools: &'a str,
     pub catalog: String,
-    /// The turns of the scripted model.
+    /// Turns of the scripted model.
     pub script: &'a str,
 }
 
-/// The three of them. The service is killed on drop.
+/// The gateway, the service and the agent. The service is killed on drop.
 pub struct HarnessHouse {
     pub client: Client,
     pub admin: Client,
     pub gateway: Gateway,
-    /// Below it stand the workspaces.
+    /// Parent directory of the workspaces.
     pub root: PathBuf,
     service: Option<Listening>,
     settings: PathBuf,
 }
 
-/// A fake agent of this mode.
+/// A fake agent in this mode.
 pub fn fake(mode: &str) -> Setup<'static> {
     let script = repository().join("tests/fixtures/acp_agent.py");
     let words: Vec<_> = mode.split_whitespace().collect();
@@ -66,7 +66,7 @@ pub fn fake(mode: &str) -> Setup<'static> {
     }
 }
 
-/// A fake agent of this mode that every user can run, in a folder that the test removes.
+/// A fake agent in this mode that every user can execute, in a folder that the test removes.
 pub fn fake_for_all(mode: &str, folder: &Path) -> Setup<'static> {
     let script = folder.join("acp_agent.py");
     std::fs::create_dir_all(folder).unwrap();
@@ -81,15 +81,15 @@ pub fn fake_for_all(mode: &str, folder: &Path) -> Setup<'static> {
     }
 }
 
-/// The interpreter of the system, which stands where every user may read.
+/// The system's Python, which every user may read.
 pub const SYSTEM_PYTHON: &str = "/usr/bin/python3";
 
-/// A path as a text of TOML.
+/// A path as a TOML string.
 pub fn quoted(path: &Path) -> String {
     format!("{:?}", path.to_string_lossy())
 }
 
-/// The interpreter itself, and where its library stands: what `python3` names may be a script elsewhere.
+/// Paths of the interpreter itself and of its library, because `python3` may be a wrapper script.
 fn python() -> &'static (PathBuf, PathBuf) {
     static PYTHON: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
     PYTHON.get_or_init(|| {
@@ -112,14 +112,14 @@ impl HarnessHouse {
             .expect("SQLite is always at hand")
     }
 
-    /// `None` when the engine is not at hand.
+    /// Returns `None` if the engine is not available.
     pub async fn open_on(engine: Engine, setup: Setup<'_>) -> Option<Self> {
         let root = std::env::temp_dir().join(format!("runnel-harness-{}", Uuid::new_v4().simple()));
         std::fs::create_dir_all(&root).unwrap();
         let settings = root.join("harness.toml");
         let mut readable = setup.readable;
         readable.push(repository().join("tests/fixtures"));
-        // A service that starts again is found where it was.
+        // Fix the port, so that a restarted service keeps its address.
         let port = std::net::TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
@@ -170,18 +170,18 @@ impl HarnessHouse {
         })
     }
 
-    /// Posts a message of the conversation `c`, on a surface that shows questions. Its run.
+    /// Posts a message in conversation `c` on a surface that shows interactions. Returns the run id.
     pub async fn post(&self, text: &str) -> String {
         self.client.post(&said(text, true)).await.run_id()
     }
 
-    /// The same, and the run once it has ended.
+    /// Posts a message and waits until its run ends.
     pub async fn ask(&self, text: &str) -> Ended {
         let run = self.post(text).await;
         self.ended(&run).await
     }
 
-    /// A run once it has ended.
+    /// Waits until the run ends.
     pub async fn ended(&self, run: &str) -> Ended {
         Ended {
             run: self.client.finished(run).await,
@@ -196,7 +196,7 @@ impl HarnessHouse {
         }
     }
 
-    /// The one open question of a run, once it is there.
+    /// Waits for the only open interaction of a run.
     pub async fn question(&self, run: &str) -> Value {
         let mut found = Value::Null;
         until("a question", async || {
@@ -208,7 +208,7 @@ impl HarnessHouse {
         found
     }
 
-    /// Answers a question.
+    /// Answers an interaction.
     pub async fn answer(&self, question: &Value, action: &str) {
         let id = question["id"].as_str().unwrap();
         let body = json!({"interaction_id": question["request"]["interaction_id"], "action_id": action, "values": {}});
@@ -225,12 +225,12 @@ impl HarnessHouse {
         entries.next().unwrap().unwrap().path().join("work")
     }
 
-    /// Processes that work below the root: harnesses and their children.
+    /// Processes that run below the root: harnesses and their children.
     pub fn processes(&self) -> Vec<i32> {
         processes_below(&self.root.join("workspaces"))
     }
 
-    /// Waits until no harness process is left.
+    /// Waits until all harness processes have exited.
     pub async fn is_still(&self) {
         until("no process to be left", async || {
             self.processes().is_empty()
@@ -238,12 +238,12 @@ impl HarnessHouse {
         .await;
     }
 
-    /// Kills the service as `kill -9` does.
+    /// Kills the service with SIGKILL.
     pub fn kill_service(&mut self) {
         self.service = None;
     }
 
-    /// Starts the service again, where it was.
+    /// Restarts the service at the same address.
     pub async fn start_service(&mut self) {
         self.service = Some(serve(&self.settings).await);
     }
@@ -276,7 +276,7 @@ fn processes_below(root: &Path) -> Vec<i32> {
     .collect()
 }
 
-/// A message of the conversation `c`. `shows`: the surface shows questions.
+/// A message in conversation `c`. With `shows`, the surface shows interactions.
 pub fn said(text: &str, shows: bool) -> Value {
     let mut event = json!({
         "event_type": "message.received", "input": {"text": text},
@@ -291,14 +291,14 @@ pub fn said(text: &str, shows: bool) -> Value {
     event
 }
 
-/// A run that has ended.
+/// A finished run.
 pub struct Ended {
     pub run: Value,
     pub results: Vec<Value>,
 }
 
 impl Ended {
-    /// The status and, where it did not complete, the code.
+    /// The status and, unless completed, the error code.
     pub fn ending(&self) -> String {
         let status = self.run["status"].as_str().unwrap();
         match self.run["error"]["code"].as_str() {
@@ -307,7 +307,7 @@ impl Ended {
         }
     }
 
-    /// The texts of its whole messages.
+    /// The texts of all completed messages.
     pub fn text(&self) -> String {
         let messages = self.of("message.completed");
         let texts: Vec<_> = messages
@@ -317,7 +317,7 @@ impl Ended {
         texts.join("\n")
     }
 
-    /// The data of its results of this type.
+    /// The data of all results of this type.
     pub fn of(&self, kind: &str) -> Vec<&Value> {
         let results = self.results.iter().filter(|result| result["type"] == kind);
         results.map(|result| &result["data"]).collect()

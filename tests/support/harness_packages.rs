@@ -10,14 +10,14 @@ use uuid::Uuid;
 
 use super::harness::quoted;
 
-/// One harness: what npm installs, and what is started.
+/// One harness: its npm packages and its program.
 pub struct Package {
-    /// The preset.
+    /// Name of the preset.
     pub name: &'static str,
     packages: &'static [&'static str],
-    /// The program, below `node_modules`.
+    /// Program path below `node_modules`.
     program: &'static str,
-    /// The Node that runs it, below `node_modules`.
+    /// Path of its own Node below `node_modules`, if any.
     node: Option<&'static str>,
 }
 
@@ -66,7 +66,7 @@ pub const PACKAGES: [Package; 6] = [
 ];
 
 impl Package {
-    /// The package of that name.
+    /// Finds a package by name.
     pub fn of(name: &str) -> &'static Self {
         PACKAGES
             .iter()
@@ -74,7 +74,7 @@ impl Package {
             .expect("a known harness")
     }
 
-    /// The command that starts it, and the directory that it is installed in; `None` where npm cannot install it.
+    /// The start command and the install directory. `None` if npm cannot install the package.
     pub async fn installed(&self) -> Option<(PathBuf, PathBuf)> {
         let name = format!(
             "harness-{}",
@@ -115,7 +115,7 @@ impl Package {
         command.exists().then_some((command, directory))
     }
 
-    /// A script that executes it, so that the sandbox finds all parts in one directory.
+    /// Writes a start script, so that the sandbox finds all parts in one directory.
     fn write_command(&self, unfinished: &Path, directory: &Path) {
         let modules = directory.join("node_modules");
         let program = modules.join(self.program);

@@ -1,4 +1,4 @@
-//! A run that its runner holds while the test plays the runner's part of the host API.
+//! A run that its runner holds open while the test calls the host API in place of the runner.
 
 use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use super::stage::{Outcome, Stage};
 
 pub struct HeldRun {
     pub run_id: String,
-    /// What the runner was asked.
+    /// The run request that the runner received.
     pub asked: Value,
     pub token: String,
     pub host: Client,
@@ -18,17 +18,17 @@ pub struct HeldRun {
 }
 
 impl HeldRun {
-    /// Returns when the runner has the request.
+    /// Returns once the runner has the request.
     pub async fn start(stage: &Stage, event: &Value) -> Self {
         Self::start_by(stage, event, stage.client.posting(event)).await
     }
 
-    /// As `start`, of an event that this client posts.
+    /// Like `start`, with an event posted by this client.
     pub async fn start_as(stage: &Stage, client: &Client, event: &Value) -> Self {
         Self::start_by(stage, event, client.posting(event)).await
     }
 
-    /// As `start`, of an event that comes with this `traceparent`.
+    /// Like `start`, with this `traceparent` header on the event.
     pub async fn start_with(stage: &Stage, event: &Value, traceparent: &str) -> Self {
         let posting = stage.client.posting(event);
         Self::start_by(stage, event, posting.header("traceparent", traceparent)).await
@@ -94,12 +94,12 @@ impl HeldRun {
         self.host.delete(path).await
     }
 
-    /// Lets the runner go on, and does not wait for it.
+    /// Lets the runner continue, without waiting for it.
     pub fn release(&self) {
         self.gate.cancel();
     }
 
-    /// Lets the runner say a word and complete.
+    /// Lets the runner send one delta and complete.
     pub async fn end(&self, stage: &Stage) -> Outcome {
         self.gate.cancel();
         stage.outcome(&self.run_id).await

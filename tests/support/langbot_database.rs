@@ -1,4 +1,4 @@
-//! A database of LangBot, with the tables and columns of its version 4.11 that a migration reads.
+//! A LangBot 4.11 database with the tables and columns that a migration reads.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use super::Directory;
 use super::database::{Database, Engine};
 use super::repository::repository_file;
 
-/// One workspace, as the community edition has it.
+/// The only workspace, as in the community edition.
 const WORKSPACE: &str = "7f000000-0000-4000-8000-000000000001";
 
-/// `WORKSPACE` and times are columns of each table.
+/// Each table also has columns for `WORKSPACE` and the times.
 const TABLES: [(&str, &str); 8] = [
     (
         "legacy_pipelines",
@@ -51,22 +51,22 @@ const TABLES: [(&str, &str); 8] = [
     ),
 ];
 
-/// A database with the nine pipelines of the fixture, one for each built-in runner, and what they name. Every secret
-/// of it holds the word `hidden`.
+/// A database with the nine pipelines of the fixture, one for each built-in runner, and the rows that they
+/// reference. Every secret in it contains the word `hidden`.
 pub struct LangbotDatabase {
-    /// What `migrate-config` takes.
+    /// Source argument of `migrate-config`.
     pub source: String,
-    /// Dropped with this value, on a server.
+    /// The server database, dropped with this value.
     _database: Option<Database>,
 }
 
 impl LangbotDatabase {
-    /// `None` when the engine is `PostgreSQL` and no server was named.
+    /// Returns `None` for `PostgreSQL` if the environment names no server.
     pub async fn create(engine: Engine, directory: &Directory) -> Option<Self> {
         Self::create_at(engine, directory, &[]).await
     }
 
-    /// The same with other addresses in place of those of the fixture.
+    /// Like `create`, with some addresses of the fixture replaced.
     pub async fn create_at(
         engine: Engine,
         directory: &Directory,
@@ -141,7 +141,7 @@ fn rows(table: &str) -> Vec<Value> {
     }
 }
 
-/// The pipelines of the export that select a built-in runner.
+/// The pipelines of the export that use a built-in runner.
 pub fn pipelines() -> Vec<Value> {
     let export = std::fs::read_to_string(repository_file("tests/fixtures/langbot_export.json"));
     let export: Value = serde_json::from_str(&export.unwrap()).unwrap();
@@ -155,7 +155,7 @@ pub fn pipelines() -> Vec<Value> {
     pipelines
 }
 
-/// Tables and rows, in words that both databases know.
+/// Tables and rows in SQL that both engines accept.
 fn sql() -> String {
     let mut sql = String::new();
     for (table, columns) in TABLES {

@@ -1,8 +1,8 @@
-//! What every ledger must be, whatever happened to its run.
+//! Invariants of every ledger, for any fate of its run.
 
 use serde_json::Value;
 
-/// The events as they stood in the page, byte for byte.
+/// The events of the pages, byte for byte.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ledger(pub Vec<String>);
 
@@ -14,13 +14,13 @@ impl Ledger {
             .collect()
     }
 
-    /// The types in order.
+    /// The event types in order.
     pub fn types(&self) -> Vec<String> {
         let of = |event: &Value| event["type"].as_str().unwrap().to_owned();
         self.events().iter().map(of).collect()
     }
 
-    /// All text of the deltas.
+    /// The concatenated text of all deltas.
     pub fn text(&self) -> String {
         let of = |event: &Value| {
             event["data"]["chunk"]["content"]
@@ -40,7 +40,7 @@ impl Ledger {
         self.types().iter().any(|kind| is_terminal(kind))
     }
 
-    /// Dense from 1, all of this run, and nothing after a terminal.
+    /// Asserts dense sequence numbers from 1, one run id, and no event after a terminal.
     pub fn assert_sound(&self, run_id: &str) {
         let events = self.events();
         for (event, sequence) in events.iter().zip(1_u64..) {

@@ -1,4 +1,4 @@
-//! A program that says on its first line where it listens.
+//! A child process that prints its URL on its first line.
 
 use std::io;
 use std::process::Stdio;
@@ -13,20 +13,20 @@ use super::within;
 /// Killed on drop.
 pub struct Listening {
     pub url: String,
-    /// Words of its first line behind the URL.
+    /// Words after the URL on the first line.
     pub details: Vec<String>,
     child: Child,
-    /// Kept open: a closed pipe would be an error for a program that prints.
+    /// Kept open: with a closed pipe, prints of the program would fail.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
 impl Listening {
-    /// An error when there is no such program.
+    /// Fails if the program does not exist.
     pub async fn spawn(command: &mut Command) -> io::Result<Self> {
         within("a program to listen", Self::spawn_slow(command)).await
     }
 
-    /// The same for programs that may take minutes until they listen.
+    /// Like `spawn`, for programs that take minutes to start.
     pub async fn spawn_slow(command: &mut Command) -> io::Result<Self> {
         let mut child = command
             .stdin(Stdio::null())
@@ -49,7 +49,7 @@ impl Listening {
 }
 
 impl Listening {
-    /// Kills the program, and returns once it is gone.
+    /// Kills the program and waits for the exit.
     pub async fn kill(&mut self) {
         self.child.kill().await.unwrap();
     }
@@ -62,7 +62,7 @@ pub async fn rust_echo() -> Listening {
     Listening::spawn(&mut command).await.unwrap()
 }
 
-/// The Local Agent, which is asked under this secret.
+/// The Local Agent, with this runner secret.
 pub async fn local_agent_under(secret: &str) -> Listening {
     let mut command = Command::new(local_agent());
     command

@@ -1,4 +1,4 @@
-//! The NATS server that the environment names, a line to it that can be cut, and a stranger on it.
+//! The NATS server from the environment, a proxy to it that can be cut, and a raw client.
 
 use std::sync::{Arc, Once};
 
@@ -12,7 +12,7 @@ use super::{skipped, within};
 
 static SKIPPED: Once = Once::new();
 
-/// `None`, loudly, without `RUNNEL_TEST_NATS_URL`.
+/// Returns `None` and prints a notice without `RUNNEL_TEST_NATS_URL`.
 pub fn nats_server() -> Option<String> {
     if let Ok(url) = std::env::var("RUNNEL_TEST_NATS_URL") {
         return Some(url);
@@ -26,7 +26,7 @@ fn address(url: &str) -> String {
     format!("{}:{}", url.host_str().unwrap(), url.port().unwrap_or(4222))
 }
 
-/// Says something on a subject, as anybody may who reaches the server.
+/// Publishes on a subject, as any client of the server can.
 pub async fn publish(server: &str, subject: &str, payloads: &[Vec<u8>]) {
     let mut socket = TcpStream::connect(address(server)).await.unwrap();
     let mut bytes = b"CONNECT {\"verbose\":false}\r\n".to_vec();
@@ -50,11 +50,11 @@ pub async fn publish(server: &str, subject: &str, payloads: &[Vec<u8>]) {
     within("the server to have read it", answered).await;
 }
 
-/// Somebody who listens to what others say.
+/// A raw NATS subscriber.
 pub struct Listener(tokio::io::Lines<BufReader<TcpStream>>);
 
 impl Listener {
-    /// Returns when all that is said on `pattern` from now on will be heard.
+    /// Subscribes to `pattern`. Returns once the subscription is active.
     pub async fn to(server: &str, pattern: &str) -> Self {
         let mut socket = TcpStream::connect(address(server)).await.unwrap();
         let hello = format!("CONNECT {{\"verbose\":false}}\r\nSUB {pattern} 1\r\nPING\r\n");
@@ -64,7 +64,7 @@ impl Listener {
         listener
     }
 
-    /// The subject of the next notice that holds `part`.
+    /// The subject of the next message that contains `part`.
     pub async fn subject_of(&mut self, part: &str) -> String {
         let mut subject = String::new();
         loop {
@@ -86,7 +86,7 @@ impl Listener {
     }
 }
 
-/// A port that leads to the server while the line is whole.
+/// A local port that forwards to the server while it is connected.
 pub struct Line {
     pub url: String,
     is_whole: watch::Sender<bool>,
@@ -94,7 +94,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// It is cut at first.
+    /// Starts disconnected.
     pub async fn to(server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("nats://{}", listener.local_addr().unwrap());

@@ -16,7 +16,7 @@ use super::repository::repository_file;
 use super::runner::SECRET;
 use super::skipped;
 
-/// A directory of this repository with a `package.json` and its lock.
+/// A directory of this repository with a `package.json` and its lock file.
 pub struct Project {
     path: &'static str,
     built: OnceCell<Option<PathBuf>>,
@@ -32,8 +32,8 @@ impl Project {
         }
     }
 
-    /// A copy with its packages installed and, where it can be built, built; `None` when there is
-    /// no Node or nowhere to install from. `need` is what `RUNNEL_TEST_REQUIRE` calls it.
+    /// A copy with its packages installed and, if it has a build, built. `None` without Node or a package
+    /// source. `need` is the name in `RUNNEL_TEST_REQUIRE`.
     pub async fn built(&self, need: &str) -> Option<&Path> {
         let built = self.built.get_or_init(|| build(self.path)).await;
         if built.is_none() {
@@ -47,7 +47,7 @@ impl Project {
     }
 }
 
-/// Nothing of a package runs, and none that asks for another Node is taken.
+/// Run no package scripts, and refuse packages that need another Node version.
 const INSTALL: [&str; 5] = [
     "ci",
     "--no-audit",
@@ -58,7 +58,7 @@ const INSTALL: [&str; 5] = [
 
 static ECHO: Project = Project::at("examples/typescript");
 
-/// The echo runner of `examples/typescript` as a child process; `None` when there is no Node.
+/// The echo runner of `examples/typescript` as a child process. `None` without Node.
 pub async fn typescript_echo() -> Option<Listening> {
     let built = ECHO.built("node").await?;
     let mut command = Command::new("node");
@@ -69,7 +69,7 @@ pub async fn typescript_echo() -> Option<Listening> {
     Some(Listening::spawn(&mut command).await.unwrap())
 }
 
-/// Named after what is in the directory: whoever comes first moves the finished copy into place.
+/// The directory name is a hash of the source. The first test run moves the finished copy into place.
 async fn build(path: &str) -> Option<PathBuf> {
     let node = Command::new("node").arg("--version").output().await;
     node.ok()?;
@@ -96,7 +96,7 @@ async fn build(path: &str) -> Option<PathBuf> {
     moved.then_some(finished)
 }
 
-/// Names and contents in order, without directories: those are what was installed and built by hand.
+/// File names and contents in order. Directories are skipped: they hold installed packages and build output.
 pub fn files_of(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
     let files = entries.filter(|entry| entry.file_type().unwrap().is_file());
@@ -122,7 +122,7 @@ pub fn fingerprint(files: &[(String, Vec<u8>)]) -> String {
     hex
 }
 
-/// What it printed when it failed.
+/// Returns the output of npm as the error.
 async fn npm(directory: &Path, arguments: &[&str]) -> Result<(), String> {
     let output = Command::new("npm")
         .args(arguments)

@@ -1,4 +1,4 @@
-//! Programs in Python that answer on their output what they are asked on their input.
+//! Python programs that read a JSON question from stdin and print a JSON answer.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::waiting::{skipped, within};
 
 const LANGBOT: &str = "langbot-plugin==0.7.18";
 
-/// The entities of LangBot's own SDK, spoken with through the scripts of `tests/peer`.
+/// The entities of LangBot's own SDK, called through the scripts of `tests/peer`.
 pub struct LangbotPeer {
     environment: PathBuf,
 }
@@ -26,7 +26,7 @@ static PEER: OnceCell<Option<PathBuf>> = OnceCell::const_new();
 static NO_PEER: Once = Once::new();
 
 impl LangbotPeer {
-    /// `None` when it is not installed and cannot be.
+    /// Returns `None` if the SDK is not installed and cannot be installed.
     pub async fn find() -> Option<Self> {
         let environment = PEER.get_or_init(install).await.clone();
         if environment.is_none() {
@@ -77,12 +77,12 @@ async fn install() -> Option<PathBuf> {
 
 static INSTALLING: Mutex<()> = Mutex::const_new(());
 
-/// An environment called `name` in which pip has installed `what`, once for all test runs. The first run
+/// A virtual environment `name` with the pip packages `what`, installed once for all test runs. The first run
 /// moves the finished environment into place.
 pub async fn environment(name: &str, what: &[impl AsRef<OsStr>]) -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let finished = cache.join(name);
-    // Tests of this run take turns; of another run one may still come between.
+    // Serialize installs of this process. Another test run may still install at the same time.
     let _turn = INSTALLING.lock().await;
     if finished.exists() {
         return Some(finished);

@@ -16,20 +16,20 @@ use super::within;
 pub struct Playground {
     pub url: String,
     pub key: String,
-    /// Everything that it printed when it started.
+    /// Output at the start.
     pub greeting: String,
     child: Child,
-    /// Kept open: a closed pipe would be an error for whoever prints into it.
+    /// Kept open: with a closed pipe, prints of the program would fail.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
 impl Playground {
-    /// Returns when it has greeted; its log goes beside `data`. A script answers.
+    /// Returns once the greeting is printed. The log is written next to `data`. The scripted model answers.
     pub async fn start(data: &Path) -> Self {
         Self::start_with(data, &[], &[]).await
     }
 
-    /// With an agent beside the first that takes every message and has the echo runner answer.
+    /// Adds a second agent that takes every message and runs on the echo runner.
     pub async fn start_echoing(data: &Path) -> Self {
         let playground = Self::start(data).await;
         let agent = json!({"name": "echo", "event_types": ["message.received"], "scope": {"kind": "workspace"},
@@ -39,7 +39,7 @@ impl Playground {
         playground
     }
 
-    /// In the directory that `data` stands in, with these arguments and variables.
+    /// Runs in the parent directory of `data`, with these arguments and environment variables.
     pub async fn start_with(data: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let log = OpenOptions::new()
             .create(true)
@@ -81,7 +81,7 @@ impl Playground {
         }
     }
 
-    /// The command that it says one could try, to the byte.
+    /// The suggested command of the greeting, byte for byte.
     pub fn try_command(&self) -> &str {
         let (_, command) = self.greeting.split_once("\ntry ").unwrap();
         command
@@ -91,7 +91,7 @@ impl Playground {
         Client::new(&self.url, &self.key)
     }
 
-    /// SIGTERM, and gone when this returns.
+    /// Sends SIGTERM and waits for the exit.
     pub async fn stop(mut self) {
         let pid = self.child.id().unwrap().to_string();
         let sent = Command::new("kill").args(["-TERM", &pid]).status().await;
@@ -101,7 +101,7 @@ impl Playground {
     }
 }
 
-/// Up to the end of the command after `try`: its last line does not end with a backslash.
+/// Reads up to the end of the command after `try`: the first line without a final backslash.
 async fn read_greeting(stdout: &mut Lines<BufReader<ChildStdout>>) -> String {
     let mut greeting = String::new();
     while let Some(line) = stdout.next_line().await.unwrap() {

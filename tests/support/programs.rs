@@ -1,5 +1,5 @@
-//! The programs under test, as files. They are built once for a run of the tests, with failpoints, by the features
-//! that `cargo test --workspace` chooses: what it has built already is not built again.
+//! Paths of the programs under test. Each test run builds them once, with failpoints and the features of `cargo
+//! test --workspace`, so that cargo reuses its artifacts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::repository::repository;
 
-/// The test of the gateway's package: a build that includes it has the failpoints of its dev-dependencies.
+/// A test of the gateway package: building it enables failpoints through the dev-dependencies.
 const WITH_FAILPOINTS: &str = "openapi";
 const NAMES: [&str; 6] = [
     "runnel",
@@ -28,7 +28,7 @@ pub fn runnel() -> &'static Path {
     program("runnel")
 }
 
-/// The Local Agent as a service of its own.
+/// The Local Agent as a separate service.
 pub fn local_agent() -> &'static Path {
     program("local-agent")
 }
@@ -61,7 +61,7 @@ fn program(name: &str) -> &'static Path {
     &programs[name]
 }
 
-/// `RUNNEL_BIN` names a `runnel` with failpoints. The other programs stand in its directory.
+/// The programs in the directory of `RUNNEL_BIN`, which names a `runnel` with failpoints.
 fn beside(runnel: &Path) -> BTreeMap<String, PathBuf> {
     let path = |name: &str| match name {
         "runnel" => runnel.to_owned(),
@@ -89,7 +89,7 @@ fn build() -> BTreeMap<String, PathBuf> {
     if !cfg!(debug_assertions) {
         command.arg("--release");
     }
-    // Variables of this package would count as changed ones for build scripts.
+    // Remove this package's cargo variables: they would cause build scripts to run again.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         let own = [

@@ -1,4 +1,4 @@
-//! A wire that misbehaves: a TCP proxy between any two of client, gateway, runner and database.
+//! A TCP proxy with injected network faults, between any two of client, gateway, runner and database.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,47 +12,47 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-/// What the wire does to everything that goes over it, from now on.
+/// Fault for all traffic from now on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wire {
     #[default]
     Whole,
-    /// Connections open, bytes are taken and go nowhere, until it is whole again: then they arrive.
+    /// Accept connections and bytes, but deliver nothing until the proxy is `Whole` again.
     Holding,
-    /// Each piece is late by this.
+    /// Delay each chunk by this duration.
     Late(Duration),
-    /// Nobody listens, and every connection that was open is reset.
+    /// Refuse new connections, and reset open ones.
     Refusing,
 }
 
-/// Who says the bytes that are counted.
+/// The sender of the counted bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Caller,
     Callee,
 }
 
-/// How a connection is cut.
+/// How a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// FIN: as a clean end.
+    /// FIN: a clean end.
     Finished,
     /// RST.
     Reset,
 }
 
-/// The first connection that this fits is cut, and no other.
+/// Closes the first connection that matches, and no other.
 #[derive(Clone, Debug)]
 pub enum Trap {
-    /// After exactly so many bytes of one side.
+    /// After exactly this number of bytes from one side.
     After(Side, usize, Cut),
-    /// When a COMMIT follows this text, before it is sent.
+    /// When a COMMIT follows this text, before it is forwarded.
     BeforeCommit(String),
-    /// When a COMMIT that follows this text was answered; the answer is swallowed.
+    /// When a COMMIT that follows this text is answered; the answer is dropped.
     AfterCommit(String),
 }
 
-/// Gone with its connections on drop.
+/// Closes its connections on drop.
 pub struct Proxy {
     pub address: SocketAddr,
     shared: Arc<Shared>,
@@ -62,19 +62,20 @@ pub struct Proxy {
 struct Shared {
     target: SocketAddr,
     wire: watch::Sender<Wire>,
-    /// Counts the orders to carry nothing more.
+    /// Counts calls of `silence`.
     silences: watch::Sender<usize>,
-    /// Counts the orders to cut everything.
+    /// Counts calls of `cut`.
     cuts: watch::Sender<usize>,
     trap: Mutex<Option<Trap>>,
     sprung: watch::Sender<usize>,
-    /// What the wire is after the trap.
+    /// Fault that starts when the trap fires.
     after: Mutex<Option<Wire>>,
     answered: AtomicUsize,
 }
 
 impl Proxy {
-    /// To `host:port`, at an address of its own that nobody takes while it refuses.
+    /// Forwards to `host:port`. Listens on a separate address that no other process takes while it refuses
+    /// connections.
     pub async fn to(target: &str) -> Self {
         let target = tokio::net::lookup_host(target).await.unwrap().next();
         let [a, b, ..] = *Uuid::new_v4().as_bytes();
@@ -110,12 +111,12 @@ impl Proxy {
         }
     }
 
-    /// Resets every connection that is open.
+    /// Resets every open connection.
     pub fn cut(&self) {
         self.shared.cuts.send_modify(|count| *count += 1);
     }
 
-    /// Every connection that is open carries nothing more, for good, and nobody is told. New ones do.
+    /// Every open connection silently stops forwarding for good. New connections work.
     pub fn silence(&self) {
         self.shared.silences.send_modify(|count| *count += 1);
     }
@@ -124,14 +125,14 @@ impl Proxy {
         *self.shared.trap() = Some(trap);
     }
 
-    /// Returns once so many traps have sprung.
+    /// Waits until `count` traps have fired.
     pub async fn sprung(&self, count: usize) {
         let mut sprung = self.shared.sprung.subscribe();
         let enough = sprung.wait_for(|all| *all >= count);
         super::within("the trap to spring", enough).await.unwrap();
     }
 
-    /// The same, and once it springs the wire is another.
+    /// Like `lay`, and switches to `wire` when the trap fires.
     pub fn lay_and(&self, trap: Trap, wire: Wire) {
         *self.shared.after.lock().unwrap() = Some(wire);
         self.lay(trap);
@@ -141,20 +142,20 @@ impl Proxy {
         *self.shared.sprung.borrow() > 0
     }
 
-    /// How many bytes the callees' words had that were passed on.
+    /// Number of forwarded bytes from the target.
     pub fn answered(&self) -> usize {
         self.shared.answered.load(Ordering::SeqCst)
     }
 
-    /// How many of those bytes no caller has read: the kernel keeps them, and how many it would keep is its
-    /// own affair. 0 where it does not say.
+    /// Number of those bytes that the caller has not read yet and the kernel buffers. 0 on systems without
+    /// `/proc/net/tcp`.
     pub fn unread(&self) -> usize {
         let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
         let lines = sockets.lines().skip(1);
         lines.filter_map(|line| self.kept_by(line)).sum()
     }
 
-    /// What a line of that table says of a socket of ours: bytes on their way, or arrived at the other end.
+    /// Buffered bytes of a socket of this proxy, from a line of that table: in the send or the receive queue.
     fn kept_by(&self, line: &str) -> Option<usize> {
         let SocketAddr::V4(address) = self.address else {
             return None;
@@ -178,7 +179,7 @@ impl Shared {
         self.trap.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True for the one who springs it.
+    /// True for the caller that fires the trap.
     fn spring(&self) -> bool {
         let sprung = self.trap().take().is_some();
         if sprung {
@@ -244,16 +245,16 @@ async fn connect(mut caller: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// What one connection has said so far, as far as traps ask for it.
+/// Trap state of one connection.
 #[derive(Default)]
 struct Told {
-    /// The text was said.
+    /// The text was seen.
     text: AtomicBool,
-    /// And a COMMIT after it: its answer is not told.
+    /// A COMMIT followed the text; its answer is dropped.
     committed: AtomicBool,
 }
 
-/// Carries bytes one way until they end. An error: a trap has sprung.
+/// Forwards bytes in one direction until the end. Returns an error when a trap fires.
 async fn pump(
     shared: &Shared,
     told: &Told,
@@ -319,7 +320,7 @@ async fn pump(
 }
 
 impl Told {
-    /// True when these bytes bring a COMMIT behind the text.
+    /// True if these bytes contain a COMMIT after the text.
     fn hear(&self, tail: &mut Vec<u8>, bytes: &[u8], text: &str) -> bool {
         tail.extend_from_slice(bytes);
         let mut from = 0;

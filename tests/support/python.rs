@@ -1,4 +1,4 @@
-//! The example runners in Python, and clients.
+//! Example runners in Python, and Python environments with client libraries.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::skipped;
 
 static SKIPPED: Once = Once::new();
 
-/// A runner of `examples/python` as a child process; `None` when there is no such Python.
+/// A runner of `examples/python` as a child process. `None` without this Python.
 pub async fn example(python: impl AsRef<OsStr>, file: &str) -> Option<Listening> {
     let mut command = Command::new(python);
     command
@@ -29,7 +29,7 @@ pub async fn example(python: impl AsRef<OsStr>, file: &str) -> Option<Listening>
     spawned
 }
 
-/// The echo runner; `None` when there is no Python.
+/// The echo runner. `None` without Python.
 pub async fn python_echo() -> Option<Listening> {
     example("python3", "echo_runner.py").await
 }
@@ -37,7 +37,7 @@ pub async fn python_echo() -> Option<Listening> {
 const OPENAI: &str = "openai==3.54.0";
 static NO_OPENAI: Once = Once::new();
 
-/// A Python with OpenAI's client; `None` when that is not installed and cannot be.
+/// A Python with OpenAI's client. `None` if it is not installed and cannot be installed.
 pub async fn python_with_openai() -> Option<PathBuf> {
     let installed = environment(OPENAI, &[OPENAI]).await;
     if installed.is_none() {
@@ -49,7 +49,7 @@ pub async fn python_with_openai() -> Option<PathBuf> {
 const ANTHROPIC: &str = "anthropic==2.14.0";
 static NO_ANTHROPIC: Once = Once::new();
 
-/// A Python with Anthropic's client; `None` when that is not installed and cannot be.
+/// A Python with Anthropic's client. `None` if it is not installed and cannot be installed.
 pub async fn python_with_anthropic() -> Option<PathBuf> {
     let installed = environment(ANTHROPIC, &[ANTHROPIC]).await;
     if installed.is_none() {

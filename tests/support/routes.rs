@@ -1,26 +1,26 @@
-//! Every operation that the gateway serves, as its own document lists them.
+//! Every operation of the gateway, as listed in its OpenAPI document.
 
 use reqwest::Method;
 use serde_json::Value;
 
 use super::client::{Client, send};
 
-/// Whose routes they are, by the credential that opens them.
+/// The API of an operation, by the credential that it requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Face {
     Client,
     Admin,
     Owner,
     Host,
-    /// Of whoever has the link that names it.
+    /// Requires the capability link of an interaction.
     Link,
-    /// Opened by a run token in the body, where the operator has switched it on; else it is not there.
+    /// Requires a run token in the body. Absent (404) unless the operator enables it.
     Shared,
-    /// Anybody's.
+    /// Requires no credential.
     Open,
 }
 
-/// What a link opens.
+/// Operation ids that require a capability link.
 const OF_LINKS: [&str; 3] = [
     "submit_interaction_by_link",
     "show_interaction_page",
@@ -31,15 +31,15 @@ const OF_LINKS: [&str; 3] = [
 pub struct Operation {
     pub id: String,
     pub method: Method,
-    /// With its parameters in braces, from the root on.
+    /// Full path, with parameters in braces.
     pub path: String,
     pub face: Face,
-    /// The media type of its body; `None` where it takes none.
+    /// Media type of the request body, if any.
     pub body: Option<String>,
 }
 
 impl Operation {
-    /// The path with each parameter replaced; a value is written as it is.
+    /// The path with each parameter replaced. Values are not escaped.
     pub fn path_with(&self, value: impl Fn(&str) -> String) -> String {
         let mut path = String::new();
         let mut rest = self.path.as_str();
@@ -52,7 +52,7 @@ impl Operation {
     }
 }
 
-/// All of them, from the document that this gateway serves.
+/// All operations in the document that this gateway serves.
 pub async fn operations(client: &Client) -> Vec<Operation> {
     let document = send(client.anonymous(Method::GET, "/openapi.json")).await;
     let document = document.unwrap().body;

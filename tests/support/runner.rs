@@ -1,4 +1,4 @@
-//! A runner on bare TCP: it records what it is asked and answers what its script says, to the byte.
+//! A stub runner on bare TCP: records requests and answers byte for byte by script.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,7 @@ pub const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
 type SharedScript = Arc<dyn Fn(&Run) -> Vec<Step> + Send + Sync>;
 
-/// Gone with its sockets on drop.
+/// Closes its sockets on drop.
 pub struct StubRunner {
     pub url: String,
     shared: Arc<Shared>,
@@ -40,7 +40,7 @@ pub struct Request {
     pub path: String,
     headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// When its first line came.
+    /// Arrival time of the request line.
     pub at: Option<Instant>,
 }
 
@@ -62,7 +62,7 @@ impl Request {
         self.is_signed_with(SECRET)
     }
 
-    /// By the Standard Webhooks specification, worked out here once more.
+    /// Checks the Standard Webhooks signature with an independent implementation.
     pub fn is_signed_with(&self, secret: &str) -> bool {
         let key = BASE64_STANDARD
             .decode(secret.trim_start_matches("whsec_"))
@@ -81,19 +81,19 @@ impl StubRunner {
         Self::start_as(manifest(RUNNER_ID)).await
     }
 
-    /// Its manifest says that it can be told to stop.
+    /// With the `interrupt` capability in the manifest.
     pub async fn start_interruptible() -> Self {
         let mut manifest = manifest(RUNNER_ID);
         manifest["capabilities"]["interrupt"] = json!(true);
         Self::start_as(manifest).await
     }
 
-    /// It lists this one manifest.
+    /// Lists only this manifest.
     pub async fn start_as(manifest: Value) -> Self {
         Self::start_listing(json!([manifest])).await
     }
 
-    /// It lists these manifests, whatever they are.
+    /// Lists these manifests, valid or not.
     pub async fn start_listing(manifests: Value) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -108,12 +108,12 @@ impl StubRunner {
         Self { url, shared, tasks }
     }
 
-    /// Stops listening; every connection is cut.
+    /// Stops listening and closes every connection.
     pub async fn stop(&mut self) {
         self.tasks.shutdown().await;
     }
 
-    /// The answer to the run of the event `event_id`.
+    /// Sets the response to the run of event `event_id`.
     pub fn answer(
         &self,
         event_id: &str,
@@ -127,13 +127,13 @@ impl StubRunner {
         scripts.insert(event_id.to_owned(), Arc::new(script));
     }
 
-    /// What it lists from now on.
+    /// Replaces the listed manifests.
     pub fn list(&self, manifests: Value) {
         let mut listed = self.shared.manifests.lock();
         *listed.as_deref_mut().unwrap() = manifests;
     }
 
-    /// The answer to every run that has none of its own.
+    /// Sets the response to every run without its own script.
     pub fn answer_all(&self, script: impl Fn(&Run) -> Vec<Step> + Send + Sync + 'static) {
         self.answer("", script);
     }
@@ -142,7 +142,7 @@ impl StubRunner {
         self.shared.requests.borrow().clone()
     }
 
-    /// What it was asked since the last time, taken out: a long test keeps what it needs of it.
+    /// Removes and returns the requests since the last call, so that a long test can bound its memory.
     pub fn take_requests(&self) -> Vec<Request> {
         let mut taken = Vec::new();
         self.shared
@@ -151,7 +151,7 @@ impl StubRunner {
         taken
     }
 
-    /// How often the gateway asked for this run.
+    /// Number of requests for this run.
     pub fn posts(&self, run_id: &str) -> usize {
         let of_run = |request: &&Request| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id)
@@ -159,7 +159,7 @@ impl StubRunner {
         self.shared.requests.borrow().iter().filter(of_run).count()
     }
 
-    /// The first request that fits, once there is one.
+    /// Waits for the first request that matches.
     pub async fn asked(&self, what: &str, fits: impl Fn(&Request) -> bool) -> Request {
         let mut requests = self.shared.requests.subscribe();
         let some_fits = requests.wait_for(|all| all.iter().any(&fits));
@@ -167,8 +167,8 @@ impl StubRunner {
         all.iter().find(|request| fits(request)).unwrap().clone()
     }
 
-    /// Returns once it was asked for its runners this many times more. What it lists now is what
-    /// the last but one of these answers held: another question was on its way perhaps.
+    /// Waits for `more` further list requests. Only the responses before the last are sure to hold the current
+    /// list: a request may have been in flight.
     pub async fn listed(&self, more: usize) {
         let lists = |all: &Vec<Request>| {
             let list = |request: &&Request| request.method == "GET" && request.path == "/runners";
@@ -184,8 +184,7 @@ impl StubRunner {
         .unwrap();
     }
 
-    /// Returns once the gateway has closed this many sockets on a script that awaited it, or was
-    /// still writing.
+    /// Waits until the gateway has closed `count` sockets during `AwaitClose` or a write.
     pub async fn closed(&self, count: usize) {
         let mut closed = self.shared.closed.subscribe();
         within("the gateway to close", closed.wait_for(|all| *all >= count))
@@ -194,7 +193,7 @@ impl StubRunner {
     }
 }
 
-/// May page the history and can do nothing but stream.
+/// A manifest with permission to page the history, and streaming as its only capability.
 pub fn manifest(id: &str) -> Value {
     json!({
         "id": id,
@@ -223,7 +222,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// One request; a gateway that goes away in the middle of it is no failure of the stub.
+/// Serves one request. A gateway that disconnects early is no failure of the stub.
 async fn serve(socket: TcpStream, shared: Arc<Shared>) {
     let mut socket = BufReader::new(socket);
     let Some(request) = read_request(&mut socket).await else {
@@ -278,7 +277,7 @@ async fn write(socket: &mut TcpStream, step: Step) -> std::io::Result<()> {
     }
 }
 
-/// Until the gateway has closed.
+/// Writes until the gateway closes the connection.
 async fn repeat(socket: &mut TcpStream, bytes: &[u8], pause: Duration) -> std::io::Error {
     loop {
         if let Err(cut) = socket.write_all(bytes).await {
@@ -337,7 +336,7 @@ fn whole(status: &str, body: &Value) -> Vec<Step> {
     vec![Step::Send(format!("{head}{body}").into_bytes())]
 }
 
-/// `None` when the connection ended before the request did.
+/// Returns `None` if the connection ends before the request does.
 async fn read_request(socket: &mut BufReader<TcpStream>) -> Option<Request> {
     let mut request = Request::default();
     let mut line = String::new();

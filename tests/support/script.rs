@@ -1,31 +1,31 @@
-//! What the stub runner answers to `POST /runs`, to the byte.
+//! Scripts of the stub runner: responses to `POST /runs`, byte for byte.
 
 use std::fmt::Display;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-/// Holds a script until the test cancels it.
+/// Pauses a script until the test cancels the token.
 pub type Gate = CancellationToken;
 
-/// After the last step the stub closes the socket.
+/// A step of a script. The stub closes the socket after the last step.
 #[derive(Clone)]
 pub enum Step {
     Send(Vec<u8>),
-    /// One after the other, with a pause after each.
+    /// Sends the chunks in order, with a pause after each.
     Pace(Vec<Vec<u8>>, Duration),
-    /// For ever, as often as this. Once the gateway has closed it is counted in `StubRunner::closed`.
+    /// Sends these bytes at this interval until the gateway closes, which `StubRunner::closed` counts.
     Repeat(Vec<u8>, Duration),
     Hold(Gate),
-    /// Until the gateway has closed; counted in `StubRunner::closed`, as a write that fails is.
+    /// Waits until the gateway closes. `StubRunner::closed` counts that, and failed writes, too.
     AwaitClose,
-    /// RST in place of FIN.
+    /// Closes with RST instead of FIN.
     Reset,
 }
 
 pub type Script = fn(&Run) -> Vec<Step>;
 
-/// The run that a script answers for.
+/// The run that a script answers.
 pub struct Run {
     pub id: String,
     pub event_id: String,
@@ -33,7 +33,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// A result as JSON; `sequence` is written as it is.
+    /// A result as JSON; `sequence` is written verbatim.
     pub fn json(&self, sequence: impl Display, kind: &str, data: &str) -> String {
         let id = &self.id;
         format!(r#"{{"run_id":"{id}","type":"{kind}","data":{data},"sequence":{sequence}}}"#)
@@ -43,7 +43,7 @@ impl Run {
         frame(&self.json(sequence, kind, data))
     }
 
-    /// A result that does not say its number.
+    /// A result without a sequence number.
     pub fn unnumbered(&self, kind: &str, data: &str) -> String {
         frame(&format!(
             r#"{{"run_id":"{}","type":"{kind}","data":{data}}}"#,
@@ -90,7 +90,7 @@ pub fn send(bytes: impl AsRef<[u8]>) -> Step {
     Step::Send(bytes.as_ref().to_vec())
 }
 
-/// A head with `headers`, each ended by CRLF; the body ends with the connection.
+/// A response head with `headers`, each ended by CRLF. The end of the connection ends the body.
 pub fn head(status: &str, headers: &str) -> Step {
     send(format!(
         "HTTP/1.1 {status}\r\n{headers}connection: close\r\n\r\n"
@@ -101,17 +101,17 @@ pub fn sse_head() -> Step {
     head("200 OK", "content-type: text/event-stream\r\n")
 }
 
-/// A whole stream in one write, ended by a clean close.
+/// A whole stream in one write, then a clean close.
 pub fn sse(body: impl AsRef<[u8]>) -> Vec<Step> {
     vec![sse_head(), send(body)]
 }
 
-/// A stream that sends `body` and then waits to be closed.
+/// A stream that sends `body` and then waits for the gateway to close.
 pub fn sse_and_wait(body: impl AsRef<[u8]>) -> Vec<Step> {
     vec![sse_head(), send(body), Step::AwaitClose]
 }
 
-/// A stream in chunked coding: each part reaches the gateway as a piece of its own.
+/// A stream in chunked coding; each part is a separate chunk.
 pub fn sse_in_chunks<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<Step> {
     let mut body = Vec::new();
     for part in parts.into_iter().filter(|part| !part.is_empty()) {
@@ -130,7 +130,7 @@ fn chunked_head() -> Step {
     )
 }
 
-/// A whole answer of another kind.
+/// A whole response with other headers.
 pub fn answer(status: &str, headers: &str, body: impl AsRef<[u8]>) -> Vec<Step> {
     vec![head(status, headers), send(body)]
 }

@@ -1,5 +1,6 @@
-//! One gateway of the default configuration for each database engine. Tests share it, each in a workspace of its own.
-//! A test that kills, stops, pauses or configures its gateway, or reads its log, has its own: [`OwnStage`](super::OwnStage).
+//! One gateway with the default configuration for each database engine, shared by tests. Each test has its own
+//! workspace. A test that kills, stops, pauses or configures its gateway, or reads its log, uses
+//! [`OwnStage`](super::OwnStage).
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -19,12 +20,12 @@ use super::runner::SECRET;
 use super::template::Template;
 use super::twins::is_left_out;
 
-/// The process of a shared gateway. It ends with this process, which closes its standard input.
+/// The process of a shared gateway. It exits when this process exits and so closes its standard input.
 pub struct Shared {
     owner: Client,
     log: std::path::PathBuf,
     _child: Child,
-    /// Kept open: the gateway prints into it.
+    /// Kept open for the output of the gateway.
     _stdout: BufReader<ChildStdout>,
 }
 
@@ -45,7 +46,7 @@ const UNTIL_INPUT_ENDS: &str = r#"exec 3<&0
 exec "$@" </dev/null 3<&-"#;
 
 impl Shared {
-    /// `None` when the engine is not at hand.
+    /// Returns `None` if the engine is not available.
     pub async fn of(engine: Engine) -> Option<&'static Self> {
         if is_left_out() {
             return None;
@@ -80,7 +81,7 @@ impl Shared {
             .stderr(File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        // The shell removes the directory; the next process drops the database.
+        // The shell removes the directory; a later test process drops the database.
         std::mem::forget((directory, database));
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let url = listening(&mut stdout);
@@ -92,7 +93,7 @@ impl Shared {
         })
     }
 
-    /// Makes a workspace for one test, without agents and endpoints.
+    /// Creates a workspace for one test, without agents and endpoints.
     pub async fn workspace(&'static self) -> Workspace {
         let id = format!("w-{}", Uuid::new_v4());
         let made = self
@@ -129,7 +130,7 @@ fn listening(stdout: &mut BufReader<ChildStdout>) -> String {
 }
 
 impl Workspace {
-    /// Registers a runner as endpoint `stub`, and agents that it serves.
+    /// Registers a runner as endpoint `stub`, and the agents on it.
     pub async fn enter(&self, config: &Config) {
         let endpoint = json!({"name": "stub", "base_url": config.runner_url, "secret": SECRET});
         let made = self.admin.create("/v1/runner-endpoints", &endpoint).await;

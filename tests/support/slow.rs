@@ -1,4 +1,4 @@
-//! Clients on bare TCP that take or give bytes as slowly as a test wants, and what they cost the gateway.
+//! Clients on bare TCP that read or write slowly, and resource use of the gateway process.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use super::{until, within};
 
-/// A reader of a run's stream with a small window, so that what it does not read waits at the gateway.
+/// A reader of a run's stream with a small receive window, so that unread data stays buffered in the gateway.
 pub struct SlowReader {
     socket: TcpStream,
     raw: Vec<u8>,
@@ -36,12 +36,12 @@ impl SlowReader {
         }
     }
 
-    /// Until the stream has begun. Nothing of it is taken.
+    /// Waits until the response starts, without reading any of it.
     pub async fn is_answered(&self) {
         within("an answer", self.socket.readable()).await.unwrap();
     }
 
-    /// Reads up to `bytes`, waits, and so on to the end, however that comes. Gives the ids that it saw.
+    /// Reads up to `bytes`, pauses, and repeats until the stream ends or breaks. Returns the event ids.
     pub async fn read(mut self, bytes: usize, pause: Duration) -> Vec<u64> {
         let mut buffer = vec![0; bytes];
         while let Ok(count) = within("bytes", self.socket.read(&mut buffer)).await {
@@ -55,7 +55,7 @@ impl SlowReader {
     }
 }
 
-/// The body of an answer in chunked coding, as far as it came.
+/// The received part of a body in chunked coding.
 fn body(raw: &[u8]) -> Vec<u8> {
     let head = raw.windows(4).position(|four| four == b"\r\n\r\n");
     let mut rest = head.map_or(&[][..], |end| &raw[end + 4..]);
@@ -73,7 +73,7 @@ fn body(raw: &[u8]) -> Vec<u8> {
     body
 }
 
-/// The ids of whole frames.
+/// Event ids of complete frames.
 fn ids(body: &[u8]) -> Vec<u64> {
     let text = String::from_utf8_lossy(body);
     let whole = text.rfind("\n\n").map_or("", |end| &text[..end]);
@@ -81,7 +81,7 @@ fn ids(body: &[u8]) -> Vec<u64> {
     whole.lines().filter_map(id).collect()
 }
 
-/// What a process has in memory, in KiB.
+/// Resident memory of a process in KiB.
 pub fn resident_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -89,19 +89,19 @@ pub fn resident_kib(pid: u32) -> u64 {
     number.parse().unwrap()
 }
 
-/// How many files a process has open.
+/// Number of open files of a process.
 pub fn open_files(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()
         .count()
 }
 
-/// Returns once a process has no more files open than that.
+/// Waits until a process has at most `most` open files.
 pub async fn files_at_most(pid: u32, most: usize) {
     until("the files to be closed", async || open_files(pid) <= most).await;
 }
 
-/// The ticks of processor time that a process has used, a hundred a second.
+/// CPU time of a process in ticks, 100 per second.
 pub fn processor_ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let after_name = stat.rsplit_once(')').unwrap().1;

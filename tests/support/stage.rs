@@ -1,4 +1,4 @@
-//! A gateway with its stub runner and a client, and the outcome of a run on it.
+//! A gateway with a stub runner and a client, and the outcome of a run.
 
 use std::ops::Deref;
 
@@ -15,9 +15,9 @@ use super::runner::StubRunner;
 use super::script::{Run, Step};
 use super::shared::{Shared, Workspace};
 
-/// A runner, and clients of the workspace that it serves. The gateway may be shared with other tests.
+/// A runner, and clients of its workspace. Other tests may share the gateway.
 pub struct Stage {
-    /// The id of the workspace.
+    /// Workspace id.
     pub workspace: String,
     pub client: Client,
     pub admin: Client,
@@ -25,14 +25,14 @@ pub struct Stage {
     _keeps: Keeps,
 }
 
-/// The gateway or workspace that the stage owns.
+/// Gateway or workspace owned by the stage, if any.
 enum Keeps {
     Nothing,
     Gateway { _one: Box<Gateway> },
     Workspace { _one: Workspace },
 }
 
-/// A stage with a gateway of its own, to be killed, stopped, paused, looked into.
+/// A stage with its own gateway, for tests that kill, stop, pause or inspect it.
 pub struct OwnStage {
     pub stage: Stage,
     pub gateway: Gateway,
@@ -57,7 +57,7 @@ impl OwnStage {
             .expect("SQLite is always at hand")
     }
 
-    /// `None` when the engine is not at hand.
+    /// Returns `None` if the engine is not available.
     pub async fn on(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<Self> {
         Self::of(engine, StubRunner::start().await, configure).await
     }
@@ -98,7 +98,7 @@ impl Stage {
             .expect("SQLite is always at hand")
     }
 
-    /// `None` when the engine is not at hand.
+    /// Returns `None` if the engine is not available.
     pub async fn on(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<Self> {
         Self::of(engine, StubRunner::start().await, configure).await
     }
@@ -151,7 +151,7 @@ impl Stage {
         self.outcome(&run_id).await
     }
 
-    /// What `/readyz` says: `ok`, or why the gateway takes nothing.
+    /// The result of `/readyz`: `ok`, or the reason why the gateway is not ready.
     pub async fn readiness(&self) -> String {
         let asked = send(self.client.anonymous(Method::GET, "/readyz"));
         let Answer { status, body, .. } = asked.await.unwrap();
@@ -159,7 +159,7 @@ impl Stage {
         body["status"].as_str().expect("what it says").to_owned()
     }
 
-    /// Of a run once it has ended: the page, the stream and the run's row tell the same.
+    /// Waits until the run ends. Asserts that event page, stream and run agree.
     pub async fn outcome(&self, run_id: &str) -> Outcome {
         let frames = self.client.follow(run_id, 0).await.rest().await;
         let run = self.client.run(run_id).await;
@@ -178,7 +178,7 @@ impl Stage {
 }
 
 impl Outcome {
-    /// The status and, where it did not complete, the code: `failed runner.unreachable`.
+    /// The status and, unless completed, the error code: `failed runner.unreachable`.
     pub fn ending(&self) -> String {
         let status = self.run["status"].as_str().unwrap();
         match self.run["error"]["code"].as_str() {

@@ -1,4 +1,4 @@
-//! The client's end of a run's SSE stream, frame by frame; dropping it cuts the connection.
+//! Client side of a run's SSE stream, frame by frame. Dropping it closes the connection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,10 +11,10 @@ pub struct Stream {
     frames: VecDeque<Frame>,
 }
 
-/// What stands between two empty lines.
+/// An SSE frame: the text between two empty lines.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Frame {
-    /// The bytes with the empty line.
+    /// The bytes, including the empty line.
     pub raw: String,
     pub id: Option<u64>,
     pub event: String,
@@ -41,7 +41,7 @@ impl Stream {
         self.header("runnel-run-id").to_owned()
     }
 
-    /// The next frame of any kind. `None` at the end, however the connection ended: a part of a frame is nothing.
+    /// The next frame of any kind. `None` at the end or after a broken connection; partial frames are dropped.
     pub async fn frame(&mut self) -> Option<Frame> {
         while self.frames.is_empty() {
             let bytes = within("a frame", self.response.chunk())
@@ -59,7 +59,7 @@ impl Stream {
         self.frames.pop_front()
     }
 
-    /// The next frame that belongs to the ledger: an id without data only says where the stream begins.
+    /// The next ledger frame. Skips frames with an id but no data, which only set the start of the stream.
     pub async fn event(&mut self) -> Option<Frame> {
         loop {
             let frame = self.frame().await?;
@@ -69,7 +69,7 @@ impl Stream {
         }
     }
 
-    /// The next `count` frames of the ledger, or fewer at the end.
+    /// The next `count` ledger frames, or fewer at the end.
     pub async fn events(&mut self, count: usize) -> Vec<Frame> {
         let mut events = Vec::new();
         while events.len() < count {
@@ -81,8 +81,8 @@ impl Stream {
         events
     }
 
-    /// All that is left of the ledger's frames. Heartbeats keep a stream open whose run never ends: that fails
-    /// here.
+    /// All remaining ledger frames. Fails after a timeout, because heartbeats keep the stream of an endless run
+    /// open.
     pub async fn rest(mut self) -> Vec<Frame> {
         const PATIENCE: Duration = Duration::from_mins(4);
         let all = tokio::time::timeout(PATIENCE, self.events(usize::MAX)).await;

@@ -1,5 +1,5 @@
-//! A provider of OpenAI's chat API that says what it was told to, in the order of its telling. Whoever asks
-//! for a summary is told nothing.
+//! A fake provider with OpenAI's chat API that plays scripted answers in order. It answers requests for a
+//! summary with an empty text.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -22,11 +22,11 @@ use super::within;
 #[derive(Clone, Debug)]
 pub enum Said {
     Text(String),
-    /// Ends the answer.
+    /// A tool call, which ends the answer.
     Call(String, Value),
-    /// Fails with this status instead.
+    /// An error with this status instead of an answer.
     Failure(u16),
-    /// Nothing more comes for as long as somebody listens.
+    /// Sends nothing more while the client stays connected.
     Silence,
 }
 
@@ -40,7 +40,7 @@ impl Said {
     }
 }
 
-/// One request for an answer.
+/// A recorded chat request.
 #[derive(Clone, Debug)]
 pub struct Asked(Value);
 
@@ -53,7 +53,7 @@ impl Asked {
         self.all().starts_with("You condense")
     }
 
-    /// The text of a system message, by its place among them.
+    /// The text of the system message at this index.
     pub fn system(&self, place: usize) -> String {
         let mut systems = self
             .messages()
@@ -102,7 +102,7 @@ struct Shared {
     left: watch::Sender<bool>,
 }
 
-/// Gone with everything on drop.
+/// Stops the server on drop.
 pub struct Talker {
     pub url: String,
     shared: Shared,
@@ -124,7 +124,7 @@ impl Talker {
         }
     }
 
-    /// What is said next. A call of a tool ends an answer; what stands behind it is the next one.
+    /// Queues pieces of answers. A tool call ends an answer; the pieces after it form the next answer.
     pub fn says(&self, pieces: impl IntoIterator<Item = Said>) {
         self.shared.script.lock().unwrap().extend(pieces);
     }
@@ -133,7 +133,7 @@ impl Talker {
         self.shared.asked.lock().unwrap().clone()
     }
 
-    /// Returns once somebody has left an answer that was silent.
+    /// Waits until a client has disconnected from a silent answer.
     pub async fn left(&self) {
         let mut left = self.shared.left.subscribe();
         within(

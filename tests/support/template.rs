@@ -1,4 +1,4 @@
-//! A database that was migrated once, with keys in it. Each test has a copy.
+//! A database with keys that is migrated once. Each test uses a copy.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use super::programs::runnel;
 use super::twins::is_left_out;
 use super::{Directory, hex, run};
 
-/// A migrated database with its keys, which all copies share.
+/// A migrated database and its keys, shared by all copies.
 pub struct Template {
     source: Source,
     pub keys: Keys,
 }
 
-/// The keys of a database.
+/// Keys of a database.
 #[derive(Clone)]
 pub struct Keys {
     /// Seals secrets in the database.
@@ -32,7 +32,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// API keys that `runnel token create` makes in the database of this configuration.
+    /// Creates API keys by `runnel token create` in the database of this configuration.
     pub async fn create(master: String, config: &Path) -> Self {
         Self {
             master,
@@ -43,7 +43,7 @@ impl Keys {
     }
 }
 
-/// A new master key.
+/// A new random master key.
 pub fn master_key() -> String {
     let mut random = [0_u8; 32];
     aws_lc_rs::rand::fill(&mut random).unwrap();
@@ -54,9 +54,9 @@ static SQLITE: OnceCell<Option<Template>> = OnceCell::const_new();
 static POSTGRES: OnceCell<Option<Template>> = OnceCell::const_new();
 
 impl Template {
-    /// `None` when the engine is not at hand.
+    /// Returns `None` if the engine is not available.
     pub async fn of(engine: Engine) -> Option<&'static Self> {
-        // Before the cell: another test of this engine has its half.
+        // Check before the cell is initialized: another test may need this engine.
         if is_left_out() {
             return None;
         }
@@ -67,7 +67,7 @@ impl Template {
         cell.get_or_init(|| make(engine)).await.as_ref()
     }
 
-    /// A database for one test.
+    /// Copies the database for one test.
     pub async fn copy(&self, directory: &Directory) -> Database {
         self.source.copy(directory).await
     }
@@ -92,7 +92,7 @@ async fn make(engine: Engine) -> Option<Template> {
     Some(Template { source, keys })
 }
 
-/// A key that `runnel token create` makes.
+/// Creates an API key by `runnel token create`.
 pub async fn create_key(role: &str, config: &Path) -> String {
     let mut command = Command::new(runnel());
     command

@@ -1,4 +1,4 @@
-//! A command at a terminal, as a person sees it.
+//! A CLI command on a pseudo-terminal.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -20,7 +20,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Runs the command at a terminal of so many columns.
+    /// Runs the command on a terminal with this number of columns.
     pub fn start(command: &mut Command, columns: u16) -> Self {
         let ours =
             openpt(rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY).unwrap();
@@ -48,7 +48,7 @@ impl Terminal {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        // The command must be the last that holds the other side.
+        // Only the command may hold the other end of the terminal.
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -72,12 +72,12 @@ impl Terminal {
         }
     }
 
-    /// All that was printed so far, and what was typed.
+    /// All output so far, including echoed input.
     pub fn screen(&self) -> String {
         String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned()
     }
 
-    /// Types a text, and returns once the screen shows `expected` so many times in all.
+    /// Types a text and waits until the screen shows `expected` `times` times.
     pub async fn say(&mut self, text: &str, expected: &str, times: usize) {
         self.keyboard.write_all(text.as_bytes()).unwrap();
         until(expected, async || {
@@ -86,7 +86,7 @@ impl Terminal {
         .await;
     }
 
-    /// Ctrl-D, and what comes of it.
+    /// Sends Ctrl-D and waits for the exit.
     pub async fn end(mut self) -> ExitStatus {
         self.keyboard.write_all(&[4]).unwrap();
         within("the command to end", self.child.wait())

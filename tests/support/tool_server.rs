@@ -1,4 +1,4 @@
-//! A server of tools that does as its path says, and speaks as much MCP as a test needs.
+//! A tool server whose behavior the path selects, with the parts of MCP that tests need.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use super::upstream::Leaving;
 use super::within;
 
-/// Gone with its connections on drop.
+/// Closes its connections on drop.
 pub struct ToolServer {
     pub url: String,
     shared: Arc<Shared>,
@@ -30,30 +30,30 @@ struct Shared {
     seen: watch::Sender<Vec<Seen>>,
     tools: Mutex<Value>,
     pushed: broadcast::Sender<String>,
-    /// It takes no answers to what it asks.
+    /// Ignores answers to its own requests.
     is_deaf: AtomicBool,
     streams: watch::Sender<usize>,
     left: watch::Sender<u32>,
-    /// The number of the current session; others are refused like this.
+    /// Number of the current session, and the error for requests with an older one.
     session: Mutex<(u32, Refusal)>,
-    /// The `nextCursor` of each page.
+    /// `nextCursor` of each page.
     cursor: Mutex<Option<String>>,
 }
 
-/// How a request under a forgotten session is refused.
+/// Error response to a request with an expired session.
 #[derive(Clone, Debug, Default)]
 pub struct Refusal {
     pub status: u16,
-    /// With ID in place of the id of the request.
+    /// `ID` stands for the id of the request.
     pub body: String,
     pub kind: String,
 }
 
-/// A request that came.
+/// A recorded request.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub method: String,
-    /// With its query.
+    /// Path with query.
     pub path: String,
     pub headers: Vec<(String, String)>,
     pub body: Value,
@@ -66,7 +66,7 @@ impl Seen {
     }
 }
 
-/// A tool as an MCP server lists it.
+/// A tool in the format of an MCP tool list.
 pub fn listed(name: &str, properties: &Value) -> Value {
     json!({"name": name, "description": format!("Does {name}."),
         "inputSchema": {"type": "object", "properties": properties}})
@@ -105,28 +105,28 @@ impl ToolServer {
         }
     }
 
-    /// The requests of this path so far.
+    /// Requests to this path so far.
     pub fn seen(&self, path: &str) -> Vec<Seen> {
         let seen = self.shared.seen.borrow();
         let of_path = |one: &&Seen| one.path.starts_with(path);
         seen.iter().filter(of_path).cloned().collect()
     }
 
-    /// The first request that is so.
+    /// Waits for the first request that matches.
     pub async fn saw(&self, what: &str, is: impl Fn(&Seen) -> bool) -> Seen {
         let mut seen = self.shared.seen.subscribe();
         let found = within(what, seen.wait_for(|all| all.iter().any(&is))).await;
         found.unwrap().iter().find(|one| is(one)).unwrap().clone()
     }
 
-    /// Returns once so many calls of what is slow have been left by whoever asked.
+    /// Waits until clients have disconnected from `count` slow calls.
     pub async fn left(&self, count: u32) {
         let mut left = self.shared.left.subscribe();
         let waiting = left.wait_for(|gone| *gone >= count);
         within("the caller to leave", waiting).await.unwrap();
     }
 
-    /// Lists these tools from now on, and says so to whoever listens.
+    /// Replaces the tool list and notifies connected clients.
     pub async fn list(&self, tools: Value) {
         let mut streams = self.shared.streams.subscribe();
         let open = streams.wait_for(|open| *open > 0);
@@ -136,19 +136,19 @@ impl ToolServer {
         self.push(&changed.to_string());
     }
 
-    /// Forgets the session, and refuses requests under it like this.
+    /// Expires the session and answers requests under it with this error.
     pub fn forget_session(&self, status: u16, kind: &str, body: &str) {
         let mut session = self.shared.session.lock().unwrap();
         let (body, kind) = (body.to_owned(), kind.to_owned());
         *session = (session.0 + 1, Refusal { status, body, kind });
     }
 
-    /// Gives this `nextCursor` with each page.
+    /// Returns this `nextCursor` with each page.
     pub fn repeat_cursor(&self, cursor: &str) {
         *self.shared.cursor.lock().unwrap() = Some(cursor.to_owned());
     }
 
-    /// Asks whoever listens so many times at once, and takes no answer from now on.
+    /// Sends `times` pings to connected clients at once, and ignores answers from then on.
     pub fn ask_and_take_no_answer(&self, times: usize) {
         self.shared.is_deaf.store(true, Ordering::Relaxed);
         let ping = |id: usize| json!({"jsonrpc": "2.0", "id": id, "method": "ping"}).to_string();
@@ -190,7 +190,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     }
 }
 
-/// What any server may do, well or badly.
+/// Responses of any HTTP server, correct or faulty.
 async fn behave(behaviour: &str, seen: &Seen) -> Response {
     match behaviour {
         "huge" => "x".repeat(5 << 20).into_response(),
@@ -225,7 +225,7 @@ async fn behave(behaviour: &str, seen: &Seen) -> Response {
     }
 }
 
-/// What is pushed, until somebody leaves.
+/// Streams pushed messages until the client disconnects.
 fn stream(shared: &Arc<Shared>) -> Response {
     let pushed = shared.pushed.subscribe();
     shared.streams.send_modify(|open| *open += 1);
@@ -234,7 +234,7 @@ fn stream(shared: &Arc<Shared>) -> Response {
         let event = format!("data: {message}\n\n");
         Some((Ok::<_, std::io::Error>(event), pushed))
     });
-    // The head goes out with the first bytes.
+    // Send a comment first: the response head is sent with the first bytes.
     let hello = futures_util::stream::once(async { Ok(": hello\n\n".to_owned()) });
     let body = Body::from_stream(hello.chain(events));
     ([(CONTENT_TYPE, "text/event-stream")], body).into_response()
@@ -301,9 +301,9 @@ async fn mcp(shared: &Shared, seen: &Seen) -> Response {
         _ => return StatusCode::ACCEPTED.into_response(),
     };
     let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
-    // A session opens the stream by which a client hears of changes.
+    // A client with a session opens the stream of list changes.
     ([("mcp-session-id", session)], axum::Json(answer)).into_response()
 }
 
-/// How long a slow tool is waited for in tests.
+/// Timeout of slow tools in tests.
 pub const TIMEOUT: Duration = Duration::from_secs(2);

@@ -1,12 +1,12 @@
-//! Tests on both databases whose statements are the same on both, and those of other tests: `.ci/long` runs their
-//! `PostgreSQL` half, by `RUNNEL_TEST_TWINS=1`. `tests/tidy.rs` checks that each has two halves, and knows the files of the
-//! store that tell the databases apart: none of these tests is there for them.
+//! Tests on both databases whose SQL is the same on both and is also covered by other tests. `.ci/long` runs
+//! their `PostgreSQL` half with `RUNNEL_TEST_TWINS=1`. `tests/tidy.rs` checks that each has two halves, and that
+//! none covers an engine-specific file of the store.
 
 use std::sync::Once;
 
 use super::waiting::announce;
 
-/// Modules of tests.
+/// Test modules.
 const TWINS: &[&str] = &[
     "deviations",
     "dry_run",
@@ -24,7 +24,7 @@ const TWINS: &[&str] = &[
 
 static LEFT_OUT: Once = Once::new();
 
-/// Whether the test of this thread leaves its `PostgreSQL` half out.
+/// True if the test of this thread must skip its `PostgreSQL` half.
 pub fn is_left_out() -> bool {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A provider that answers as it is told, once for each telling, and remembers what it was asked.
+//! A fake provider that answers from a queue of replies and records requests.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -18,24 +18,24 @@ use tokio::task::JoinSet;
 
 use super::within;
 
-/// How it answers one request.
+/// Response to one request.
 pub enum Reply {
     Json(u16, Value),
-    /// With these headers.
+    /// Status, headers and body.
     Headed(u16, Vec<(&'static str, String)>, String),
-    /// Server-sent events, and the end.
+    /// Server-sent events, then a clean end.
     Events(Vec<String>),
-    /// Server-sent events, and the connection breaks.
+    /// Server-sent events, then a broken connection.
     Cut(Vec<String>),
-    /// Server-sent events, and silence for as long as somebody listens.
+    /// Server-sent events, then silence while the client stays connected.
     Hold(Vec<String>),
-    /// Server-sent events, and then comments for as long as the connection is open.
+    /// Server-sent events, then comments while the connection is open.
     Beats(Vec<String>),
-    /// A stream of events, to the byte.
+    /// An event stream, byte for byte.
     Raw(Vec<u8>),
 }
 
-/// One request that came.
+/// A recorded request.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub path: String,
@@ -50,7 +50,7 @@ struct Shared {
     left: watch::Sender<u32>,
 }
 
-/// Gone with everything on drop.
+/// Stops the server on drop.
 pub struct Upstream {
     pub url: String,
     shared: Shared,
@@ -72,7 +72,7 @@ impl Upstream {
         }
     }
 
-    /// Answers the next request that has no answer yet.
+    /// Queues a response to the next unanswered request.
     pub fn reply(&self, reply: Reply) {
         self.shared.replies.lock().unwrap().push_back(reply);
     }
@@ -82,7 +82,7 @@ impl Upstream {
         self.shared.asked.lock().unwrap().clone()
     }
 
-    /// Returns once so many that were held have been left by whoever asked.
+    /// Waits until clients have disconnected from `count` held responses.
     pub async fn left(&self, count: u32) {
         let mut left = self.shared.left.subscribe();
         let waiting = left.wait_for(|gone| *gone >= count);
@@ -122,7 +122,7 @@ async fn answer(
         Reply::Events(events) => streamed().body(Body::from_stream(frames(events))),
         Reply::Cut(events) => {
             let cut = stream::once(async {
-                // Earlier pieces are sent first.
+                // Let earlier chunks reach the client first.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 Err(std::io::Error::other("cut"))
             });
@@ -150,7 +150,7 @@ async fn answer(
     response.unwrap()
 }
 
-/// Counts, when it goes, one who has left.
+/// Counts a disconnected client on drop.
 pub struct Leaving(pub watch::Sender<u32>);
 
 impl Drop for Leaving {

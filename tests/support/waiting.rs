@@ -1,19 +1,19 @@
-//! Waits with an end, and tests that are left out aloud.
+//! Waits with a timeout, and notices of skipped tests.
 
 use std::io::Write;
 use std::sync::Once;
 use std::time::Duration;
 
-/// Far more than anything here takes: it only tells slow from never.
+/// Upper bound for waits, far above any expected duration, so that only a hang reaches it.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Waits for `future` and names what did not come.
+/// Waits for `future`; the panic on timeout names `what`.
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     let waited = tokio::time::timeout(PATIENCE, future).await;
     waited.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}"))
 }
 
-/// Says once that tests are left out, unless `RUNNEL_TEST_REQUIRE` names what they need.
+/// Prints a skip notice once. Panics if `RUNNEL_TEST_REQUIRE` names `need`.
 pub fn skipped(once: &Once, need: &str, why: &str) {
     let required = std::env::var("RUNNEL_TEST_REQUIRE").unwrap_or_default();
     assert!(
@@ -23,14 +23,14 @@ pub fn skipped(once: &Once, need: &str, why: &str) {
     announce(once, &format!("SKIPPED {need}: {why}"));
 }
 
-/// Prints a line once, also when the test passes: `eprintln` is shown for failed tests only.
+/// Prints a line once, even if the test passes; the test harness hides `eprintln` output of passing tests.
 pub fn announce(once: &Once, line: &str) {
     once.call_once(|| {
         let _ = writeln!(std::io::stderr(), "{line}");
     });
 }
 
-/// Returns once `holds`; looks again and again, with a breath in between.
+/// Polls `holds` with a short pause until it returns true.
 pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     within(what, async {
         while !holds().await {

@@ -1,5 +1,5 @@
-//! The credentials with which the gateway asks others for its runs: each stands in the requests to its own
-//! far side, and nowhere else, whatever that answers.
+//! Credentials for upstream calls of runs: each occurs only in requests to its own upstream, for any response of
+//! it.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -16,7 +16,7 @@ use crate::support::tool_server::{ToolServer, listed};
 use crate::support::upstream::{Reply, Upstream};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, until, within};
 
-/// A credential, the variable that has it, and the one place where it may stand.
+/// A credential, its environment variable, and the only place where it is allowed.
 struct Credential {
     what: &'static str,
     variable: &'static str,
@@ -80,7 +80,7 @@ const CREDENTIALS: [Credential; 7] = [
     ),
 ];
 
-/// Everybody whom the gateway asks.
+/// All upstreams of the gateway.
 struct FarSides {
     openai: Upstream,
     anthropic: Upstream,
@@ -134,7 +134,7 @@ impl FarSides {
         )
     }
 
-    /// What each of them was asked, by place.
+    /// Adds the requests of all upstreams, by place.
     fn tell(&self, all: &mut Haystack) {
         for (place, upstream) in [
             (OPENAI, &self.openai),
@@ -158,7 +158,7 @@ impl FarSides {
     }
 }
 
-/// A gateway that tells all that it can, and where it shows its metrics.
+/// A gateway with maximum output, and a client for its metrics.
 async fn stage(engine: Engine, far: &FarSides) -> Option<(OwnStage, Client)> {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({"models": ["invoke", "stream", "rerank"],
@@ -179,7 +179,7 @@ async fn stage(engine: Engine, far: &FarSides) -> Option<(OwnStage, Client)> {
     Some((stage.await?, Client::new(&format!("http://{metrics}"), "")))
 }
 
-/// A call of a run, and how its far side answers, where that has to be told.
+/// A call of a run, and the scripted response of its upstream, if any.
 struct Call<'a> {
     path: &'static str,
     body: Value,
@@ -187,7 +187,7 @@ struct Call<'a> {
     status: u16,
 }
 
-/// What a far side answers that repeats every credential that it was shown.
+/// An upstream response that echoes every credential it received.
 fn repeating(place: &[&str]) -> Value {
     let shown = CREDENTIALS.iter().filter(|one| one.place == place);
     let shown: Vec<_> = shown.map(|one| one.value).collect();
@@ -195,7 +195,7 @@ fn repeating(place: &[&str]) -> Value {
     json!({"error": {"message": text}, "error_msg": text})
 }
 
-/// One good call and failing ones of each far side. What fails repeats the credentials that it was shown.
+/// One successful and several failing calls per upstream. Failures echo the received credentials.
 fn calls(far: &FarSides) -> Vec<Call<'_>> {
     let says = || json!({"messages": [{"role": "user", "content": "hi"}]});
     let nothing = || json!({"parameters": {}});
@@ -235,7 +235,7 @@ fn calls(far: &FarSides) -> Vec<Call<'_>> {
         ),
     ] {
         let failed = repeating(place);
-        // The last one of all: a key that is refused rests.
+        // 401 comes last, because the gateway suspends a key after it.
         for (upstream_status, status) in [(200, 200), (400, 400), (500, 502), (401, 502)] {
             let reply = if upstream_status == 200 {
                 &good
@@ -253,7 +253,7 @@ fn calls(far: &FarSides) -> Vec<Call<'_>> {
     calls
 }
 
-/// Once the MCP server's tools are served.
+/// Waits until the tools of the MCP server are listed.
 async fn listing(admin: &Client, far: &FarSides) {
     let tools = ["echo", "fail"].map(|name| listed(name, &json!({})));
     far.server.list(json!(tools)).await;
@@ -325,7 +325,7 @@ async fn no_credential_of_a_far_side_stands_anywhere_but_in_requests_to_it(
         .collect();
     let hits = all.hits(&canaries);
     assert!(hits.is_empty(), "{} hits:\n{}", hits.len(), hits.join("\n"));
-    // The search finds what is there.
+    // Self-test: the search finds marks that are present.
     for one in &CREDENTIALS {
         let hits = all.hits(&[canary("it", one.value, &[])]);
         assert!(

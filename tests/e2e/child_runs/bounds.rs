@@ -1,4 +1,4 @@
-//! Bounds of child runs: how deep, how many, how long, and whose budgets.
+//! Limits of child runs: depth, count, deadline, budgets.
 
 use rstest::rstest;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Ends of parents, and later runs that follow what an earlier one has started.
+//! End of a parent, and later runs that follow child runs of earlier ones.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -103,7 +103,7 @@ async fn runs_of_others_see_no_child(#[values(Sqlite, Postgres)] engine: Engine)
         let cancel = format!("{path}/cancel");
         let cancel = stranger.host.create(&cancel, &json!({})).await;
         assert_eq!(cancel.status, 404, "{event}");
-        // A run that no run has started is no child run.
+        // A run without a parent is no child run.
         let path = format!("/child-runs/{}", stranger.run_id);
         assert_eq!(stranger.host.get(&path).await.status, 404);
         stranger.end(&stage).await;

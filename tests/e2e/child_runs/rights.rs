@@ -1,4 +1,4 @@
-//! Grants of child runs: never more than that of the parent, nor than the request names.
+//! Grants of child runs: at most the intersection of the parent's grant and the request.
 
 use rstest::rstest;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Servers of the platforms, as scripts of `tests/peer` on packages of `PyPI`.
+//! Servers of the platforms: scripts of `tests/peer` on packages of `PyPI`.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -21,12 +21,12 @@ const PEERS: [&str; 4] = [
 static NO_PEERS: Once = Once::new();
 static NO_PLATFORMS: Once = Once::new();
 
-/// An A2A agent with an interface of that binding; `None` where its packages cannot be installed.
+/// An A2A agent with this binding. `None` if its packages cannot be installed.
 pub async fn a2a_agent(binding: &str) -> Option<Listening> {
     peer("a2a_agent.py", &[binding]).await
 }
 
-/// An AG-UI agent; `None` where its packages cannot be installed.
+/// An AG-UI agent. `None` if its packages cannot be installed.
 pub async fn ag_ui_agent() -> Option<Listening> {
     peer("ag_ui_agent.py", &[]).await
 }
@@ -45,7 +45,7 @@ async fn peer(script: &str, arguments: &[&str]) -> Option<Listening> {
     Some(Listening::spawn(command.args(arguments)).await.unwrap())
 }
 
-/// A LangGraph server; `None` unless `RUNNEL_TEST_PLATFORMS` names `langgraph`.
+/// A LangGraph server. `None` unless `RUNNEL_TEST_PLATFORMS` names `langgraph`.
 pub async fn langgraph() -> Option<Listening> {
     const PACKAGES: [&str; 2] = ["langgraph-cli[inmem]==0.4.40", "langgraph==1.2.24"];
     let installed = platform("langgraph", &PACKAGES).await?;
@@ -53,14 +53,14 @@ pub async fn langgraph() -> Option<Listening> {
     Some(Listening::spawn_slow(&mut command).await.unwrap())
 }
 
-/// Langflow with a flow that repeats the message.
+/// Langflow with a flow that echoes the message.
 pub struct Langflow {
     pub server: Listening,
     pub key: String,
     pub flow: String,
 }
 
-/// A Langflow server; `None` unless `RUNNEL_TEST_PLATFORMS` names `langflow`.
+/// A Langflow server. `None` unless `RUNNEL_TEST_PLATFORMS` names `langflow`.
 pub async fn langflow() -> Option<Langflow> {
     let installed = platform("langflow", &["langflow==1.13.0"]).await?;
     let mut command = script_of(&installed, "langflow_server.py");
@@ -82,7 +82,8 @@ async fn platform(name: &str, packages: &[&str]) -> Option<PathBuf> {
     Some(environment_by_uv(name, packages).await)
 }
 
-/// An environment as of `environment`, made by `uv`: pip takes many minutes to choose the versions of a large platform.
+/// Like `environment`, but installed by `uv`: pip takes many minutes to resolve the versions of a large
+/// platform.
 async fn environment_by_uv(name: &str, packages: &[&str]) -> PathBuf {
     let uv = environment("uv==0.13.9", &["uv==0.13.9"]).await;
     let uv = uv.expect("uv can be installed").join("bin/uv");

@@ -1,4 +1,4 @@
-//! Clients that vanish in the middle of a request: what they asked for is done, or is not, and never half.
+//! Clients that disconnect in the middle of a request: the request takes effect in full or not at all.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::support::client::Client;
 use crate::support::runner::Request;
 use crate::support::{Engine, Postgres, Sqlite};
 
-/// Clients that vanish, each a little later than the one before.
+/// Number of clients; each disconnects a little later than the one before.
 const CLIENTS: u32 = 24;
 
-/// Writes the request without its last bytes, and is gone with RST after `until`.
+/// Writes the request without its last `cut` bytes, and resets the connection after `until`.
 async fn vanish(client: &Client, body: &str, cut: usize, until: impl Future<Output = ()>) {
     let host = client.url.trim_start_matches("http://");
     let mut request = format!(
@@ -45,13 +45,13 @@ async fn a_client_that_vanishes_leaves_all_of_its_request_or_nothing(
     let mut talk = Talk::new("");
     let events: Vec<_> = (0..CLIENTS).map(|_| talk.event("twin")).collect();
     let clients = (0..).zip(&events).map(|(number, event)| async move {
-        // Every fourth one does not come to the end of its body.
+        // Every fourth request is incomplete.
         let cut = if number % 4 == 0 { 7 } else { 0 };
         let moment = async {
-            // Not a wait for anything: the moment is what this test is about.
+            // Not a wait for a condition: the test needs a disconnect at this moment.
             tokio::time::sleep(Duration::from_micros(800) * number).await;
             if number + 1 == CLIENTS {
-                // This one is gone with its answer on the way.
+                // This client disconnects while its response is in flight.
                 let of_event = |request: &Request| is_of(request, id_of(event));
                 runner.asked("the last event's run", of_event).await;
             }
@@ -68,7 +68,7 @@ async fn a_client_that_vanishes_leaves_all_of_its_request_or_nothing(
             found.body
         );
     }
-    // Whoever comes back with the same event gets its one run, be it stored already or not.
+    // A retry of the event returns its only run, whether the event was stored or not.
     let mut book = Book::default();
     book.reconcile(client, vec![talk]).await;
     book.close(client, runner).await;

@@ -1,4 +1,4 @@
-//! A run that is dispatched by the commit of its event: one commit, and then its POST.
+//! A run whose dispatch is committed together with its event: one commit, then the POST.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -13,7 +13,7 @@ use crate::support::{Engine, Postgres, Sqlite};
 /// SIGABRT.
 const ABORTED: Option<i32> = Some(6);
 
-/// Of the agent that runs beside whatever else runs.
+/// An event for the agent with policy `concurrent`.
 fn event(id: &str) -> Value {
     let mut event = message(id);
     event["bot_id"] = json!("concurrent");
@@ -29,7 +29,7 @@ async fn the_run_of_a_quiet_conversation_is_dispatched_by_the_commit_of_its_even
         return;
     };
     stage.gateway.kill().await;
-    // The first event of a process meets agents that it has not seen: its run has a commit for its intent.
+    // The first event of a process misses the agent cache, so its run commits the dispatch separately.
     let second = "post.before_intent=1*off->return(abort)";
     assert!(stage.gateway.start_breaking(second).await);
     for id in ["m-1", "m-2"] {
@@ -38,7 +38,7 @@ async fn the_run_of_a_quiet_conversation_is_dispatched_by_the_commit_of_its_even
         assert_eq!(run["status"], json!("completed"), "{run}");
         assert_eq!(stage.runner.posts(&run_id), 1);
     }
-    // What the run before has left is told to the next, though it was made ready before its event was stored.
+    // The run gets the state left by the previous run, although it was prepared before its event was stored.
     let is_of = |request: &Request, id: &str| {
         request.is_run() && request.json()["context"]["event"]["event_id"] == *id
     };
@@ -48,7 +48,7 @@ async fn the_run_of_a_quiet_conversation_is_dispatched_by_the_commit_of_its_even
     assert_eq!(context["context"]["event_seq"], json!(2));
     assert_eq!(context["context"]["transcript_seq"], json!(2));
 
-    // Where a run lives, the next one goes the long way.
+    // With another live run in the conversation, the dispatch takes a separate commit.
     stage.client.post(&event("held")).await.run_id();
     stage.runner.asked("held", |one| is_of(one, "held")).await;
     let _ = send(stage.client.posting(&event("m-3"))).await;

@@ -1,4 +1,4 @@
-//! What must be true of a conversation and its runs, whatever happened to the gateway: I1–I4, I11–I13.
+//! Invariants of a conversation and its runs after any crash: I1–I4, I11–I13.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -14,19 +14,19 @@ use crate::support::ledger::Ledger;
 use crate::support::runner::StubRunner;
 use crate::support::{until, within};
 
-/// By when a run must have ended once its gateway serves again: a lease, a sweep, the patience with
-/// runs that nobody has dispatched, and a slow machine.
+/// Maximum time from a restart to the end of a run: a lease, a sweep, the wait for undispatched runs, and a slow
+/// machine.
 const BOUND: Duration = Duration::from_secs(30);
-/// Conversations that are checked at once.
+/// Number of conversations checked concurrently.
 const AT_ONCE: usize = 6;
 
-/// Everything that was said, until it was checked.
+/// All recorded conversations, until they are checked.
 #[derive(Default)]
 pub struct Book {
     open: Vec<(Talk, Instant)>,
     pub asked: Asked,
     pub figures: Figures,
-    /// Every event whose run was checked, and each of these runs.
+    /// Run ids of checked events.
     known: BTreeMap<String, String>,
 }
 
@@ -34,12 +34,12 @@ pub struct Book {
 pub struct Figures {
     pub conversations: usize,
     pub events_posted: usize,
-    /// Events that were stored without their client being told: it asked again, and was told the same.
+    /// Events that were stored without an acknowledgement to the client; the retry was a replay.
     pub stored_untold: usize,
     pub runs: usize,
     pub ledger_events: usize,
     pub seen_events: usize,
-    /// By status and, where it did not complete, the code.
+    /// Counts by status and, unless completed, error code.
     pub endings: BTreeMap<String, usize>,
     pub never_posted: usize,
     pub steered: usize,
@@ -47,8 +47,8 @@ pub struct Figures {
 }
 
 impl Book {
-    /// Takes in what clients said until the gateway was gone. Each event is posted once more: who was
-    /// told before is told the same, and nobody gets a second run.
+    /// Adds conversations recorded before a crash. Posts each event again: an acknowledged event must return the
+    /// same run, and no event gets a second run.
     pub async fn reconcile(&mut self, client: &Client, talks: Vec<Talk>) {
         let reconciled: Vec<_> = futures_util::stream::iter(talks)
             .map(|talk| reconcile(client, talk))
@@ -62,13 +62,13 @@ impl Book {
         }
     }
 
-    /// Checks each conversation whose runs have ended; one that takes too long fails the test.
+    /// Checks each conversation whose runs have ended. Fails if a run exceeds the time limit.
     pub async fn check_ended(&mut self, client: &Client, runner: &StubRunner) {
         let looked: Vec<_> = futures_util::stream::iter(std::mem::take(&mut self.open))
             .map(|(talk, since)| async move {
                 let mut runs = runs_of(client, &talk).await;
                 if runs.iter().all(has_ended) {
-                    // The page may have been read around an end: who came next is in this one.
+                    // The end of a run may have promoted the next one between two page reads, so read again.
                     runs = runs_of(client, &talk).await;
                 }
                 let stuck = !runs.iter().all(has_ended) && since.elapsed() > BOUND;
@@ -82,7 +82,7 @@ impl Book {
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
-        // After the look: what has ended by then was posted before.
+        // Take the requests last, so that they include the requests of all ended runs.
         self.asked.take(runner);
         let (ended, open): (Vec<_>, Vec<_>) = looked
             .into_iter()
@@ -114,7 +114,7 @@ impl Book {
         }
     }
 
-    /// Waits until everything has ended, and holds the whole ledger against what was said.
+    /// Waits until all runs have ended, and checks the rest of the conversations.
     pub async fn close(&mut self, client: &Client, runner: &StubRunner) {
         until("every run to end", async || {
             self.check_ended(client, runner).await;
@@ -164,7 +164,7 @@ impl Figures {
     }
 }
 
-/// Posts everything again; gives how many events were stored that nobody had been told of.
+/// Posts all events again. Returns the number of stored events without an acknowledgement.
 async fn reconcile(client: &Client, mut talk: Talk) -> (Talk, usize) {
     let mut untold = 0;
     for post in talk.posts.values_mut() {
@@ -201,7 +201,7 @@ async fn runs_of(client: &Client, talk: &Talk) -> Vec<Value> {
     answer.body["items"].as_array().unwrap().clone()
 }
 
-/// What is known of runs that do not end.
+/// Details of runs that do not end.
 async fn dump(client: &Client, runs: &[Value]) -> String {
     let mut told = Vec::new();
     for run in runs {
@@ -285,7 +285,7 @@ impl Check<'_> {
         checked
     }
 
-    /// An event has a run of its own, or was pulled into another: never both, never neither.
+    /// Each event either has its own run or was pulled into another one.
     async fn fate(&self, event_id: &str, post: &Post, own: Option<&Value>, checked: &mut Checked) {
         let answered = text(&post.answer, "run_id");
         if post.answer["steered"] != true {
@@ -323,14 +323,15 @@ impl Check<'_> {
         }
     }
 
-    /// One run: dense, one end, everything that was seen, asked for once, and what is not there is counted.
+    /// Checks one run: dense ledger, one terminal, all streamed events included, posted at most once, rejections
+    /// counted.
     async fn run(&self, run: &Value) -> Ledger {
         let run_id = text(run, "run_id");
         let ledger = self.client.ledger(run_id).await;
         ledger.assert_sound(run_id);
         assert!(ledger.is_ended(), "{run} has no terminal: {ledger:?}");
         assert_eq!(run["last_sequence"], ledger.0.len(), "{run}");
-        // An accepted cancel stands above what the runner says behind it.
+        // An accepted cancel overrides a later terminal of the runner.
         let was_cancelled = run["status"] == "cancelled";
         let completed = run["status"] == "completed";
         let last = ledger.types().pop().unwrap();
@@ -361,7 +362,7 @@ impl Check<'_> {
         let was_heard = later.is_some_and(Later::was_heard);
         match ending(run).as_str() {
             "completed" => self.whole(run, &ledger).await,
-            // Only of a run that was dispatched nobody knows whether it began.
+            // Only a dispatched run has an unknown start.
             "failed host.orphaned" => {
                 assert!(run["dispatch_attempts"] != 0, "{run}");
                 assert!(!was_heard, "its runner goes on: {run}");
@@ -372,14 +373,14 @@ impl Check<'_> {
         ledger
     }
 
-    /// What is past the cursor, as a client gets it that comes back.
+    /// The events after the cursor that a reconnecting client receives.
     async fn resume(&self, run_id: &str, after: usize) -> Vec<String> {
         let following = self.client.following(run_id).header("last-event-id", after);
         let rest = stream(following).await.unwrap().rest().await;
         rest.into_iter().map(|frame| frame.data).collect()
     }
 
-    /// A completed run has all that its runner sent, and a row for what was not taken.
+    /// A completed run has all results of its runner, and a row for each rejected one.
     async fn whole(&self, run: &Value, ledger: &Ledger) {
         let (run_id, event_id) = (text(run, "run_id"), text(run, "event_id"));
         assert_eq!(self.asked.posts(run_id), 1, "{run}");
@@ -398,7 +399,7 @@ impl Check<'_> {
         assert_eq!(run["metadata"]["rejected"], 1, "{run}");
     }
 
-    /// Runs of one conversation, one after the other: each is told the state that those before it left.
+    /// Each run of a conversation receives the state left by the runs before it.
     fn state(&self, ledgers: &BTreeMap<&str, Ledger>) {
         let mut progress = Value::Null;
         let next = self
@@ -420,7 +421,8 @@ impl Check<'_> {
         }
     }
 
-    /// Each message once: the user's of every event, the assistant's of every run that completed.
+    /// The transcript has each message once: the user message of every event, and the assistant message of every
+    /// completed run.
     async fn transcript(&self, runs: &[Value]) {
         let bot = match self.talk.bot {
             "" => String::new(),

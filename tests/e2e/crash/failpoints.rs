@@ -1,5 +1,5 @@
-//! Every moment that has a name (`runnel failpoints`) is broken in every way: the list is the program's own, so
-//! that none is forgotten, and each must have been met.
+//! Every failpoint (`runnel failpoints`) with every action. The binary lists them, so none is forgotten, and
+//! each must be reached.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -16,12 +16,13 @@ use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::{Gate, Step, send, sse, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, run, until};
 
-/// Short: what a dead process held is free again soon.
+/// Short, so that leases of a dead process expire soon.
 const LEASE: &str = "1.0";
 /// SIGABRT.
 const ABORTED: i32 = 6;
 
-/// The action at a moment, once. Those of the writer are met by every commit, also by those of the start.
+/// The action at a failpoint, once. Every commit reaches the failpoints of the writer, so skip those of the
+/// start.
 fn once(name: &str, action: &str) -> String {
     let after = if name.starts_with("writer.") {
         "20*off->"
@@ -35,7 +36,7 @@ fn met(name: &str, action: &str) -> String {
     format!("failpoint {name}: {action}")
 }
 
-/// Every moment that has a name.
+/// Names of all failpoints.
 async fn names() -> Vec<String> {
     let printed = run(Command::new(runnel()).arg("failpoints")).await;
     let names: Vec<_> = printed.stdout.lines().map(str::to_owned).collect();
@@ -72,13 +73,13 @@ async fn a_gateway_that_dies_at_a_named_moment_takes_nothing_back(
     eprintln!("{engine:?}: {} deaths, {:?}", names.len(), book.figures);
 }
 
-/// Starts the gateway so that it dies at this moment, under load, and takes in what clients were told.
+/// Starts the gateway so that it aborts at this failpoint under load, and records all acknowledgements.
 async fn die(stage: &mut OwnStage, book: &mut Book, name: &str) {
     let OwnStage { stage, gateway } = stage;
     let (client, runner) = (&stage.client, &stage.runner);
     let mut talk = Talk::new("");
     if name.starts_with("orphan.") {
-        // Somebody must have left something behind.
+        // Leave an orphaned run first.
         let event = talk.event("held");
         gateway.start_again().await;
         let run_id = client.post(&event).await.run_id();
@@ -111,7 +112,7 @@ async fn die(stage: &mut OwnStage, book: &mut Book, name: &str) {
     book.reconcile(client, talks).await;
     let untold = book.figures.stored_untold - before;
     match name {
-        // The first event of this process died there, so none of its events was stored.
+        // The first event of this process aborts it, so no event is stored.
         "ingest.before_commit" => assert_eq!(untold, 0, "{name}: a retry was a replay"),
         "ingest.after_commit" => assert!(untold > 0, "{name}: no retry was a replay"),
         _ => {}
@@ -128,10 +129,10 @@ async fn what_fails_panics_or_takes_long_at_a_named_moment_ends_all_the_same(
         return;
     };
     stage.gateway.kill().await;
-    // Who panics inside of a transaction is caught one by one; the loop around it has no such moment.
+    // The writer catches panics inside a transaction, one at a time; its loop has no failpoint for a panic.
     let broken = |name: &String| action != "panic" || !name.starts_with("writer.");
     let names: Vec<_> = names().await.into_iter().filter(broken).collect();
-    // A run that is left alone by one of them is what the takeover of orphans is met with.
+    // Runs orphaned by one failpoint reach the failpoints of the takeover.
     let all: Vec<_> = names.iter().map(|name| once(name, action)).collect();
     assert!(stage.gateway.start_breaking(&all.join(";")).await);
 
@@ -156,7 +157,7 @@ async fn a_panic_in_the_task_of_one_run_ends_that_run_alone() {
     let gate = Gate::new();
     let hold = gate.clone();
     stage.gateway.kill().await;
-    // The second run to come so far.
+    // At the second run.
     let second = "run.task=1*off->1*return(panic)";
     assert!(stage.gateway.start_breaking(second).await);
     let spared = stage
@@ -197,7 +198,7 @@ async fn busy_workers_orphan_no_run(#[values(Sqlite, Postgres)] engine: Engine) 
     let gate = Gate::new();
     let hold = gate.clone();
     stage.gateway.kill().await;
-    // Both workers, for four leases.
+    // Block both workers for four leases.
     let both = "run.task=1*off->2*return(block)";
     assert!(stage.gateway.start_breaking(both).await);
     let spared = stage

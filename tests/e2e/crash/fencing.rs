@@ -1,4 +1,4 @@
-//! A gateway that lives on and has lost its leases: whoever took its runs over is believed, it is not.
+//! A live gateway that has lost its leases: the new owner's writes count, its own do not.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::client::message;
 use crate::support::script::{Run, Step, chunk, sse_head};
 use crate::support::{Postgres, until};
 
-/// Deltas without end.
+/// An endless stream of deltas.
 fn endless(run: &Run) -> Vec<Step> {
     let delta = run.unnumbered("message.delta", &chunk("word "));
     vec![
@@ -19,7 +19,7 @@ fn endless(run: &Run) -> Vec<Step> {
     ]
 }
 
-/// It renews no lease any more, and is late at a moment of the run.
+/// The old owner renews no lease, and is delayed at one step of the run.
 #[rstest]
 #[case::while_it_relays("")]
 #[case::before_it_posts("post.after_intent=return(delay)")]
@@ -45,7 +45,7 @@ async fn a_run_that_was_taken_over_has_one_end_and_nothing_after_it(#[case] late
     assert_eq!(run["error"]["code"], json!("host.orphaned"), "{run}");
     assert_eq!(run["error"]["retryable"], json!(true), "{run}");
 
-    // The old owner has noticed: it says so, and whoever watches through it gets the same end.
+    // The old owner notices and logs the takeover, and its clients see the same end.
     until("the old owner to notice", async || {
         let log = stage.gateway.log();
         log.contains("was taken over")

@@ -1,4 +1,4 @@
-//! What clients and the runner were told: kept outside of the gateway, so that it can be held against it.
+//! Acknowledgements that clients and runner received, recorded outside the gateway for comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
@@ -10,18 +10,18 @@ use super::later::Later;
 use crate::support::client::Client;
 use crate::support::runner::StubRunner;
 
-/// One conversation as its client knows it.
+/// One conversation from the client's view.
 #[derive(Clone, Debug)]
 pub struct Talk {
     pub conversation: String,
-    /// The agent that answers here, by its bot; empty: the one that runs everything at once.
+    /// The bot, which selects the agent. Empty for the agent with policy `concurrent`.
     pub bot: &'static str,
     pub posts: BTreeMap<String, Post>,
-    /// By run: the events that its client has read, over all its connections.
+    /// Streamed events by run, over all connections.
     pub seen: BTreeMap<String, Vec<String>>,
-    /// Runs whose end was seen before the next event was posted, in order.
+    /// Runs, in order, whose end the client saw before it posted the next event.
     pub chain: Vec<String>,
-    /// Events that the runner has pulled.
+    /// Events pulled by the runner.
     pub pulled: Vec<String>,
     /// Runs whose cancel was acknowledged.
     pub cancelled: BTreeSet<String>,
@@ -29,13 +29,13 @@ pub struct Talk {
     pub later: Vec<Later>,
 }
 
-/// An event that was sent, and sent again until it was acknowledged.
+/// An event that the client sends until it is acknowledged.
 #[derive(Clone, Debug)]
 pub struct Post {
     pub event: Value,
-    /// The run of the first acknowledgement.
+    /// Run id of the first acknowledgement.
     pub told: Option<String>,
-    /// The answer, once it was asked for in full.
+    /// The complete response of the reconciliation.
     pub answer: Value,
 }
 
@@ -53,7 +53,7 @@ impl Talk {
         }
     }
 
-    /// An event of this conversation, noted before it is sent. Its kind chooses the runner's script.
+    /// A new event of this conversation, recorded before it is sent. Its kind selects the script of the runner.
     pub fn event(&mut self, kind: &str) -> Value {
         let event_id = format!("{kind}-{}", Uuid::new_v4());
         let mut event = json!({
@@ -75,7 +75,7 @@ impl Talk {
         event
     }
 
-    /// An acknowledgement. Whoever is told twice is told the same.
+    /// Records an acknowledgement. All acknowledgements of an event must be equal.
     pub fn acknowledged(&mut self, event: &Value, run_id: &str) {
         let post = self.posts.get_mut(id_of(event)).unwrap();
         let told = post.told.get_or_insert_with(|| run_id.to_owned());
@@ -87,7 +87,7 @@ pub fn id_of(event: &Value) -> &str {
     event["event_id"].as_str().unwrap()
 }
 
-/// A conversation that several clients speak in.
+/// A conversation shared by several clients.
 pub struct Shared(Mutex<Talk>);
 
 impl Shared {
@@ -104,16 +104,16 @@ impl Shared {
     }
 }
 
-/// What the runner was asked, by run.
+/// Run requests by run id.
 #[derive(Default)]
 pub struct Asked {
     posts: BTreeMap<String, Vec<(String, Value)>>,
-    /// Where the runner is heard that answered 202.
+    /// Host API members of runs whose runner answered 202.
     hosts: BTreeMap<String, Value>,
 }
 
 impl Asked {
-    /// Takes what the runner has recorded since the last time.
+    /// Takes the requests recorded since the last call.
     pub fn take(&mut self, runner: &StubRunner) {
         for request in runner.take_requests() {
             if !request.is_run() {
@@ -129,7 +129,7 @@ impl Asked {
         }
     }
 
-    /// The runner's part in runs that it has answered with 202, where their client saw the gateway die before it.
+    /// Appends the results of runs answered with 202 whose client saw the gateway die first.
     pub async fn come_back(&self, client: &Client, talk: &mut Talk) {
         for (event_id, post) in &talk.posts {
             let run_id = post.answer["run_id"].as_str().unwrap_or_default();
@@ -139,24 +139,24 @@ impl Asked {
                 && let Some(host) = self.hosts.get(run_id)
             {
                 let mut later = Later::new(run_id, event_id, host);
-                // Who cannot say it now is looked for no more.
+                // A run that cannot be appended to now is not tried again.
                 let _ = later.go_on(client).await;
                 talk.later.push(later);
             }
         }
     }
 
-    /// How often the runner was asked to run this.
+    /// Number of run requests for this run.
     pub fn posts(&self, run_id: &str) -> usize {
         self.posts.get(run_id).map_or(0, Vec::len)
     }
 
-    /// The state that the runner was told with its first attempt.
+    /// State in the first request for this run.
     pub fn state(&self, run_id: &str) -> Option<&Value> {
         self.posts.get(run_id)?.first().map(|(_, state)| state)
     }
 
-    /// No attempt of any run was posted twice.
+    /// Asserts that no attempt of a run was posted twice.
     pub fn assert_at_most_once(&self) {
         for (run_id, asked) in &self.posts {
             let attempts: BTreeSet<_> = asked.iter().map(|(attempt, _)| attempt).collect();

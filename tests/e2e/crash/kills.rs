@@ -10,13 +10,13 @@ use super::load::Load;
 use super::stage;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, number, seed};
 
-/// Kills on each database, unless `RUNNEL_TEST_KILL_CYCLES` says otherwise.
+/// Kills on each database, unless `RUNNEL_TEST_KILL_CYCLES` sets another number.
 const CYCLES: usize = 4;
-/// The longest that the load goes on before a kill.
+/// Maximum time of load before a kill.
 const LONGEST: Duration = Duration::from_millis(400);
-/// One start out of so many is killed on its way.
+/// One in this many starts is killed during startup.
 const BOOTS: u64 = 5;
-/// The longest that such a start goes on: it has listened by then, or not.
+/// Maximum time before such a kill. It may come before or after the gateway listens.
 const LONGEST_BOOT: Duration = Duration::from_millis(300);
 
 #[rstest]
@@ -24,7 +24,7 @@ const LONGEST_BOOT: Duration = Duration::from_millis(300);
 async fn a_gateway_that_is_killed_at_any_moment_takes_nothing_back(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    // A killed gateway's runs have a new owner soon.
+    // A short lease, so that runs of a killed gateway get a new owner soon.
     let Some(mut stage) = stage(engine, "1.5").await else {
         return;
     };
@@ -42,7 +42,7 @@ async fn a_gateway_that_is_killed_at_any_moment_takes_nothing_back(
             gone: CancellationToken::new(),
         };
         let killing = async {
-            // Not a wait for anything: the moment is what this test is about.
+            // Not a wait for a condition: the test needs a kill at this moment.
             tokio::time::sleep(moment).await;
             gateway.kill().await;
             load.gone.cancel();
@@ -64,7 +64,7 @@ async fn a_gateway_that_is_killed_at_any_moment_takes_nothing_back(
     assert!(book.figures.runs >= cycles, "hardly a run was started");
 }
 
-/// What was done to the gateway.
+/// Statistics of the kills.
 struct Tally {
     begin: Instant,
     moments: Vec<Duration>,
@@ -97,7 +97,7 @@ impl Tally {
     }
 }
 
-/// Moments that are the same for the same seed.
+/// Pseudo-random durations, reproducible by seed.
 struct Moments(u64);
 
 impl Moments {

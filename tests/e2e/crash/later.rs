@@ -1,4 +1,4 @@
-//! A runner that answered 202 and goes on appending its results, whatever becomes of the gateway.
+//! A runner that answered 202 and appends its results across crashes of the gateway.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -7,10 +7,10 @@ use super::load::{Gone, results};
 use crate::support::client::{Client, send};
 use crate::support::script::Run;
 
-/// Results of one call.
+/// Number of results per call.
 const AT_ONCE: usize = 5;
 
-/// All that one run has to say, and how far it was told that it was heard.
+/// All results of one run, and the number of acknowledged ones.
 #[derive(Clone, Debug)]
 pub struct Later {
     pub run_id: String,
@@ -20,7 +20,7 @@ pub struct Later {
 }
 
 impl Later {
-    /// `host`: where the runner was told to be heard.
+    /// `host`: the host API members of the run request.
     pub fn new(run_id: &str, event_id: &str, host: &Value) -> Self {
         let run = Run {
             id: run_id.to_owned(),
@@ -36,12 +36,12 @@ impl Later {
         }
     }
 
-    /// Something of it was acknowledged: its run is nobody's orphan.
+    /// True if a result was acknowledged; then the run must not be orphaned.
     pub fn was_heard(&self) -> bool {
         self.accepted > 0
     }
 
-    /// Appends what was not acknowledged, until all of it was or the run is over.
+    /// Appends the unacknowledged results until all are acknowledged or the run is over.
     pub async fn go_on(&mut self, client: &Client) -> Result<(), Gone> {
         let host = Client::new(&format!("{}/host/v1", client.url), &self.token);
         while self.accepted < self.results.len() {
@@ -51,11 +51,11 @@ impl Later {
             let answer = send(request).await.map_err(|_| Gone)?;
             match answer.status {
                 200 => {
-                    // More, where the answer before was lost.
+                    // Larger than sent, if the previous response was lost.
                     let through = answer.body["accepted_through"].as_u64().unwrap();
                     self.accepted = usize::try_from(through).unwrap();
                 }
-                // The run has ended, or will: its gateway died before it heard the 202.
+                // The run has ended, or will end because its gateway crashed before it received the 202.
                 401 | 409 => return Ok(()),
                 _ => return Err(Gone),
             }

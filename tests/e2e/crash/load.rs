@@ -1,5 +1,5 @@
-//! Clients of every kind: who streams, who retries, who steers, who waits in line, who cancels, and a runner that
-//! answers later.
+//! Load of all client kinds: streaming, retrying, steering, queueing, cancelling, and a runner that appends
+//! later.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use crate::support::runner::{Request, StubRunner};
 use crate::support::script::{Gate, Run, Step, chunk, frame, head, send as step, sse_head};
 use crate::support::stream::Stream;
 
-/// Agents by what they do with an event for a busy conversation; bots of the same name lead to them.
+/// Policies for events of a busy conversation; the bot of the same name selects the agent.
 pub const BUSY: [&str; 3] = ["steer", "enqueue", "interrupt"];
 
-/// Deltas of a run of some 60 ms: a kill meets runs of every age.
+/// Deltas of a run of about 60 ms, so that a kill meets runs of every age.
 const STEADY: usize = 20;
-/// Deltas that come in one piece.
+/// Deltas in one chunk.
 const FLOOD: usize = 400;
 
-/// How many deltas a completed run of this event has.
+/// Number of deltas of a completed run of this event.
 pub fn deltas_of(event_id: &str) -> usize {
     match event_id.split('-').next() {
         Some("flood") => FLOOD,
@@ -31,7 +31,7 @@ pub fn deltas_of(event_id: &str) -> usize {
     }
 }
 
-/// Deltas and state by turns, one result that is refused, a message, the end.
+/// Alternating deltas and state, one rejected result, a message, and the terminal.
 pub fn script(run: &Run) -> Vec<Step> {
     let deltas = deltas_of(&run.event_id);
     let frames: Vec<_> = results(run).iter().map(|result| frame(result)).collect();
@@ -48,7 +48,7 @@ pub fn script(run: &Run) -> Vec<Step> {
     vec![sse_head(), Step::Pace(frames, Duration::from_millis(2))]
 }
 
-/// What a run has to say, as JSON.
+/// The results of a run as JSON.
 pub fn results(run: &Run) -> Vec<String> {
     let deltas = deltas_of(&run.event_id);
     let mut results = Vec::new();
@@ -72,21 +72,21 @@ pub fn results(run: &Run) -> Vec<String> {
     results
 }
 
-/// All clients of one gateway, until it is gone or they are told to stop.
+/// All clients of one gateway; they run until it is gone or `gone` is cancelled.
 pub struct Load<'a> {
     pub client: &'a Client,
     pub runner: &'a StubRunner,
-    /// Wakes who waits for the runner.
+    /// Cancels waits for the runner.
     pub gone: CancellationToken,
 }
 
-/// Why a client ends its visit: the gateway is gone, or failed in the middle of it.
+/// The gateway is gone or failed, so the client stops.
 pub struct Gone;
 
 type Visit = Result<(), Gone>;
 
 impl Load<'_> {
-    /// Visits again and again; gives all conversations.
+    /// Runs all clients repeatedly. Returns all conversations.
     pub async fn run(&self) -> Vec<Talk> {
         let all = join_all(KINDS.map(|kind| Box::pin(self.repeat(kind))));
         all.await.concat()
@@ -137,13 +137,13 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// More in one moment than one commit takes.
+    /// More results at once than one commit takes.
     async fn flood(&self, talk: &Shared) -> Visit {
         let event = talk.lock().event("flood");
         self.post_and_read(talk, &event).await.map(drop)
     }
 
-    /// A client that sends its event thrice at once.
+    /// The same event sent three times concurrently.
     async fn twins(&self, talk: &Shared) -> Visit {
         let event = talk.lock().event("twin");
         let sent = join_all((0..3).map(|_| self.post(talk, &event))).await;
@@ -151,7 +151,7 @@ impl Load<'_> {
         self.read(talk, &run_id).await
     }
 
-    /// Follow-ups for a run that pulls one of them; the others are left for runs of their own.
+    /// Steering messages for a run that pulls one of them; the others start their own runs.
     async fn steered(&self, talk: &Shared) -> Visit {
         let event = talk.lock().event("steer");
         let gate = Gate::new();
@@ -179,7 +179,7 @@ impl Load<'_> {
         self.pull(talk, run_id).await
     }
 
-    /// Runs that wait for each other; one is cancelled while it waits.
+    /// Queued runs; one is cancelled while it waits.
     async fn line(&self, talk: &Shared) -> Visit {
         let mut runs = Vec::new();
         for _ in 0..3 {
@@ -190,7 +190,7 @@ impl Load<'_> {
         self.read(talk, &runs[2]).await
     }
 
-    /// A run that gives way to the next one, which is cancelled by its client.
+    /// A run interrupted by the next one, which its client cancels.
     async fn interrupted(&self, talk: &Shared) -> Visit {
         let first = talk.lock().event("stop");
         self.post(talk, &first).await?;
@@ -201,7 +201,7 @@ impl Load<'_> {
         self.read(talk, &run_id).await
     }
 
-    /// A run whose runner answers 202, and comes back with its results.
+    /// A run whose runner answers 202 and appends its results later.
     async fn later(&self, talk: &Shared) -> Visit {
         let event = talk.lock().event("later");
         let run_id = self.post(talk, &event).await?;
@@ -238,7 +238,7 @@ impl Load<'_> {
         self.read_on(talk, run_id, stream.map_err(|_| Gone)?).await
     }
 
-    /// Reads to the end, which is the end of the run: else the stream has broken off.
+    /// Reads the stream. An end before the end of the run means a broken connection.
     async fn read_on(&self, talk: &Shared, run_id: &str, mut stream: Stream) -> Visit {
         while let Some(frame) = stream.event().await {
             let mut talk = talk.lock();
@@ -259,14 +259,14 @@ impl Load<'_> {
             return Err(Gone);
         }
         assert!(matches!(answer.status, 200 | 202), "{}", answer.body);
-        // One that waited has ended by the answer.
+        // A queued run ends with the response to its cancel.
         if answer.status == 202 || answer.body["cancel_requested_at"].is_u64() {
             talk.lock().cancelled.insert(run_id.to_owned());
         }
         Ok(())
     }
 
-    /// The runner's part: it asks for one follow-up, if the run still lives.
+    /// Pulls one steering message as the runner, if the run is still live.
     async fn pull(&self, talk: &Shared, run_id: &str) -> Visit {
         let host = self.asked(run_id).await?.json()["host"].take();
         let [url, token] = ["base_url", "token"].map(|name| host[name].as_str().unwrap());
@@ -280,13 +280,13 @@ impl Load<'_> {
                 }
                 Ok(())
             }
-            // It has ended meanwhile.
+            // The run has ended in the meantime.
             401 => Ok(()),
             _ => Err(Gone),
         }
     }
 
-    /// What the runner was asked for this run, unless it ends without.
+    /// Waits for the run request, unless the run ends without one.
     async fn asked(&self, run_id: &str) -> Result<Request, Gone> {
         let of_run =
             |request: &Request| request.is_run() && request.header("runnel-run-id") == Some(run_id);

@@ -1,4 +1,4 @@
-//! Agents that misbehave: each ends its run with a code of its own, and leaves no process.
+//! Faulty agents: each fault ends the run with its own code, and no process remains.
 
 use rstest::rstest;
 

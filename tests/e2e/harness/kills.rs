@@ -1,4 +1,4 @@
-//! Service, gateway and harness killed in the middle of a turn and of a permission.
+//! Kills of service, gateway and harness during a turn and during a permission request.
 
 use reqwest::Method;
 use serde_json::json;
@@ -7,7 +7,7 @@ use crate::support::client::send;
 use crate::support::harness::{HarnessHouse, fake};
 use crate::support::waiting::until;
 
-/// Waits until the turn goes on, or until its permission is asked.
+/// Waits until the turn runs, or until its permission is requested.
 async fn in_the_middle(house: &HarnessHouse, text: &str, run: &str) {
     if text == "sleep" {
         until("the turn", async || !house.processes().is_empty()).await;
@@ -72,7 +72,7 @@ async fn a_key_of_the_relay_ends_with_its_run() {
     let house = HarnessHouse::open(fake("good")).await;
     let run = house.post("sleep").await;
     until("the turn", async || !house.processes().is_empty()).await;
-    // The harness's own environment holds the key and the address.
+    // The environment of the harness process contains key and address.
     let mut found = None;
     until("the environment of the harness", async || {
         found = house.processes().into_iter().find_map(environment);
@@ -90,7 +90,7 @@ async fn a_key_of_the_relay_ends_with_its_run() {
             .status
     };
     assert_eq!(ask().await, 200);
-    // Nothing but models and the MCP server is open to it.
+    // The key opens only models and the MCP server.
     let state = url.replace("/openai/v1", "/state/conversation");
     let closed = send(reqwest::Client::new().get(&state).bearer_auth(&key))
         .await

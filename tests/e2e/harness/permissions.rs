@@ -1,4 +1,4 @@
-//! Permissions of a harness as questions to a person.
+//! Permission requests of a harness as interactions.
 
 use crate::support::harness::{HarnessHouse, fake, said};
 
@@ -21,7 +21,7 @@ async fn an_allowed_permission_is_obeyed() {
     assert_eq!(ended.ending(), "completed");
     assert!(house.workspace().join("made.txt").exists());
 
-    // Once is once: the next message asks again.
+    // A single approval covers one request: the next message asks again.
     let run = house.post("permit again.txt").await;
     let question = house.question(&run).await;
     house.answer(&question, "reject").await;

@@ -11,7 +11,7 @@ use crate::support::skipped;
 
 static NO_ROOT: Once = Once::new();
 
-/// Whether a service can start harnesses as `nobody`; says so where it cannot.
+/// True if the service can start harnesses as user `nobody`. Prints a notice otherwise.
 fn can_change_user() -> bool {
     let can = rustix::process::geteuid().is_root() && Path::new(SYSTEM_PYTHON).exists();
     if !can {
@@ -25,7 +25,7 @@ fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("runnel-users-{}", uuid::Uuid::new_v4().simple()))
 }
 
-/// The user of an entry itself.
+/// Owner of an entry, without following links.
 fn user_of(path: &Path) -> u32 {
     path.symlink_metadata().unwrap().uid()
 }
@@ -61,7 +61,7 @@ async fn workspaces_homes_and_sessions_belong_to_the_user() {
         assert_eq!(user_of(&entry), 65_534, "{}", entry.display());
     }
     assert_eq!(user_of(work.parent().unwrap()), 0);
-    // The session goes on, so its file was readable.
+    // The session continues, so its file is readable.
     let second = house.ask("again").await;
     assert_eq!(second.ending(), "completed", "{}", second.run);
     assert!(second.of("state.updated").is_empty());
