@@ -172,7 +172,7 @@ pub(crate) fn percentile(all: &[f64], at: f64) -> f64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a place in a list"
+        reason = "an index in a list"
     )]
     let place = (at / 100.0 * last as f64).round() as usize;
     sorted[place.min(last)]

@@ -1,10 +1,10 @@
 //! Benchmarks of the gateway against a proxy that only forwards, with every event persisted.
 //!
 //! `cargo run --release -p benches` runs everything. See `benches/README.md`.
-#![expect(clippy::print_stdout, reason = "what it prints is what it is for")]
+#![expect(clippy::print_stdout, reason = "prints the results")]
 #![expect(
     clippy::cast_precision_loss,
-    reason = "figures for people have three digits"
+    reason = "printed figures have three digits"
 )]
 
 mod agent;

@@ -84,10 +84,10 @@ fn judge(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
                         assert!(update.value.len() <= LIMITS.state_value_bytes);
                         assert!(
                             serde_json::from_str::<Value>(&update.value).is_ok(),
-                            "a value that nobody reads"
+                            "a value that no parser reads"
                         );
                     }
-                    Effect::Ask(_) => panic!("nobody was allowed to ask"),
+                    Effect::Ask(_) => panic!("asks are not granted"),
                     Effect::None | Effect::BindArtifact(_) => {}
                 }
             }

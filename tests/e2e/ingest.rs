@@ -136,7 +136,7 @@ async fn who_writes_a_body_that_is_too_large_to_its_end_reads_why_it_was_refused
         socket.write_all(&body).await?;
         socket.write_all(b"\r\n0\r\n\r\n").await
     };
-    within("the body to be heard out", written).await.unwrap();
+    within("the body to be read", written).await.unwrap();
     let mut answer = String::new();
     let read = socket.read_to_string(&mut answer);
     within("the answer", read).await.unwrap();

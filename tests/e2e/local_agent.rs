@@ -210,7 +210,7 @@ async fn two_turns_show_a_tool_knowledge_and_memory(#[values(Sqlite, Postgres)] 
     assert_eq!(asked[0].tools(), ["get-sum"]);
     assert!(
         asked[1].last().contains("42"),
-        "the model is told of the sum"
+        "the model receives the sum"
     );
 
     talker.says([Said::text("You are Ada.")]);

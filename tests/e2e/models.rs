@@ -518,7 +518,7 @@ async fn a_provider_is_asked_by_its_own_name_of_the_model_with_keys_in_turn() {
     assert_eq!(
         keys,
         [first, second, second],
-        "the first key was told to wait"
+        "the first key is rate-limited"
     );
     assert_eq!(asked[0].path, "/v1/chat/completions");
     assert_eq!(
@@ -764,7 +764,7 @@ async fn a_run_calls_so_many_models_at_once_and_leaves_room_for_others() {
     drop((streams, another));
     upstream.left(49).await;
     upstream.reply(Reply::Events(vec![chunk(&json!({"content": "hi"}))]));
-    until("a place to be free", async || {
+    until("a slot to be free", async || {
         let answer = run.call("/models/remote/invoke", &says("hi")).await;
         answer.status != 429
     })

@@ -96,7 +96,7 @@ async fn who_is_asked_for_a_run_learns_nothing_of_its_credential_and_leads_nowhe
         assert!(!told.contains(&away.url), "{path}: {told}");
         assert_eq!(far.asked().len(), count, "{path}");
     }
-    assert!(away.asked().is_empty(), "nobody was followed");
+    assert!(away.asked().is_empty(), "no redirect is followed");
     for asked in far.asked() {
         let seen = format!("{asked:?}");
         let signature = run.token.rsplit_once('.').unwrap().1;

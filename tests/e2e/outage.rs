@@ -139,7 +139,7 @@ async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: 
     tokio::time::sleep(Duration::from_secs(outage())).await;
     let (told, unread) = (between.answered(), between.unread());
     let read = told.saturating_sub(unread);
-    eprintln!("{told} bytes were told, {unread} of them nobody had read");
+    eprintln!("{told} bytes were sent, {unread} of them unread");
     assert!(read < 4_000_000, "{read} bytes were read meanwhile");
     proxy.set(Wire::Whole);
 

@@ -144,7 +144,7 @@ async fn the_stream_of_a_run_that_waits_is_woken_when_it_runs_and_when_it_ends()
     }
     let rest = async |stream: Stream| {
         let rest = tokio::time::timeout(PATIENCE, stream.rest()).await;
-        let kinds = rest.expect("nobody has woken it").into_iter();
+        let kinds = rest.expect("no notification woke it").into_iter();
         kinds.map(|event| event.event).collect::<Vec<_>>()
     };
     stage.client.cancel(&cancelled.run_id()).await;

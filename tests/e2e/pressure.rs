@@ -116,7 +116,7 @@ async fn a_stop_tells_every_stream_ends_in_time_and_loses_nothing() {
 
     let retries: Vec<_> = all
         .iter()
-        .map(|seen| seen.retry_ms.expect("every client is told"))
+        .map(|seen| seen.retry_ms.expect("every client gets a retry time"))
         .collect();
     assert!(retries.iter().all(|retry| (1000..=4000).contains(retry)));
     assert!(
@@ -437,9 +437,9 @@ async fn one_key_reads_streams_on_half_of_the_connections_and_others_go_on() {
         stream.response.status() == 200
     };
     streams.pop();
-    until("the place to be free", is_free).await;
+    until("the slot to be free", is_free).await;
     drop((streams, other));
-    until("a place to be free", is_free).await;
+    until("a slot to be free", is_free).await;
     held.end(&stage).await;
 }
 

@@ -489,7 +489,7 @@ async fn a_certificate_that_is_not_good_is_refused() {
             "{certificate}: {}",
             answer.body
         );
-        assert!(runner.count() > 0, "{certificate}: nobody came");
+        assert!(runner.count() > 0, "{certificate}: no connection");
     }
     // Without the CA in the configuration, the valid certificate is rejected.
     let stage = Stage::new().await;

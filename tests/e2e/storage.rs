@@ -373,5 +373,5 @@ async fn what_an_agent_stored_for_itself_goes_with_it(#[values(Sqlite, Postgres)
     let left = rows(&url, "SELECT key FROM storage_blobs").await;
     assert_eq!(left, ["shared"], "another agent of the plugin may read it");
     let waiting = rows(&url, "SELECT content_id FROM storage_garbage").await;
-    assert_eq!(waiting.len(), 2, "they are swept once nobody can read them");
+    assert_eq!(waiting.len(), 2, "they are swept once no reader remains");
 }

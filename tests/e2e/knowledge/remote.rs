@@ -274,7 +274,7 @@ async fn a_run_searches_so_often_at_once_and_leaves_room_for_others() {
     let why = (refused.status, refused.detail("reason"));
     assert_eq!(why, (429, &json!("retrievals")), "{}", refused.body);
     searches.shutdown().await;
-    until("a place to be free", async || {
+    until("a slot to be free", async || {
         run.call(path, &good).await.status == 200
     })
     .await;

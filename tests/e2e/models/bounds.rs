@@ -80,7 +80,7 @@ async fn thoughts_and_a_least_answer_are_held_to_the_budget_and_to_the_model() {
         let over = run.call("/models/free/invoke", &native).await;
         assert_eq!(over.status, 429, "{pointer}: {}", over.body);
     }
-    assert!(upstream.asked().is_empty(), "nobody was asked");
+    assert!(upstream.asked().is_empty(), "the provider gets no request");
     for (pointer, more) in beside(38_000) {
         let asked = asked_by(&run, &upstream, "remote", &bounded(more, 16)).await;
         assert_eq!(asked.pointer(pointer), Some(&json!(50)), "{asked}");

@@ -110,7 +110,7 @@ async fn what_was_not_sent_costs_nothing() {
     let (stage, run, upstream) = remote("").await;
     let address = upstream.url.trim_start_matches("http://").to_owned();
     drop(upstream);
-    until("nobody to be there", async || {
+    until("the provider to be down", async || {
         TcpStream::connect(&address).await.is_err()
     })
     .await;

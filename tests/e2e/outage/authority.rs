@@ -211,7 +211,7 @@ async fn a_run_whose_rights_cannot_be_read_is_given_nothing_and_nobody_is_asked_
     let mut requests = house.everything(&beside.client);
     requests.extend(house.calls(&owner));
     assert_denied(requests).await;
-    assert_eq!(house.asked(), asked, "nobody was asked");
+    assert_eq!(house.asked(), asked, "no upstream gets a request");
 
     house.proxy.set(Wire::Whole);
     for replica in [&owner, &beside.client] {
@@ -249,5 +249,5 @@ async fn a_run_whose_lease_has_ended_in_an_outage_is_given_nothing(#[case] wire:
     for (what, answer) in answers(house.everything(&owner)).await {
         assert_eq!(answer.status, 401, "{what}: {}", answer.body);
     }
-    assert_eq!(house.asked(), asked, "nobody was asked");
+    assert_eq!(house.asked(), asked, "no upstream gets a request");
 }

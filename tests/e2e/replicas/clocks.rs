@@ -68,7 +68,7 @@ async fn a_replica_whose_clock_is_an_hour_off_ends_nobodys_runs_and_loses_none()
         let says = |log: String| log.contains("this clock differs from the database's");
         says(ahead.log()) && says(behind.log()) && !says(stage.gateway.log())
     };
-    until("the wrong clocks to be told", told).await;
+    until("the clock skew to be logged", told).await;
 
     // On each replica one live run, with one queued behind it.
     let mut held = Vec::new();

@@ -54,13 +54,13 @@ async fn nats_may_be_away_at_start_and_later_and_is_mentioned_once_an_outage() {
     let beside = stage.gateway.beside().await;
     let logged =
         |words: &str| [stage.gateway.log(), beside.log()].map(|log| log.matches(words).count());
-    until("the outage to be told", async || logged(AWAY) == [1, 1]).await;
+    until("the outage to be logged", async || logged(AWAY) == [1, 1]).await;
     assert_works(&stage, &beside.client, "down-at-start").await;
     line.mend();
     until("NATS to be found", async || logged(THERE) == [1, 1]).await;
     assert_works(&stage, &beside.client, "there").await;
     line.cut();
-    until("the second outage to be told", async || {
+    until("the second outage to be logged", async || {
         logged(AWAY) == [2, 2]
     })
     .await;
@@ -89,7 +89,7 @@ async fn rings_are_carried_again_after_an_outage() {
     let mut there = beside.client.follow(&run_id, 0).await;
     assert_eq!(there.event().await.unwrap().id, Some(1));
     line.cut();
-    until("the outage to be told", async || logged(AWAY) == [1, 1]).await;
+    until("the outage to be logged", async || logged(AWAY) == [1, 1]).await;
     gate.cancel();
     stage.client.finished(&run_id).await;
     line.mend();
@@ -145,7 +145,7 @@ async fn what_a_stranger_rings_cancels_nothing_and_shows_nothing() {
     assert_eq!(
         there.rest().await.len(),
         2,
-        "the gateway's own rings are heard through it all"
+        "the gateway's own notifications arrive throughout"
     );
     let run = beside.client.run(&run_id).await;
     assert_eq!(
