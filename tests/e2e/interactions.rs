@@ -520,7 +520,10 @@ async fn an_action_with_a_target_of_its_own_reaches_nobody(
         interactions_of(&stage.client, &run_id).await,
         Vec::<Value>::new()
     );
-    assert!(elsewhere.seen("/").is_empty(), "an outbound request was made");
+    assert!(
+        elsewhere.seen("/").is_empty(),
+        "an outbound request was made"
+    );
     assert_eq!(history().await, before);
     assert_eq!(stage.client.run(&other).await["status"], "completed");
 }

@@ -208,10 +208,7 @@ async fn two_turns_show_a_tool_knowledge_and_memory(#[values(Sqlite, Postgres)] 
         asked[0]
     );
     assert_eq!(asked[0].tools(), ["get-sum"]);
-    assert!(
-        asked[1].last().contains("42"),
-        "the model receives the sum"
-    );
+    assert!(asked[1].last().contains("42"), "the model receives the sum");
 
     talker.says([Said::text("You are Ada.")]);
     let second = agency.ask("Who am I?").await;
