@@ -1,4 +1,4 @@
-//! Errors of the Messages API: their format, and the audit of failed calls.
+//! Errors of the Messages API: their format, and the end of failed calls.
 
 use reqwest::Method;
 use serde_json::{Value, json};
