@@ -1,7 +1,7 @@
-//! What the Local Agent asks of the gateway in a conversation of two turns, and how much time the two add to
-//! that of its model and its tool.
+//! Counts the Local Agent's requests to the gateway in a conversation of two turns, and the latency that agent
+//! and gateway add to the model and the tool.
 //!
-//! The script is played twice over: through a relay that counts bytes, and without it for the times.
+//! The script runs twice: through a relay that counts bytes, and without the relay for the times.
 
 mod cast;
 mod relay;
@@ -26,11 +26,11 @@ use crate::stage::{Gateway, SECRET, Stage};
 use cast::{Cast, FIRST, LINES, NEXT, PIECES, TOOL};
 use relay::Relay;
 
-/// Plays through the relay. What is counted is the same in each, ids apart.
+/// Plays through the relay. Each gives the same counts, except for ids.
 const COUNTED_PLAYS: usize = 5;
 
-/// Calls of LangBot's agent (`LocalAgent` 0.1.0) in a run with one tool call, by our names. They were recorded
-/// once and are not measured here.
+/// Calls of LangBot's agent (`LocalAgent` 0.1.0) in a run with one tool call, by our action names. They were
+/// recorded once and are not measured here.
 const RECORDED: [(&str, u64); 9] = [
     ("call_tool", 1),
     ("history_page", 1),
@@ -43,7 +43,7 @@ const RECORDED: [(&str, u64); 9] = [
     ("steering_pull", 2),
 ];
 
-/// One turn, as its client, the audit and the relay saw it.
+/// Figures of one turn, from its client, the audit log and the relay.
 #[derive(Default)]
 struct Turn {
     /// Host API calls by action.
@@ -53,7 +53,7 @@ struct Turn {
     /// Events by type.
     events: BTreeMap<String, u64>,
     event_bytes: u64,
-    /// What it took beyond the time of model and tool.
+    /// Milliseconds beyond the time of the model and the tool.
     added_ms: f64,
 }
 
@@ -80,7 +80,7 @@ pub(crate) async fn run(options: &Options, plays: usize) -> anyhow::Result<()> {
     write(options, &json!({"agent": told, "plays": plays}))
 }
 
-/// The agent behind a gateway, and whom it asks.
+/// The agent and its gateway, with the model and the tool.
 struct Play {
     gateway: Gateway,
     cast: Cast,
@@ -132,7 +132,7 @@ impl Play {
         })
     }
 
-    /// Plays the script; each turn of each play, after one that is not counted.
+    /// Plays the script `plays` times after one warm-up play. Returns the turns by script line.
     async fn repeat(&self, plays: usize, relay: Option<&Relay>) -> anyhow::Result<Vec<Vec<Turn>>> {
         let mut connection = Connection::open(&self.gateway.served.address).await?;
         let mut turns: Vec<_> = LINES.iter().map(|_| Vec::new()).collect();
@@ -224,7 +224,7 @@ impl Play {
     }
 }
 
-/// The run of a stream that is whole and has completed.
+/// Returns the run id of a complete stream that ended with `run.completed`.
 fn whole(text: &str) -> anyhow::Result<&str> {
     let mut stream = Stream::new();
     stream.push(text.as_bytes());
@@ -253,7 +253,7 @@ fn events(stream: &str) -> BTreeMap<String, u64> {
     events
 }
 
-/// Prints one turn of the script.
+/// Prints the figures of one turn.
 fn tell(number: usize, counted: &[Turn], timed: &[Turn]) -> anyhow::Result<Value> {
     let first = counted.first().context("a play")?;
     let same = counted.iter().all(|turn| turn.calls == first.calls);
@@ -269,7 +269,7 @@ fn tell(number: usize, counted: &[Turn], timed: &[Turn]) -> anyhow::Result<Value
         median(|turn| turn.answer_bytes),
     );
     let bytes = median(|turn| turn.event_bytes);
-    // One with a tool call was recorded, and no other.
+    // The recording covers only the turn with a tool call.
     let recorded = (number == 0).then(|| BTreeMap::from(RECORDED));
     println!(
         "\nturn {}: {:<33} {:>6} {:>26}",

@@ -1,5 +1,5 @@
-//! From a cancel to the runner's closed socket. The grace that a runner has to end by itself is set to
-//! nothing, so that what is left is the gateway's own time.
+//! Time from a cancel request until the runner's socket closes. The runner's grace period is zero, so only the
+//! gateway's own time remains.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,7 +52,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     write(options, &json!({"cancel": told}))
 }
 
-/// Milliseconds from the sending of the cancel until the runner's socket is closed.
+/// Milliseconds from sending the cancel until the runner's socket closes.
 async fn one(target: &Target, key: &str, shared: &Shared, number: usize) -> anyhow::Result<f64> {
     let mut posting = Connection::open(&target.address).await?;
     let request = target.request(number, "application/json", "message.received");
@@ -63,7 +63,7 @@ async fn one(target: &Target, key: &str, shared: &Shared, number: usize) -> anyh
     let accepted: Value = serde_json::from_slice(&body)?;
     let run = accepted["run_id"].as_str().context("a run")?.to_owned();
 
-    // Once the first event is there, the runner is at work.
+    // The first event shows that the runner is working.
     let mut watching = Connection::open(&target.address).await?;
     let about = format!("host: localhost\r\nauthorization: Bearer {key}\r\n");
     let watch =
@@ -104,7 +104,7 @@ async fn closed_at(closed: &Mutex<HashMap<String, Instant>>, run: &str) -> anyho
             begin.elapsed() < PATIENCE,
             "the socket of run {run} stays open"
         );
-        // When it was closed is noted by the stub: this only looks.
+        // The stub records the time of the close; this loop only polls for it.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

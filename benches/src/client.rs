@@ -1,5 +1,5 @@
-//! HTTP/1.1 by hand, on one connection that is kept: the load generator must cost far less than what
-//! it measures.
+//! A minimal HTTP/1.1 client on one keep-alive connection. The load generator must cost far less than what it
+//! measures.
 
 use std::io;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Longer than any answer takes: what passes it is a failure, not a slow run.
+/// Timeout of a response. It is far above any normal latency, so a timeout is a failure.
 const PATIENCE: Duration = Duration::from_mins(1);
 const BUFFER: usize = 64 * 1024;
 
-/// A connection of its own.
+/// One keep-alive connection.
 pub(crate) struct Connection {
     socket: TcpStream,
     buffer: Vec<u8>,
-    /// What of `buffer` has been read already.
+    /// Start of the unread bytes in `buffer`.
     at: usize,
 }
 
@@ -36,7 +36,7 @@ impl Connection {
         self.socket.write_all(request).await
     }
 
-    /// Reads an answer to its end; its body goes to `body` as it comes. Gives the status.
+    /// Reads a response to its end, passes body parts to `body`, and returns the status.
     pub(crate) async fn answer(&mut self, mut body: impl FnMut(&[u8])) -> anyhow::Result<u16> {
         let (status, mut framing) = self.head().await?;
         while !framing.is_over() {
@@ -48,7 +48,7 @@ impl Connection {
         Ok(status)
     }
 
-    /// Reads the head of an answer and of its body until `enough` says so.
+    /// Reads the head of a response and parts of its body until `enough` returns true.
     pub(crate) async fn answer_until(
         &mut self,
         mut enough: impl FnMut(&[u8]) -> bool,
@@ -64,7 +64,7 @@ impl Connection {
         Ok((status, framing))
     }
 
-    /// Reads the rest of an answer.
+    /// Reads the rest of a response.
     pub(crate) async fn rest(
         &mut self,
         mut framing: Framing,
@@ -108,22 +108,22 @@ impl Connection {
     }
 }
 
-/// Where a body ends.
+/// Framing of a body.
 #[derive(Debug)]
 pub(crate) enum Framing {
-    /// Bytes that are left.
+    /// Remaining bytes.
     Length(usize),
     Chunked(Chunk),
 }
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum Chunk {
-    /// Its size, as far as it was read.
+    /// The size line, as far as it was read.
     Size(usize),
     Data(usize),
-    /// What ends a chunk: CR LF.
+    /// The CR LF that ends a chunk.
     End(usize),
-    /// The last chunk came: CR LF is left.
+    /// The CR LF after the last chunk.
     Trailer(usize),
     Over,
 }
@@ -145,7 +145,7 @@ impl Framing {
         matches!(self, Self::Length(0) | Self::Chunked(Chunk::Over))
     }
 
-    /// Reads of `bytes` what belongs to the body, and says how many that are.
+    /// Copies the body's part of `bytes` into `body` and returns the bytes read.
     fn read(&mut self, bytes: &[u8], body: &mut impl FnMut(&[u8])) -> anyhow::Result<usize> {
         let mut at = 0;
         while at < bytes.len() && !self.is_over() {
@@ -204,15 +204,15 @@ impl Chunk {
     }
 }
 
-/// What an event stream holds: as little as shows that it is whole.
+/// State of an event stream: just enough to show that it is complete.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     pub(crate) events: u64,
-    /// Ids came as 1, 2, 3 …
+    /// Whether the ids are 1, 2, 3 …
     pub(crate) is_dense: bool,
     last_id: u64,
     pub(crate) completed: bool,
-    /// A line whose end has not come yet.
+    /// An incomplete line.
     line: Vec<u8>,
 }
 
@@ -250,7 +250,7 @@ impl Stream {
         }
     }
 
-    /// Whether this was all: `events` in order, the last one the end.
+    /// Whether the stream is complete: `events` events in order, the last one terminal.
     pub(crate) fn is_whole(&self, events: u64) -> bool {
         self.is_dense && self.completed && self.events == events && self.last_id == events
     }

@@ -1,8 +1,14 @@
-//! The same tasks by a plain loop of tool calls and by declared graphs of actions: model calls, tokens, time, success.
+//! Compares a plain loop of tool calls with declared graphs of actions: model calls, tokens, time, success.
 //!
-//! Reading order: [`tasks`] are the tasks, [`world`] their tools, [`arms`] the agents that are compared, [`policy`] the
-//! scripted model that plays each task ideally in the form of an arm, [`upstream`] serves models and tools and counts,
-//! [`play`] has the processes and the user, [`table`] prints.
+//! Modules, in reading order:
+//!
+//! - [`tasks`]: the tasks
+//! - [`world`]: their tools
+//! - [`arms`]: the compared agents
+//! - [`policy`]: the scripted model, which gives the ideal output of each task in the form of an arm
+//! - [`upstream`]: the server of models and tools, with counters
+//! - [`play`]: the processes and the user
+//! - [`table`]: the output
 
 mod arms;
 mod play;
@@ -30,16 +36,17 @@ use table::{Plays, tables, to_json, verdict};
 use tasks::Task;
 use upstream::{MODEL, TOOL, Upstream};
 
-/// Tasks for a small real model: the short ones.
+/// Tasks for a small real model.
 const SMALL: [Task; 4] = [Task::OneRead, Task::FiveReads, Task::FindRead, Task::Chain];
 
 /// Settings of the comparison.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CompareArgs {
-    /// Plays of each task by each arm; medians are printed.
+    /// Plays of each task by each arm; the tables show medians.
     #[arg(long, default_value_t = 3)]
     plays: usize,
-    /// Base URL of an OpenAI-compatible model that plays in place of the script, as `http://127.0.0.1:18090/v1`.
+    /// Base URL of an OpenAI-compatible model that replaces the scripted one, such as
+    /// `http://127.0.0.1:18090/v1`.
     #[arg(long, requires = "model")]
     model_url: Option<Url>,
     /// The name of that model.

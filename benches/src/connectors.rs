@@ -1,5 +1,5 @@
-//! Time that the connectors service adds to the first piece of an agent, and its memory per open stream. The bench is
-//! both the gateway, which signs the runs, and the platform.
+//! Latency that the connectors service adds to an agent's first piece, and its memory per open stream. The bench
+//! acts as the gateway, which signs the runs, and as the platform.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use crate::process::{machine, resident};
 use crate::stage::{SECRET, connectors, passthrough};
 
 const RUNNER: &str = "plugin:runnel/openai-agent/default";
-/// Streams of one round, one after the other, of each way.
+/// Sequential streams of one round, per target.
 const ALONE: usize = 20;
-/// Streams at one time.
+/// Concurrent streams.
 const AT_ONCE: usize = 64;
-/// Results of a held run: its deltas, its message, its end.
+/// Results of a held run: its deltas, its message, its terminal event.
 const HELD_RESULTS: u64 = HELD_ITEMS as u64 + 2;
-/// Time for memory to settle.
+/// Wait until memory use is stable.
 const SETTLES: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
@@ -44,7 +44,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     write(options, &json!({"machine": machine(), "connectors": told}))
 }
 
-/// All ways in turn in each round: one stream after the other, then many at one time, and as many again.
+/// Measures all targets in turn in each round: sequential streams first, then two batches of concurrent ones.
 async fn first_pieces(
     options: &Options,
     gateway: &Gateway,
@@ -86,7 +86,7 @@ async fn first_pieces(
     }))
 }
 
-/// What the proxy adds, and what the connectors add.
+/// Prints the overhead of the proxy and of the connectors.
 fn tell(streams: &str, [direct, proxy, through]: &[Waits; 3]) -> Value {
     println!("passthrough:");
     let proxy = tell_waits(streams, direct, proxy);
@@ -94,7 +94,7 @@ fn tell(streams: &str, [direct, proxy, through]: &[Waits; 3]) -> Value {
     json!({"passthrough": proxy, "connectors": tell_waits(streams, direct, through)})
 }
 
-/// Refuses runs that did not complete.
+/// Fails if a run did not complete.
 fn whole(streams: Vec<Items>) -> anyhow::Result<Vec<Items>> {
     for items in &streams {
         let completed = items.text.contains("\nevent: run.completed\n");
@@ -103,7 +103,7 @@ fn whole(streams: Vec<Items>) -> anyhow::Result<Vec<Items>> {
     Ok(streams)
 }
 
-/// Measures a fresh process while its streams wait, and reads all of them to their ends.
+/// Measures a fresh process while its streams wait, then reads all of them to the end.
 async fn hold(options: &Options, gateway: &Gateway, model: &ModelServer) -> anyhow::Result<Held> {
     let service = connectors(options, &model.address).await?;
     let warm = (0..8).map(|_| gateway.run("bench")).collect();
@@ -126,7 +126,7 @@ async fn hold(options: &Options, gateway: &Gateway, model: &ModelServer) -> anyh
     })
 }
 
-/// The gateway's side of the runner API, for one agent on the model's server.
+/// The gateway's side of the runner API, for one agent on the model server.
 struct Gateway {
     secret: SigningSecret,
     base_url: String,
@@ -140,7 +140,7 @@ impl Gateway {
         })
     }
 
-    /// A signed `POST /runs` of a new run. The agent reads no history, so nothing is asked of the gateway.
+    /// A signed `POST /runs` of a new run. The agent reads no history, so it never calls the gateway.
     fn run(&self, model: &str) -> Vec<u8> {
         let id = Uuid::now_v7();
         let now = id.get_timestamp().map_or(0, |time| time.to_unix().0);

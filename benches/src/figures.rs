@@ -1,4 +1,4 @@
-//! Medians, ratios, and how they are told.
+//! Medians, ratios, and their output.
 
 use serde_json::{Value, json};
 
@@ -7,10 +7,10 @@ use crate::held::Held;
 use crate::load::Outcome;
 use crate::rounds::Scenario;
 
-/// All that others are compared with.
+/// Baseline of all comparisons.
 const YARDSTICK: &str = "passthrough";
 
-/// One target in one scenario, all rounds.
+/// One target in one scenario, over all rounds.
 pub(crate) struct Row {
     pub(crate) scenario: Scenario,
     pub(crate) target: &'static str,
@@ -30,7 +30,7 @@ impl Row {
         self.scenario.name.starts_with("long")
     }
 
-    /// Runs per second; of long ones, events per second.
+    /// Runs per second; for long scenarios, events per second.
     fn rates(&self) -> Vec<f64> {
         let rate = |one: &Outcome| {
             let count = if self.is_long() { one.events } else { one.runs };
@@ -39,7 +39,7 @@ impl Row {
         self.rounds.iter().map(rate).collect()
     }
 
-    /// Microseconds of the target's CPU per event.
+    /// Microseconds of the target's CPU time per event.
     fn cpu(&self) -> Vec<f64> {
         let per_event = |one: &Outcome| one.cpu * 1e6 / (one.events.max(1) as f64);
         self.rounds.iter().map(per_event).collect()
@@ -54,7 +54,7 @@ impl Row {
         percentile(&all, at)
     }
 
-    /// Which part of all CPU that was used went to the load generator and to the stub.
+    /// CPU use of the load generator or the stub, in cores.
     fn share(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
         let part: f64 = self.rounds.iter().map(of).sum();
         let seconds: f64 = self.rounds.iter().map(|one| one.seconds).sum();
@@ -150,7 +150,7 @@ pub(crate) fn print_held(held: &[Held]) {
     }
 }
 
-/// Round by round.
+/// Ratios of each round to the baseline of the same round.
 fn ratios(all: &[f64], yardstick: &[f64]) -> Vec<f64> {
     all.iter()
         .zip(yardstick)
@@ -162,7 +162,7 @@ pub(crate) fn median(all: &[f64]) -> f64 {
     percentile(all, 50.0)
 }
 
-/// 0.0 for nothing.
+/// The percentile; 0.0 for an empty slice.
 pub(crate) fn percentile(all: &[f64], at: f64) -> f64 {
     let mut sorted = all.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -172,13 +172,13 @@ pub(crate) fn percentile(all: &[f64], at: f64) -> f64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a place in a list"
+        reason = "an index in a list"
     )]
     let place = (at / 100.0 * last as f64).round() as usize;
     sorted[place.min(last)]
 }
 
-/// Writes the figures where they were asked for.
+/// Writes the figures to the file of `--json`, if given.
 pub(crate) fn write(options: &Options, figures: &Value) -> anyhow::Result<()> {
     if let Some(file) = &options.json {
         std::fs::write(file, serde_json::to_string_pretty(figures)?)?;

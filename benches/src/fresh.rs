@@ -1,7 +1,7 @@
-//! Short runs on a PostgreSQL database that was never analysed, beside the same on one that was.
+//! Short runs on a PostgreSQL database without statistics, beside the same runs after ANALYZE.
 //!
-//! A plan that the server makes without statistics may scan where an index would do. Both databases are new, are filled
-//! alike and are measured in turn; autovacuum analyses neither, so that one stays fresh for as long as it takes.
+//! Without statistics, the planner may choose a scan where an index would do. Both databases are new, get the
+//! same data and are measured in turn. Autovacuum analyses neither, so one stays without statistics.
 
 use anyhow::{Context as _, ensure};
 use serde_json::json;
@@ -16,26 +16,26 @@ use crate::process::machine;
 use crate::stage::{Database, Extra, Gateway, Stage, play};
 use crate::stub::Script;
 
-/// Clients that post at a time.
+/// Concurrent clients.
 const CLIENTS: usize = 32;
-/// Results of one run before its end.
+/// Results of one run before its terminal event.
 const DELTAS: usize = 10;
-/// How long both databases are filled before the first round.
+/// Seconds of load on both databases before the first round.
 const FILL_SECONDS: f64 = 5.0;
-/// What a fresh database may take longer.
+/// Maximum ratio of the fresh database's time to the analysed one's.
 const MOST_RATIO: f64 = 1.1;
 
-/// A database of this measurement, with its gateway.
+/// A measured database with its gateway.
 struct Side {
     name: String,
     database: Url,
     target: Target,
-    /// Stopped when it is dropped.
+    /// Stops on drop.
     _gateway: Gateway,
     rounds: Vec<Outcome>,
 }
 
-/// Measures both sides and prints p50 of a run on each, with their ratio.
+/// Measures both sides, and prints the p50 of a run on each and their ratio.
 pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     let server = options.postgres.as_deref().context(
         "name a PostgreSQL server with the right to create databases: --postgres postgres://…",
@@ -44,7 +44,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     let stage = Stage::new(options).await?;
     let mut names = Vec::new();
     let measured = measure(&stage, &server, &mut names).await;
-    // Also after a failure: nothing is left on the server.
+    // Drop the databases also after a failure.
     for name in &names {
         execute(
             &server,
@@ -80,7 +80,7 @@ async fn measure(
         side.rounds.clear();
     }
     for round in 0..stage.options.rounds {
-        // Tables grow: each side comes first in every second round.
+        // Tables grow, so the sides alternate in going first.
         for place in [round % 2, (round + 1) % 2] {
             if place == 1 {
                 execute(&sides[place].database, "ANALYZE").await?;

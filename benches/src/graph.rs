@@ -1,4 +1,5 @@
-//! The hot paths of action graphs: parse and validate a declaration, one scheduler step, render a transcript.
+//! The hot paths of action graphs: parse and validate a declaration, run one scheduler step, render a
+//! transcript.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -27,7 +28,7 @@ use crate::process::machine;
 const ACTIONS: usize = 32;
 /// Turns of the history.
 const TURNS: usize = 50;
-/// Times that one path is taken in a round.
+/// Repetitions of one path in a round.
 const REPEATS: usize = 200;
 
 /// One path with its times in microseconds.
@@ -37,7 +38,7 @@ struct Figure {
     times: Vec<f64>,
 }
 
-/// Measures every path in each round and prints medians beside their targets. Fails when one is not within.
+/// Measures every path in each round and prints medians beside their targets. Fails if a path misses its target.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let world = World::new();
     let mut figures = [
@@ -136,7 +137,7 @@ impl World {
         ))
     }
 
-    /// Protocol turns of four calls each; every fifth turn is a request of the user.
+    /// Protocol turns of four calls each; every fifth turn is a user request.
     fn history(&self) -> anyhow::Result<Vec<Turn>> {
         let output = declaration(4);
         let turn = |n: usize| -> anyhow::Result<Turn> {
@@ -157,7 +158,7 @@ impl World {
     }
 }
 
-/// Calls that each depend on two earlier ones and bind a value of one.
+/// Calls that each depend on two earlier calls and bind a value of one.
 fn declaration(count: usize) -> ModelOutput {
     let call = |n: usize| {
         let depends = (1..3).filter(|back| n > back * 4);
@@ -173,7 +174,7 @@ fn declaration(count: usize) -> ModelOutput {
     ModelOutput::carrier(act.to_string())
 }
 
-/// Plays a graph to its end; every call returns a path and twenty lines.
+/// Runs a graph to its end; every call returns a path and twenty lines.
 fn play(mut graph: Graph, mut step: impl FnMut(&mut Graph, Event) -> Vec<Command>) -> Graph {
     let mut events = vec![Event::Begin];
     while let Some(event) = events.pop() {

@@ -1,5 +1,6 @@
-//! From the event to the first piece of a harness, beside the same harness started by hand; and the service's memory while
-//! sessions are idle. The harness is the fake ACP agent of the tests: it needs nothing but Python.
+//! Time from the event to a harness's first piece, compared with the same harness started directly. Also the
+//! service's memory while sessions are idle. The harness is the fake ACP agent of the tests and needs only
+//! Python.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -67,12 +68,12 @@ pub(crate) async fn run(options: &Options, sessions: usize) -> anyhow::Result<()
     write(options, &json!({"machine": machine(), "harness": told}))
 }
 
-/// A path as a text of TOML.
+/// The path as a TOML string.
 fn quoted(path: &Path) -> String {
     format!("{:?}", path.to_string_lossy())
 }
 
-/// From the request to the first `message.delta`, in milliseconds; read to the end.
+/// Milliseconds from the request to the first `message.delta`. Reads the stream to its end.
 async fn first_piece(address: &str, request: &[u8]) -> anyhow::Result<f64> {
     let mut connection = Connection::open(address).await?;
     let begin = Instant::now();
@@ -125,7 +126,7 @@ impl Agent {
             .unwrap_or_default()
     }
 
-    /// From the start of the process to the first piece of its answer, in milliseconds.
+    /// Milliseconds from the start of the process to the first piece of its answer.
     async fn first_piece(&self, directory: &Path) -> anyhow::Result<f64> {
         let begin = Instant::now();
         let mut child = Command::new(&self.python)

@@ -1,4 +1,4 @@
-//! What a stream costs in memory while nothing happens on it.
+//! Memory per idle stream.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::process::resident;
 use crate::stage::{Extra, Served, Stage, passthrough, play, release};
 use crate::stub::Script;
 
-/// Before they are held, so that what is made once is there.
+/// Warm-up before the streams open, so that one-time allocations are not counted.
 const WARM_SECONDS: f64 = 1.0;
 const OPENING: usize = 32;
 
-/// Of one target, in bytes per stream.
+/// Memory of one target, in bytes per stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) name: &'static str,
@@ -96,10 +96,10 @@ async fn hold(stage: &Stage, target: &Target, pid: u32, stub: &Served) -> anyhow
     })
 }
 
-/// A stream that has not ended, as far as it was read.
+/// An open stream, as far as it was read.
 pub(crate) type Opened = (Connection, Framing, Stream);
 
-/// Opens `most` streams, of each so many events.
+/// Opens `most` streams and reads `events` events of each.
 pub(crate) async fn open_all(
     address: &str,
     most: usize,
@@ -122,7 +122,7 @@ pub(crate) async fn open_all(
     Ok(streams)
 }
 
-/// Reads streams to their ends. Each must have so many events, all in order.
+/// Reads streams to their ends. Each must have exactly `events` events, in order.
 pub(crate) async fn read_to_end(streams: Vec<Opened>, events: u64) -> anyhow::Result<()> {
     for (mut connection, framing, mut stream) in streams {
         connection.rest(framing, |part| stream.push(part)).await?;

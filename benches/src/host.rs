@@ -1,5 +1,5 @@
-//! What runners call back for: small calls beside `/healthz` of the same process, and what a model's stream
-//! takes longer through the gateway than asked directly.
+//! Host API calls of runners: small calls beside `/healthz` of the same process, and the latency that the
+//! gateway adds to a model's stream.
 
 mod faces;
 mod runner;
@@ -20,13 +20,13 @@ use crate::stage::{Database, Extra, Stage};
 use crate::stub::RUNNER_ID;
 use runner::Runner;
 
-/// Connections that ask at a time.
+/// Concurrent connections.
 const CONNECTIONS: usize = 64;
-/// Runs that call, four on each connection, in turn: a run may call 500 times in a second.
+/// Runs that make calls, four on each connection, in turn. A run is limited to 500 calls a second.
 const RUNS: usize = 4 * CONNECTIONS;
-/// Words of a text whose tokens are counted.
+/// Words of the text in token counting.
 const WORDS: usize = 200;
-/// Streams of one round, one after the other, of each way.
+/// Sequential streams of one round, per target.
 const STREAMS: usize = 20;
 
 pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
@@ -39,10 +39,10 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     write(options, &json!({"machine": machine(), "host": told}))
 }
 
-/// One request, as it is sent again and again.
+/// One kind of request, sent repeatedly.
 struct Asking {
     name: &'static str,
-    /// By run: the credential stands in it.
+    /// By run, because each holds the run's credential.
     requests: Vec<Vec<u8>>,
 }
 
@@ -86,7 +86,7 @@ async fn measure(stage: &Stage, database: &Database) -> anyhow::Result<Value> {
     Ok(json!({"target": name, "runs": RUNS, "calls": calls, "stream": streams, "faces": faces}))
 }
 
-/// A model behind the gateway, and an agent that may use it.
+/// A model behind the gateway, and an agent with access to it.
 fn tables(model: &str) -> String {
     format!(
         "[limits]\nsilence_seconds = 3600.0\n\
@@ -98,7 +98,7 @@ fn tables(model: &str) -> String {
     )
 }
 
-/// Runs that are held by their runner; their tokens.
+/// Starts runs that the runner holds open, and returns their tokens.
 async fn begin_runs(target: &Target, runner: &Runner) -> anyhow::Result<Vec<String>> {
     let mut posting = Connection::open(&target.address).await?;
     for number in 0..RUNS {
@@ -126,7 +126,7 @@ fn askings(tokens: &[String]) -> [Asking; 3] {
     ]
 }
 
-/// A request for one stream of the model itself.
+/// A request for one stream, sent to the model without the gateway.
 pub(crate) fn directly() -> Vec<u8> {
     let message = json!({"role": "user", "content": "go"});
     let body = json!({"model": "bench", "messages": [message], "stream": true});
@@ -156,7 +156,7 @@ fn post(path: &str, token: &str, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Answers per second, of all runs together. A failure ends it.
+/// Responses per second over all runs. Fails on the first error.
 async fn ask(address: &str, asking: &Asking, seconds: f64) -> anyhow::Result<f64> {
     let begin = Instant::now();
     let end = begin + Duration::from_secs_f64(seconds);
@@ -206,7 +206,7 @@ fn tell_rates(target: &str, askings: &[Asking], rates: &[Vec<f64>]) -> Value {
     told.into()
 }
 
-/// The token that stands in a request to a runner.
+/// Reads the run token from a request to a runner.
 fn token_in(body: &[u8]) -> anyhow::Result<String> {
     let request: Value = serde_json::from_slice(body)?;
     let token = request["host"]["token"].as_str().context("a token")?;

@@ -1,4 +1,4 @@
-//! Events per second that are taken durably: answered with 202, after their commit.
+//! Durably accepted events per second: answered with 202 after their commit.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
         let (_gateway, target) = stage
             .gateway(name, &database, &stub.address, Extra::default())
             .await?;
-        // An event that nobody wants is kept; one that an agent wants is also run.
+        // Without a matching agent, an event is only stored; with one, it also starts a run.
         for (event, what) in [("note.added", "kept"), ("message.received", "with a run")] {
             let (mut rates, mut times) = (Vec::new(), Vec::new());
             for _ in 0..options.rounds {
@@ -53,7 +53,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     write(options, &json!({"ingest": told}))
 }
 
-/// The rate, and how long each took in milliseconds. A failure ends it.
+/// Returns the rate, and each request's milliseconds. Fails on the first error.
 async fn post(
     target: &Target,
     event: &'static str,

@@ -1,4 +1,4 @@
-//! The load: clients that post and read to the end, one run after the other, and check each.
+//! The load: clients that post an event, read its run to the end and check it, in a loop.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,31 +11,31 @@ use uuid::Uuid;
 use crate::client::{Connection, Stream};
 use crate::process::cpu;
 
-/// Every scenario begins with this much that is not counted.
+/// Warm-up of every scenario, not counted.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Failures that are told; all are counted.
+/// Maximum failures that are kept as text; all are counted.
 const TOLD: usize = 3;
 
-/// What is asked, and who answers.
+/// A measured process, and the form of its requests.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) name: &'static str,
     pub(crate) address: String,
-    /// Absent: the stub runner itself is asked.
+    /// Process id; `None` for the stub runner itself.
     pub(crate) pid: Option<u32>,
     pub(crate) ask: Ask,
 }
 
 #[derive(Clone)]
 pub(crate) enum Ask {
-    /// `POST /runs`, as the gateway would.
+    /// `POST /runs`, as the gateway sends it.
     Runner,
     /// `POST /v1/events` with this key.
     Gateway { key: String },
 }
 
 impl Target {
-    /// The request of one run: its idempotency key is its own.
+    /// The request of one run, with an idempotency key of its own.
     pub(crate) fn request(&self, client: usize, accept: &str, event: &str) -> Vec<u8> {
         let body = format!(
             "{{\"event_type\":\"{event}\",\"conversation\":{{\"conversation_id\":\"c-{client}\"}},\
@@ -60,7 +60,7 @@ impl Target {
     }
 }
 
-/// What one target did in one scenario of one round.
+/// Figures of one target in one scenario of one round.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) seconds: f64,
@@ -72,9 +72,9 @@ pub(crate) struct Outcome {
     pub(crate) cpu: f64,
     pub(crate) cpu_stub: f64,
     pub(crate) cpu_load: f64,
-    /// From the request to the first event, in milliseconds.
+    /// Milliseconds from the request to the first event.
     pub(crate) first_event_ms: Vec<f64>,
-    /// From the request to the end of the run, in milliseconds.
+    /// Milliseconds from the request to the end of the run.
     pub(crate) run_ms: Vec<f64>,
 }
 
@@ -97,7 +97,7 @@ impl Counts {
         }
     }
 
-    /// Also of the warm-up, and after the end: a failure is never left out.
+    /// Records a failure in every phase, including warm-up and cool-down.
     fn fail(&self, target: &Target, error: &anyhow::Error) {
         let mut outcome = self.outcome.borrow_mut();
         outcome.failures += 1;
@@ -107,7 +107,7 @@ impl Counts {
     }
 }
 
-/// Drives `clients` clients for `seconds`. Each run must bring `events` events and its end.
+/// Drives `clients` clients for `seconds`. Each run must bring `events` events and its terminal event.
 pub(crate) async fn drive(
     target: &Target,
     stub: u32,

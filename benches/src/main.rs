@@ -1,10 +1,10 @@
-//! How fast is it? The gateway beside a proxy that does nothing, with every event persisted.
+//! Benchmarks of the gateway against a proxy that only forwards, with every event persisted.
 //!
 //! `cargo run --release -p benches` runs everything. See `benches/README.md`.
-#![expect(clippy::print_stdout, reason = "what it prints is what it is for")]
+#![expect(clippy::print_stdout, reason = "prints the results")]
 #![expect(
     clippy::cast_precision_loss,
-    reason = "figures for people have three digits"
+    reason = "printed figures have three digits"
 )]
 
 mod agent;
@@ -42,34 +42,34 @@ struct Cli {
     options: Options,
 }
 
-/// What every command takes.
+/// Options of every command.
 #[derive(Args, Clone)]
 struct Options {
-    /// How often everything is measured; medians are told.
+    /// Rounds of each measurement; the output shows medians.
     #[arg(long, global = true, default_value_t = 5)]
     rounds: usize,
-    /// How long one target is measured in one scenario of one round.
+    /// Seconds per target in one scenario of one round.
     #[arg(long, global = true, default_value_t = 3.0)]
     seconds: f64,
-    /// Scenarios of `all`, by their beginning: `short-1,long`.
+    /// Scenarios of `all`, by prefix: `short-1,long`.
     #[arg(long, global = true, value_delimiter = ',')]
     only: Vec<String>,
-    /// Events that the stub runner sends in one write.
+    /// Events per write of the stub runner.
     #[arg(long, global = true, default_value_t = 1)]
     per_write: usize,
-    /// Streams that are held at a time.
+    /// Concurrently held streams.
     #[arg(long, global = true, default_value_t = 1000)]
     streams: usize,
     /// The gateway's binary; built when absent.
     #[arg(long, global = true)]
     gateway: Option<PathBuf>,
-    /// Where the SQLite database lies while it is measured: a directory on a real disk.
+    /// Directory of the SQLite database during the measurement; it must be on a real disk.
     #[arg(long, global = true)]
     directory: Option<PathBuf>,
-    /// An empty PostgreSQL database; absent: SQLite alone is measured.
+    /// URL of an empty PostgreSQL database; when absent, only SQLite is measured.
     #[arg(long, global = true, env = "RUNNEL_BENCH_POSTGRES_URL")]
     postgres: Option<String>,
-    /// Where the figures go as JSON.
+    /// Output file of the figures as JSON.
     #[arg(long, global = true)]
     json: Option<PathBuf>,
 }
@@ -78,39 +78,40 @@ struct Options {
 enum Command {
     /// Throughput, CPU, time to the first event and memory, as ratios to the proxy (the default).
     All,
-    /// From a cancel to the runner's closed socket.
+    /// Time from a cancel request until the runner's socket closes.
     Cancel,
-    /// Events per second that are taken durably, answered with 202.
+    /// Durably accepted events per second, answered with 202.
     Ingest,
-    /// Calls of runners beside `/healthz`, and what models' streams take longer.
+    /// Host API calls beside `/healthz`, and the latency added to models' streams.
     Host,
-    /// What gateway and harness service add to the first piece of a harness, and the memory of idle sessions.
+    /// Latency that gateway and harness service add to a harness's first piece, and the memory of idle sessions.
     Harness {
-        /// How many conversations have a turn.
+        /// Conversations with one turn.
         #[arg(long, default_value_t = 20)]
         sessions: usize,
     },
-    /// Time that the connectors service adds to the first piece of an agent, and its memory per open stream.
+    /// Latency that the connectors service adds to an agent's first piece, and its memory per open stream.
     Connectors,
-    /// The same tasks by a loop of tool calls and by declared graphs of actions: model calls, tokens, time, success.
+    /// The same tasks by a loop of tool calls and by declared graphs of actions: model calls, tokens, time,
+    /// success.
     Compare(compare::CompareArgs),
-    /// Short runs on a PostgreSQL database that was never analysed, beside the same after ANALYZE. `--postgres` names a
-    /// server with the right to create databases.
+    /// Short runs on a PostgreSQL database without statistics, beside the same after ANALYZE. `--postgres` names
+    /// a server with the right to create databases.
     Fresh,
-    /// Action graphs: parse and validate, a scheduler step, a rendered transcript. No gateway takes part.
+    /// Action graphs: parse and validate, a scheduler step, a rendered transcript. Runs without a gateway.
     Graph,
     /// Memory per held stream alone.
     Held,
-    /// What the Local Agent asks of the gateway, and the time that the two add to its model and its tool.
+    /// Requests of the Local Agent to the gateway, and the latency that both add to model and tool.
     Agent {
-        /// How often the script is played.
+        /// Plays of the script.
         #[arg(long, default_value_t = 100)]
         plays: usize,
     },
     /// The stub runner.
     #[command(hide = true)]
     Stub,
-    /// The proxy that does nothing.
+    /// The proxy that only forwards.
     #[command(hide = true)]
     Passthrough { upstream: String },
 }
@@ -141,7 +142,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// The load generator and the stub shall cost less than what they measure.
+/// Load generator and stub run on one thread, to cost less than what they measure.
 fn one_thread(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -149,7 +150,7 @@ fn one_thread(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<
     runtime.context("no runtime")?.block_on(work)
 }
 
-/// The proxy gets what the gateway has; so do the agent, its model and its tool.
+/// The proxy gets as many threads as the gateway; so do the agent, its model and its tool.
 fn many_threads(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

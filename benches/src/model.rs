@@ -1,5 +1,5 @@
-//! A provider whose model says when it speaks: each item holds the time at which it left. It has a thread of
-//! its own, and the clock of this process. Also the times that its items took, as they are printed.
+//! A model server whose items carry their send time. It has a thread of its own and the clock of this process.
+//! Also collects and prints the latencies of the items.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -17,18 +17,18 @@ use crate::client::Connection;
 use crate::figures::percentile;
 use crate::stub::read_request;
 
-/// Items of a stream, and the pause before each but the first.
+/// Items of a stream, and the pause before each except the first.
 pub(crate) const ITEMS: usize = 50;
 const PAUSE: Duration = Duration::from_millis(5);
 /// The model that sends [`HELD_ITEMS`] at once and ends after [`ModelServer::release`].
 pub(crate) const HELD: &str = "held";
 pub(crate) const HELD_ITEMS: usize = 10;
-/// Before the number that an item holds: every face shows it so.
+/// Marker before an item's send time, the same in every API.
 const MARK: &str = "\":\"at:";
-/// A field of the whole text so far. It stands beside an item and is not one.
+/// Field with the text so far. It follows an item and is no item itself.
 const WHOLE: &str = "all_content";
 
-/// All times are told from here.
+/// Origin of all times.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Serves until the process ends.
@@ -37,7 +37,7 @@ pub(crate) struct ModelServer {
     released: watch::Sender<bool>,
 }
 
-/// How long the items of one stream took, in milliseconds.
+/// Latencies of one stream's items, in milliseconds.
 pub(crate) struct Items {
     pub(crate) first: f64,
     pub(crate) each: Vec<f64>,
@@ -61,14 +61,14 @@ impl ModelServer {
         Ok(Self { address, released })
     }
 
-    /// Ends the streams of the model [`HELD`], and later ones at once.
+    /// Ends the streams of the model [`HELD`], and later ones immediately.
     pub(crate) fn release(&self) {
         self.released.send_replace(true);
     }
 }
 
 impl Items {
-    /// Asks for one stream and reads it to its end.
+    /// Requests one stream and reads it to its end.
     pub(crate) async fn of(address: &str, request: &[u8]) -> anyhow::Result<Self> {
         let mut connection = Connection::open(address).await?;
         let begin = Instant::now();
@@ -97,7 +97,7 @@ impl Items {
         })
     }
 
-    /// Sends all requests at one time, each on its own connection.
+    /// Sends all requests concurrently, each on its own connection.
     pub(crate) async fn at_once(
         address: &str,
         requests: Vec<Vec<u8>>,
@@ -115,12 +115,12 @@ impl Items {
     }
 }
 
-/// Milliseconds that items of streams took.
+/// Latencies of the items of several streams, in milliseconds.
 #[derive(Default)]
 pub(crate) struct Waits {
     /// From the request to the first item.
     pub(crate) first: Vec<f64>,
-    /// From each item's leaving to its coming.
+    /// From the send time of each item to its arrival.
     pub(crate) each: Vec<f64>,
 }
 
@@ -133,7 +133,7 @@ impl Waits {
     }
 }
 
-/// Prints what a way adds to the items of the model asked directly, and gives it as JSON.
+/// Prints the latency added to the items of the direct model, and returns it as JSON.
 pub(crate) fn tell_waits(target: &str, direct: &Waits, through: &Waits) -> Value {
     let of = |through: &[f64], direct: &[f64]| {
         [50.0, 99.0].map(|at| (percentile(through, at), percentile(direct, at)))
@@ -161,7 +161,7 @@ pub(crate) fn tell_waits(target: &str, direct: &Waits, through: &Waits) -> Value
     told
 }
 
-/// When the next item left, if all of it is there.
+/// Send time of the next item, if the item is complete.
 fn next_time(text: &str, read: &mut usize) -> Option<Duration> {
     let rest = &text[*read..];
     let mut marks = rest.match_indices(MARK);

@@ -1,5 +1,5 @@
-//! The yardstick: an HTTP proxy that parses nothing of the bodies and keeps nothing. It stands on the
-//! same server and client libraries as the gateway, with connections kept on both sides.
+//! The baseline: an HTTP proxy that parses and stores no bodies. It uses the gateway's server and client
+//! libraries, with keep-alive connections on both sides.
 
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -50,7 +50,7 @@ async fn forward(
     *request.uri_mut() = uri.expect("a path that came by HTTP is one");
     request.headers_mut().remove(header::HOST);
     let mut response = client.request(request).await?;
-    // Of this connection, not of the other.
+    // Hop-by-hop headers.
     response.headers_mut().remove(header::CONNECTION);
     response.headers_mut().remove(header::TRANSFER_ENCODING);
     Ok(response)

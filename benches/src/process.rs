@@ -1,17 +1,17 @@
-//! What a process costs, by the kernel's own accounting.
+//! CPU time and memory of a process, from the kernel's accounting.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::Context as _;
 
-/// Of `/proc`: the kernel tells times in hundredths of a second.
+/// Unit of times in `/proc`: a hundredth of a second.
 const TICK: Duration = Duration::from_millis(10);
 
-/// User and system time that a process has used, all its threads together.
+/// User and system time of a process, over all its threads.
 pub(crate) fn cpu(pid: u32) -> anyhow::Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name stands in brackets and may hold anything.
+    // The process name stands in brackets and may hold any character.
     let (_, rest) = stat.rsplit_once(')').context("a line of /proc/PID/stat")?;
     let fields: Vec<_> = rest.split_whitespace().collect();
     let ticks =
@@ -31,7 +31,7 @@ pub(crate) fn resident(pid: u32) -> anyhow::Result<u64> {
     Ok(kib * 1024)
 }
 
-/// What a figure is worth depends on the machine: processor, cores, kernel.
+/// The machine that the figures depend on: processor, cores, kernel.
 pub(crate) fn machine() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find(|line| line.starts_with("model name"));

@@ -1,4 +1,4 @@
-//! All targets in turn, again and again: what disturbs one round disturbs all of them.
+//! Measures all targets in turn in each round, so that a disturbance affects all of them.
 
 use anyhow::ensure;
 use serde_json::json;
@@ -11,7 +11,7 @@ use crate::process::machine;
 use crate::stage::{Extra, Stage, passthrough, play, seen};
 use crate::stub::Script;
 
-/// What is played, and by how many at once.
+/// A workload and its number of concurrent clients.
 #[derive(Clone, Copy)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
@@ -133,7 +133,7 @@ async fn measure(stage: &Stage, scenarios: &[Scenario]) -> anyhow::Result<(Vec<R
                 let before = seen(&stub.address).await?;
                 let outcome = segment(target, stub.pid, scenario, options.seconds).await?;
                 let after = seen(&stub.address).await?;
-                // One of them is the question itself.
+                // Exclude the connection of the statistics request itself.
                 connections[number].1 += after.0 - before.0 - 1;
                 connections[number].2 += after.1 - before.1;
                 rows[place * targets.len() + number].rounds.push(outcome);

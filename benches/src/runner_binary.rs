@@ -1,4 +1,4 @@
-//! Runners that are programs of their own, which may die and start again at their address.
+//! Runners in processes of their own that can restart at the same address.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use tokio::process::Command;
 
 use crate::stage::{SECRET, Served, Stage};
 
-/// A runner's program, its signing secret's variable and the address that it keeps when it starts again.
+/// A runner's binary, the variable of its signing secret, and its fixed address.
 pub(crate) struct RunnerBinary {
     binary: PathBuf,
     secret: &'static str,
@@ -17,7 +17,7 @@ pub(crate) struct RunnerBinary {
 }
 
 impl RunnerBinary {
-    /// The program from the directory of this one, at a free address.
+    /// The binary from the directory of this program, with a free address.
     pub(crate) fn find(stage: &Stage, name: &str, secret: &'static str) -> anyhow::Result<Self> {
         let binary = std::env::current_exe()?.with_file_name(name);
         ensure!(

@@ -1,4 +1,4 @@
-//! The processes that are measured: stub runner, proxy, gateways. Killed on drop.
+//! The measured processes: stub runner, proxy, gateways. Killed on drop.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,21 +17,21 @@ use crate::client::Connection;
 use crate::load::{Ask, Target};
 use crate::stub::{RUNNER_ID, Script};
 
-/// What the gateway shares with whichever runner it calls.
+/// The secret shared by the gateway and its runner.
 pub(crate) const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
-/// Says where a role of this program listens.
+/// Prints the listen address of this process.
 pub(crate) fn announce(listener: &TcpListener) -> anyhow::Result<()> {
     println!("listening http://{}", listener.local_addr()?);
     Ok(())
 }
 
-/// A process that serves.
+/// A running server process.
 pub(crate) struct Served {
     pub(crate) address: String,
     pub(crate) pid: u32,
     child: Child,
-    /// Kept open: a closed pipe would be an error for whoever prints into it.
+    /// Kept open: with a closed pipe, the process would fail to print.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
@@ -63,33 +63,33 @@ impl Served {
         bail!("it ended before it listened")
     }
 
-    /// Kills it, and returns once it is gone.
+    /// Kills the process and waits for its exit.
     pub(crate) async fn kill(mut self) -> std::io::Result<()> {
         self.child.kill().await
     }
 }
 
-/// A gateway and a key of role client.
+/// A gateway and an API key of role client.
 pub(crate) struct Gateway {
     pub(crate) served: Served,
     pub(crate) key: String,
 }
 
-/// What a gateway's file says beside what all have.
+/// Additions to a gateway's configuration file.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Extra<'a> {
     /// Lines of section `[runs]`.
     pub(crate) runs: &'a str,
     /// A further entry of `egress.allow`, in quotes.
     pub(crate) allow: &'a str,
-    /// Tables that stand after all others.
+    /// Tables at the end of the file.
     pub(crate) tables: &'a str,
 }
 
-/// A database that a gateway is measured on.
+/// The database of a measured gateway.
 pub(crate) struct Database {
     pub(crate) name: &'static str,
-    /// Absent: a file of its own.
+    /// `None`: an SQLite file of its own.
     url: Option<String>,
 }
 
@@ -101,12 +101,12 @@ impl Database {
     }
 }
 
-/// The binary, the directory, and what was asked for.
+/// The gateway's binary, the working directory, and the options.
 pub(crate) struct Stage {
     pub(crate) options: Options,
     binary: PathBuf,
     directory: PathBuf,
-    /// One for all gateways: they come to one PostgreSQL database after each other.
+    /// Shared by all gateways, because they use the same PostgreSQL database in turn.
     master_key: String,
 }
 
@@ -131,7 +131,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// A commit to memory is none.
+    /// Fails on a memory file system, where a commit is not durable.
     fn refuse_memory(&self) -> anyhow::Result<()> {
         let mounts = fs::read_to_string("/proc/mounts")?;
         let mut mounted: Vec<_> = mounts
@@ -190,12 +190,12 @@ impl Stage {
         served.context("the harness service does not start")
     }
 
-    /// A place for files of this measurement.
+    /// Directory for files of this measurement.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// What a gateway is measured on: SQLite, and PostgreSQL if one was named.
+    /// The measured databases: SQLite, and PostgreSQL if given.
     pub(crate) fn databases(&self) -> Vec<Database> {
         let sqlite = Database {
             name: "sqlite",
@@ -206,14 +206,15 @@ impl Stage {
         [sqlite].into_iter().chain(postgres).collect()
     }
 
-    /// Where the secret lies that the gateway shares with its runner.
+    /// Writes the shared secret and returns its path.
     pub(crate) fn secret(&self) -> anyhow::Result<PathBuf> {
         let path = self.directory.join("endpoint.secret");
         fs::write(&path, SECRET)?;
         Ok(path)
     }
 
-    /// A gateway with the stub as its runner, and how it is asked. Its files lie in `place`.
+    /// A gateway with the stub as its runner, and the target for requests. Its files lie in the directory
+    /// `place`.
     pub(crate) async fn gateway(
         &self,
         place: &str,
@@ -236,7 +237,7 @@ impl Stage {
         self.serve(place, database, &text).await
     }
 
-    /// `runnel serve`, as it comes. `text`: its configuration without key and database.
+    /// Starts `runnel serve` with defaults. `text` is its configuration without key and database.
     pub(crate) async fn serve(
         &self,
         place: &str,
@@ -292,7 +293,7 @@ impl Drop for Stage {
     }
 }
 
-/// The proxy that does nothing.
+/// The proxy that only forwards.
 pub(crate) async fn passthrough(upstream: &str) -> anyhow::Result<Served> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["passthrough", upstream]);
@@ -300,7 +301,8 @@ pub(crate) async fn passthrough(upstream: &str) -> anyhow::Result<Served> {
     served.context("the proxy does not start")
 }
 
-/// The connectors service, from the directory of the gateway's binary. It may reach this platform beside public ones.
+/// The connectors service, from the directory of the gateway's binary. It may also reach this platform, which is
+/// not public.
 pub(crate) async fn connectors(options: &Options, platform: &str) -> anyhow::Result<Served> {
     let beside = match &options.gateway {
         Some(gateway) => gateway.clone(),
@@ -321,7 +323,7 @@ pub(crate) async fn connectors(options: &Options, platform: &str) -> anyhow::Res
     served.context("the connectors service does not start")
 }
 
-/// Builds the gateway as it is shipped, beside this program.
+/// Builds the gateway with the release profile, beside this program.
 async fn build(beside: &Path) -> anyhow::Result<PathBuf> {
     ensure!(
         beside.ends_with("release"),
@@ -334,21 +336,21 @@ async fn build(beside: &Path) -> anyhow::Result<PathBuf> {
     Ok(beside.join("runnel"))
 }
 
-/// What the stub runner plays from now on.
+/// Sets the script of the stub runner.
 pub(crate) async fn play(stub: &str, script: Script) -> anyhow::Result<()> {
     let status = post(stub, "/control", &script.to_json().to_string()).await?;
     ensure!(status == 200, "the stub runner answered {status}");
     Ok(())
 }
 
-/// Lets held streams go on to their end.
+/// Releases the held streams.
 pub(crate) async fn release(stub: &str) -> anyhow::Result<()> {
     let status = post(stub, "/release", "{}").await?;
     ensure!(status == 200, "the stub runner answered {status}");
     Ok(())
 }
 
-/// Connections that the stub runner has taken, and runs that it has played.
+/// Connections and runs that the stub runner has accepted.
 pub(crate) async fn seen(stub: &str) -> anyhow::Result<(u64, u64)> {
     let mut connection = Connection::open(stub).await?;
     connection

@@ -1,5 +1,4 @@
-//! A runner that costs little: its answer is prepared, and each event leaves in a write of its own,
-//! as a model's tokens do.
+//! A cheap runner: its response is prepared, and each event is one write, like a model's tokens.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,17 +15,17 @@ use tokio::task::JoinSet;
 use crate::stage::announce;
 
 pub(crate) const RUNNER_ID: &str = "plugin:bench/stub/default";
-/// Takes the place of a run's id in what is prepared.
+/// Placeholder of the run id in the prepared response.
 const NO_RUN: &str = "00000000-0000-0000-0000-000000000000";
 
-/// What the stub answers from now on.
+/// The stub's current script.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Script {
     /// Events before `run.completed`.
     pub(crate) deltas: usize,
-    /// Events of one write.
+    /// Events per write.
     pub(crate) per_write: usize,
-    /// After the deltas it waits until it is told to go on, or is closed.
+    /// After the deltas, wait for a release or a closed connection.
     pub(crate) hold: bool,
 }
 
@@ -36,22 +35,22 @@ impl Script {
     }
 }
 
-/// One answer, ready to be written: the run's id is put in at `ids`.
+/// A prepared response; `ids` are the offsets of the run id.
 struct Prepared {
     bytes: Vec<u8>,
     ids: Vec<usize>,
-    /// The ends of the writes; the last part waits for the release when the script holds.
+    /// The ends of the writes; if the script holds, the last part waits for the release.
     ends: Vec<usize>,
     hold: bool,
 }
 
-/// What the stub has seen, and what it plays.
+/// Counters of the stub, and its current response.
 pub(crate) struct Shared {
     prepared: Mutex<Arc<Prepared>>,
     released: watch::Sender<u64>,
     connections: AtomicU64,
     runs: AtomicU64,
-    /// When a held run was told to stop, and when its socket was closed.
+    /// When a held run received its stop, and when its socket closed.
     pub(crate) told: Mutex<HashMap<String, Instant>>,
     pub(crate) closed: Mutex<HashMap<String, Instant>>,
 }
@@ -146,7 +145,7 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// A request, as far as a stub looks at it.
+/// The parts of a request that the stub reads.
 pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) path: String,
@@ -154,7 +153,7 @@ pub(crate) struct Request {
     pub(crate) body: Vec<u8>,
 }
 
-/// One request after the other, until the peer closes.
+/// Serves requests in order until the peer closes.
 async fn converse(mut socket: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut buffer = Vec::with_capacity(16 * 1024);
@@ -226,7 +225,7 @@ async fn run(
     socket.write_all(&answer[from..*last]).await
 }
 
-/// One runner, which may do this with models.
+/// The manifest of one runner with permission for these models.
 pub(crate) fn manifests(models: &[&str]) -> Value {
     json!({"runners": [{
         "id": RUNNER_ID,
@@ -251,7 +250,7 @@ pub(crate) async fn whole(socket: &mut TcpStream, status: &str, body: &Value) ->
     socket.write_all(format!("{head}{body}").as_bytes()).await
 }
 
-/// `None`: the peer has closed. What came behind the request stays in `buffer`.
+/// Reads a request; `None` if the peer closed. Later bytes stay in `buffer`.
 pub(crate) async fn read_request(
     socket: &mut TcpStream,
     buffer: &mut Vec<u8>,

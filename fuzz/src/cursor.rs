@@ -1,4 +1,4 @@
-//! A cursor opens as it was made, in its own list, and nothing else opens at all.
+//! A cursor decodes to the position it was made from, for its own list only. No other text decodes.
 
 use std::sync::LazyLock;
 
@@ -16,8 +16,8 @@ pub fn check(data: &[u8]) {
     let kind = KINDS[usize::from(choice) % KINDS.len()];
     let (list, position) = rest.split_at(usize::from(at) % (rest.len() + 1));
     let list = String::from_utf8_lossy(list);
-    // Whatever opens is, to the letter, what is made of the place it opens. (libFuzzer listens to comparisons, and so
-    // comes to know cursors that were made here.)
+    // A text that decodes is exactly the encoding of its position. (libFuzzer traces comparisons, so it finds
+    // cursors that were encoded here.)
     if let Ok(text) = std::str::from_utf8(rest)
         && let Ok(place) = CURSORS.decode(kind, &list, text)
     {
@@ -35,7 +35,7 @@ pub fn check(data: &[u8]) {
     for other in KINDS.into_iter().filter(|other| *other != kind) {
         assert!(CURSORS.decode(other, &list, &made).is_err(), "opened as {other:?}");
     }
-    // Bent at one place, by what the input says.
+    // Replace one byte, chosen by the input.
     let mut bent = made.clone().into_bytes();
     let place = usize::from(at) % bent.len();
     bent[place] = b"ABCabc019-_+/=. "[usize::from(choice) % 16];

@@ -1,4 +1,4 @@
-//! A body that is taken for an event is one on every database and for every reader, and is the same when it is read again.
+//! An accepted event body is valid on every database and for every parser, and survives a round trip.
 
 use domain::event::{check_posted, completed, contains_nul, conversation_of};
 use domain::json_text::check_json_text;
@@ -19,7 +19,7 @@ pub fn check(data: &[u8]) {
     }
     if let Ok(value) = &value {
         let text = value.to_string();
-        // What a value can hold is refused for its depth, its number of values and its NULs alone.
+        // A JSON value can be rejected only for its depth, its number of values or its NULs.
         if !sound {
             assert!(
                 check_json_text(text.as_bytes()).is_err() || data.len() > text.len(),
@@ -45,7 +45,7 @@ pub fn check(data: &[u8]) {
         "what we write is sound"
     );
     let again: EventEnvelope = serde_json::from_str(&text).expect("what was written is read");
-    // Numbers with a point may change in their last digit; all else stays.
+    // Floating-point numbers may change in their last digit; everything else stays.
     if !text.contains(['.', 'e', 'E']) {
         assert_eq!(again, event);
     }

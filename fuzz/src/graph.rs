@@ -1,4 +1,4 @@
-//! Model outputs: each gets a verdict within bounds, runs granted tools alone, and ends.
+//! Every model output gets a verdict within bounds, runs only granted tools, and ends.
 
 pub mod carrier;
 pub mod fenced;
@@ -25,10 +25,10 @@ use action_graph::validate::{Accepted, Context};
 use action_graph::{Command, Event, Graph};
 use serde_json::json;
 
-/// Bytes that a declaration takes beyond a multiple of its text.
+/// Constant part of a declaration's byte limit, beyond a multiple of its text.
 const BASE: usize = 4 << 10;
 
-/// The facts by which outputs are judged.
+/// The facts for the verdict on an output.
 struct World {
     catalog: Catalog,
     known: Known,
@@ -115,7 +115,7 @@ impl World {
         assert!(print(declaration).len() <= 64 * size + BASE);
     }
 
-    /// Plays a graph with one failure in three: it ends, and starts granted tools alone.
+    /// Runs a graph with one failure in three: it ends, and starts only granted tools.
     fn play(&self, mut graph: Graph, size: usize) {
         let (mut events, mut why, mut started) = (vec![Event::Begin], None, 0);
         let most = 128 * 8 * 5 * 4;
@@ -187,7 +187,7 @@ fn check_repair(repair: &Repair, size: usize) {
     check_turns(&[Turn::Notice(notice(repair))]);
 }
 
-/// Printed turns are read back as the same turns.
+/// Rendered turns parse to the same turns.
 fn check_turns(turns: &[Turn]) {
     let text = render(turns);
     let read = parse(&text).expect("what was printed is read");

@@ -1,4 +1,5 @@
-//! Whatever lines a runner sends: what is accepted is sound, each is counted once, and nothing follows the end.
+//! For any lines of a runner: accepted results are valid, each line counts once, and nothing follows the
+//! terminal result.
 
 use std::sync::LazyLock;
 
@@ -28,7 +29,7 @@ static SNAPSHOT: LazyLock<AuthorizationSnapshot> = LazyLock::new(|| {
 
 pub fn check(data: &[u8]) {
     let (kind, stream) = crate::split(data);
-    // `#` stands for the run, so that a line that fits is found soon.
+    // `#` stands for the run id, so that the fuzzer soon finds a valid line.
     let id = SNAPSHOT.run_id.to_string();
     let lines: Vec<Vec<u8>> = stream
         .split(|byte| *byte == b'\n')
@@ -62,7 +63,7 @@ fn judge(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
                 assert!(!ended, "accepted behind the end");
                 assert!(line.len() <= LIMITS.event_bytes, "larger than any event");
                 gaps += u64::from(accepted.gap);
-                // Each member that was shortened counts as rejected; the rest of the result stays.
+                // Each shortened member counts as rejected; the rest of the result stays.
                 rejected += accepted.shortened.len() as u64;
                 if let Some(number) = accepted.runner_sequence {
                     assert!(number > last, "{number} behind {last}");
@@ -83,10 +84,10 @@ fn judge(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
                         assert!(update.value.len() <= LIMITS.state_value_bytes);
                         assert!(
                             serde_json::from_str::<Value>(&update.value).is_ok(),
-                            "a value that nobody reads"
+                            "a value that no parser reads"
                         );
                     }
-                    Effect::Ask(_) => panic!("nobody was allowed to ask"),
+                    Effect::Ask(_) => panic!("asks are not granted"),
                     Effect::None | Effect::BindArtifact(_) => {}
                 }
             }
@@ -115,7 +116,7 @@ fn judge(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
     told
 }
 
-/// One line that every parser reads as an object.
+/// The JSON is one line that every parser reads as an object.
 fn check_sound(json: &str) {
     assert!(
         !json.contains(['\n', '\r', '\0']),

@@ -1,7 +1,8 @@
-//! What holds for every input, one module a target. Each `check` panics where it does not.
+//! Invariants for every input, one module per target. Each `check` panics on a violation.
 //!
-//! `protocol`, `domain` and `action-graph` are used as they are. Modules of `egress` and of the gateway are pure, too, but behind them stand
-//! an HTTP client and the whole gateway: their sources are compiled here once more, so that a target builds in a minute.
+//! `protocol`, `domain` and `action-graph` are dependencies. Modules of `egress` and of the gateway are pure,
+//! too, but their crates bring an HTTP client and the whole gateway. Their sources are compiled here again, so
+//! that a target builds in a minute.
 
 pub mod cursor;
 pub mod event;
@@ -18,7 +19,7 @@ mod gateway_cursor;
 #[path = "../../services/gateway/src/runs/token.rs"]
 mod gateway_token;
 
-/// The first byte, and the rest.
+/// Splits the input into its first byte and the rest.
 fn split(data: &[u8]) -> (u8, &[u8]) {
     data.split_first().map_or((0, data), |(first, rest)| (*first, rest))
 }

@@ -1,4 +1,4 @@
-//! Chunks cut anywhere give the same events, and those that a reader without any cleverness finds.
+//! Chunks with any boundaries give the same events as a simple reference parser.
 
 use protocol::sse::{Decoder, SseError, SseEvent, SseItem, SseLimits};
 
@@ -41,7 +41,7 @@ fn read<'a>(chunks: impl Iterator<Item = &'a [u8]>) -> Read {
     (items, Ok(()))
 }
 
-/// Lines of a whole stream, the last of them without an end.
+/// Lines of a whole stream, and the unterminated rest.
 fn lines(stream: &[u8]) -> (Vec<&[u8]>, &[u8]) {
     let (mut lines, mut rest) = (Vec::new(), stream);
     while let Some(at) = rest.iter().position(|byte| b"\r\n".contains(byte)) {

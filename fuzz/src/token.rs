@@ -1,4 +1,4 @@
-//! A token is taken as it was minted, in its time, and no other text is.
+//! A token verifies only unmodified and within its validity period; no other text verifies.
 
 use std::sync::LazyLock;
 
@@ -35,7 +35,7 @@ pub fn check(data: &[u8]) {
     let (at, rest) = crate::split(data);
     let (more, rest) = crate::split(rest);
     let (length, rest) = crate::split(rest);
-    // The same text with some of it replaced by the input's.
+    // The same text with a part replaced by the input.
     let from = (usize::from(at) * 256 + usize::from(more)) % (minted.len() + 1);
     let to = minted.len().min(from + usize::from(length));
     if let Ok(part) = std::str::from_utf8(rest) {
@@ -47,7 +47,7 @@ pub fn check(data: &[u8]) {
     seconds[..known].copy_from_slice(&rest[..known]);
     let now = i64::from_be_bytes(seconds) >> (more % 64);
     for now in [now, NOW + i64::from(at) - 128 + i64::from(more)] {
-        // No clock shows the ends of what fits into the number.
+        // Exclude the extremes of `i64`, which no clock shows.
         let now = now.clamp(i64::MIN / 2, i64::MAX / 2);
         let timely = (NOW - 5..NOW + 305).contains(&now);
         assert_eq!(TOKENS.verify(minted, now).is_ok(), timely, "at {now}");

@@ -1,4 +1,5 @@
-//! A URL that may be asked leads to the public internet by HTTPS, or to what was opened, and says so to every reader.
+//! An accepted URL leads to the public internet over HTTPS, or to an allowed address, and every parser reads the
+//! same host.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
@@ -24,7 +25,7 @@ pub fn check(data: &[u8]) {
             assert_eq!((url.scheme(), url.port_or_known_default()), ("https", Some(443)), "{text}");
             check_host(url, text);
         }
-        // What may be asked may be registered, once it is written as it is understood (and not with a backslash).
+        // An accepted URL is also valid for registration in its normalized form (except with a backslash).
         let is_plain = |url: &Url| url.as_str().len() <= 2048 && !url.as_str().contains('\\');
         if let Some(url) = parsed.filter(|url| CLOSED.check_url(url) && is_plain(url)) {
             assert!(CLOSED.check_text(url.as_str()).is_some(), "{url} of {text:?}");
@@ -52,7 +53,7 @@ fn check_plain(text: &str, url: &Url) {
     assert!(url.as_str() == text || url.as_str().strip_suffix('/') == Some(text), "{text} is read as {url}");
     assert_eq!(Url::parse(url.as_str()).as_ref(), Ok(url), "read twice");
     assert!(url.username().is_empty() && url.password().is_none() && url.fragment().is_none(), "{text}");
-    // Another reader's way to the host: what stands between the slashes, without the port.
+    // A second way to find the host: the text between the slashes, without the port.
     let authority = url.as_str().split("://").nth(1).and_then(|rest| rest.split(['/', '?']).next());
     let authority = authority.expect("an authority");
     let host = url.host_str().expect("a host");
@@ -70,7 +71,7 @@ fn check_host(url: &Url, text: &str) {
     }
 }
 
-/// By the standard library's own words.
+/// Private address, according to the standard library.
 fn is_plainly_inside(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(a) => {

@@ -1,4 +1,4 @@
-//! What a request may come under, what an answer says to browsers, and secrets that protect nothing.
+//! Checks of inbound requests: host and origin, security headers for browsers, and weak master keys.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use reqwest::Method;
@@ -11,7 +11,7 @@ use crate::support::routes::{Face, operations};
 use crate::support::slow::connect;
 use crate::support::{OwnStage, Stage, hex, within};
 
-/// The status of `GET path` under this name, from this page.
+/// The status of `GET path` with these `Host` and `Origin` headers.
 async fn under(client: &Client, path: &str, host: Option<&str>, origin: Option<&str>) -> u16 {
     let mut request = client.request(Method::GET, path);
     for (name, value) in [("host", host), ("origin", origin)] {
@@ -19,7 +19,7 @@ async fn under(client: &Client, path: &str, host: Option<&str>, origin: Option<&
             request = request.header(name, value);
         }
     }
-    // The page of the API is no JSON.
+    // The API page is HTML, so read no JSON.
     let response = within("an answer", request.send()).await.unwrap();
     response.status().as_u16()
 }
@@ -145,7 +145,7 @@ async fn no_other_origin_may_read_an_answer_and_none_is_kept_or_guessed_at() {
             caller.request(operation.method.clone(), &path),
             caller.anonymous(operation.method.clone(), &path),
         ] {
-            // As it came: a page is no JSON.
+            // Read no JSON: one of the responses is HTML.
             let asking = request.header("origin", "http://localhost:3000").send();
             let answer = within("an answer", asking).await.unwrap();
             let header = |name: &str| {
@@ -206,7 +206,7 @@ async fn a_secret_that_protects_nothing_does_not_start() {
         );
         stage.gateway.replace_master_key(&before);
     }
-    // And a good one that is another's opens nothing.
+    // A valid key that did not seal this database is also rejected.
     let other = hex(digest(&SHA256, b"another's").as_ref());
     let before = stage.gateway.replace_master_key(&other);
     let printed = stage.gateway.command(&["serve"]).await;
@@ -238,7 +238,7 @@ async fn a_stream_ends_within_seconds_of_its_keys_end_however_seldom_it_shows_li
     assert_eq!(ours.rest().await.len(), 2);
 }
 
-/// The status line of the answer to this head.
+/// The status line of the response to this head.
 async fn told(stage: &Stage, head: &str) -> String {
     let mut stream = connect(&stage.client.url).await;
     stream.write_all(head.as_bytes()).await.unwrap();

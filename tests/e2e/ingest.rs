@@ -1,4 +1,4 @@
-//! What becomes a run, what is answered again, and what is refused without a trace.
+//! Event ingest: accepted events become runs, duplicates return the first answer, rejected events leave no rows.
 
 use reqwest::Method;
 use reqwest::header::AUTHORIZATION;
@@ -21,7 +21,7 @@ async fn quick_stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Opt
     Some(stage)
 }
 
-/// `message` with one member at `pointer` put in, or taken out for null.
+/// `message` with the member at `pointer` set, or removed if `value` is null.
 fn bent(event_id: &str, pointer: &str, value: Value) -> Value {
     let mut event = message(event_id);
     let (parent, member) = pointer.rsplit_once('/').unwrap();
@@ -105,7 +105,7 @@ async fn a_body_over_one_mebibyte_is_refused() {
     assert!(!stage.client.post(&fits).await.is_replay());
 }
 
-/// Sends all of a body that is too large before it reads, as many clients do.
+/// Sends the whole oversized body before it reads, as many clients do.
 #[rstest]
 #[case::of_a_length(true)]
 #[case::in_chunks(false)]
@@ -136,7 +136,7 @@ async fn who_writes_a_body_that_is_too_large_to_its_end_reads_why_it_was_refused
         socket.write_all(&body).await?;
         socket.write_all(b"\r\n0\r\n\r\n").await
     };
-    within("the body to be heard out", written).await.unwrap();
+    within("the body to be read", written).await.unwrap();
     let mut answer = String::new();
     let read = socket.read_to_string(&mut answer);
     within("the answer", read).await.unwrap();
@@ -185,7 +185,7 @@ async fn the_same_event_again_gets_the_first_answer_again(
     assert!(again.is_replay());
     assert_eq!(again.body, first.body);
 
-    // What counts is the event, not how its JSON was written.
+    // Idempotency compares the event, not the formatting of its JSON.
     let text = message("m-1")
         .to_string()
         .replace(':', " : ")
@@ -245,7 +245,7 @@ async fn a_key_stands_for_one_body_and_an_event_id_for_one_key(
         "idempotency_mismatch",
     );
     assert_conflict(&with_key("k-2", message("m-1")).await, "event_exists");
-    // The refusals took neither the key nor the event.
+    // The rejected requests consumed neither the key nor the event id.
     with_key("k-2", message("m-2")).await.run_id();
 }
 

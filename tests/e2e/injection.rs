@@ -1,4 +1,4 @@
-//! Text of runners and clients that looks like the protocol around it: in our streams and in our headers. D8, D9.
+//! Injection: text of runners and clients that imitates the protocol, in event streams and in headers. D8, D9.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Run, frame, sse};
 use crate::support::{Sqlite, within};
 
-/// What would end a line, a field or an event somewhere.
+/// Texts that could end a line, a field or an event in some parser.
 const HOSTILE: [&str; 16] = [
     "a\nb",
     "a\r\nb",
@@ -30,7 +30,7 @@ const HOSTILE: [&str; 16] = [
     "</script><script>alert(1)</script>",
 ];
 
-/// Every text that a runner may write, filled with the same words.
+/// One result of each type, with every free text set to `words`.
 fn results(run: &Run, words: &str) -> Vec<String> {
     let words = words.replace('\0', "\u{1}");
     let of = |kind: &str, data: Value, usage: Value| {
@@ -82,7 +82,7 @@ fn results(run: &Run, words: &str) -> Vec<String> {
     ]
 }
 
-/// The lines of a stream as the WHATWG's parser sees them.
+/// The lines of a stream as the WHATWG parser splits them.
 fn lines(stream: &str) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut rest = stream;
@@ -168,7 +168,7 @@ async fn every_text_of_a_runner_arrives_as_text() {
     }
 }
 
-/// The words go into every place of an event from where they could come to a header or a line of ours.
+/// Puts the words into every event field that could reach a header or a line of a stream.
 #[tokio::test]
 async fn no_text_of_a_client_becomes_a_header_or_a_line() {
     let stage = Stage::new().await;
@@ -235,7 +235,7 @@ async fn what_a_blob_says_of_itself_is_one_header_or_none() {
             got.headers()["content-type"].as_bytes(),
             content_type.as_bytes()
         );
-        // A browser that comes here neither guesses nor shows it.
+        // Browsers must neither sniff the type nor render the artifact.
         assert_eq!(got.headers()["x-content-type-options"], "nosniff");
         assert!(
             got.headers()["content-disposition"]

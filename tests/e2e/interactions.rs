@@ -1,4 +1,5 @@
-//! Questions to persons: asked by a run, answered once, by a client or by a link, and only where all allow it.
+//! Interactions: a run requests input from a user. It is answered once, by a client or through a link, and only
+//! where all policies allow it.
 
 use futures_util::future::join_all;
 use reqwest::Method;
@@ -16,12 +17,12 @@ use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 const NOT_PERMITTED: &str = "plugin:runnel/unpermitted/default";
 const INCAPABLE: &str = "plugin:runnel/incapable/default";
 
-/// Who may ask, and three others to whom one thing is missing.
+/// A stage with one runner that may request interactions and three that each lack one permission.
 pub async fn stage(engine: Engine) -> Option<OwnStage> {
     stage_with(engine, |_| {}).await
 }
 
-/// As `stage`, with a configuration of its own.
+/// As `stage`, with changes to the configuration.
 pub async fn stage_with(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
     let asking = |id: &str| {
         let mut manifest = manifest(id);
@@ -79,7 +80,7 @@ pub fn asking_event(event_id: &str) -> Value {
     event
 }
 
-/// Has the run of this event ask these questions and end. Gives its run.
+/// Scripts the run of this event to request these interactions and end. Returns its run id.
 pub async fn ask(stage: &Stage, event: &Value, questions: &[Value]) -> String {
     let questions = questions.to_vec();
     stage
@@ -109,7 +110,7 @@ async fn interactions_of(client: &Client, run_id: &str) -> Vec<Value> {
     answer.body["items"].as_array().unwrap().clone()
 }
 
-/// The id of the one question of a run.
+/// The id of the only interaction of a run.
 async fn only_id(stage: &Stage, run_id: &str) -> String {
     let found = interactions_of(&stage.client, run_id).await;
     assert_eq!(found.len(), 1, "{found:?}");
@@ -135,7 +136,7 @@ async fn link(client: &Client, id: &str) -> Value {
     made.body
 }
 
-/// What the agent that asked was told of the answer.
+/// The answer in the context of the follow-up run.
 fn told(stage: &Stage, run_id: &str) -> Value {
     let asked = stage.runner.requests();
     let of_run = asked
@@ -372,7 +373,7 @@ async fn a_question_goes_with_its_run_when_that_is_cancelled(
     let cancel = format!("/v1/runs/{run_id}/cancel");
     let cancelled = stage.client.create(&cancel, &json!({})).await;
     assert_eq!(cancelled.status, 202, "{}", cancelled.body);
-    // Whatever its runner still does.
+    // The state of the runner does not matter.
     let one = format!("/v1/interactions/{id}");
     assert_eq!(stage.client.get(&one).await.body["status"], "cancelled");
     assert_eq!(stage.client.finished(&run_id).await["status"], "cancelled");
@@ -519,12 +520,15 @@ async fn an_action_with_a_target_of_its_own_reaches_nobody(
         interactions_of(&stage.client, &run_id).await,
         Vec::<Value>::new()
     );
-    assert!(elsewhere.seen("/").is_empty(), "somebody was asked");
+    assert!(
+        elsewhere.seen("/").is_empty(),
+        "an outbound request was made"
+    );
     assert_eq!(history().await, before);
     assert_eq!(stage.client.run(&other).await["status"], "completed");
 }
 
-/// Two bots may know a chat by one id, and a chat may have threads.
+/// Two bots may use one conversation id, and a conversation may have threads.
 #[rstest]
 #[tokio::test]
 async fn lists_tell_conversations_of_one_id_apart_by_bot_and_thread(
@@ -620,6 +624,6 @@ async fn refusals_name_eight_faults() {
         assert_eq!(faults.len(), named, "{faults:?}");
     }
     let refused = submit(&stage.client, &id, &many).await;
-    // The one that is required is missing, too.
+    // The missing required field is a fault, too.
     assert_eq!(refused.detail("more_faults"), 18_001 - 8);
 }

@@ -1,6 +1,6 @@
-//! Whose is whose: every operation of the gateway with the credentials of others and the ids of others.
+//! Tenant isolation: every operation of the gateway with credentials and ids of other workspaces and runs.
 //!
-//! An operation that has no row here fails the first test.
+//! An operation without a row here fails the first test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,29 +20,29 @@ use crate::support::runner::{SECRET, StubRunner};
 use crate::support::script::sse;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until, within};
 
-/// What an operation is about.
+/// The resource of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum About {
-    /// The caller's workspace or run, as a whole: there is no id to send.
+    /// The caller's workspace or run as a whole; no id is sent.
     Own,
     Run,
     Event,
     Agent,
     Endpoint,
     Key,
-    /// Of a knowledge base that both workspaces have.
+    /// Document of a knowledge base that both workspaces have.
     Document,
     Artifact,
     Interaction,
-    /// A conversation is whatever clients call so: an unknown one is an empty one.
+    /// Clients choose conversation ids; an unknown id is an empty conversation.
     Conversation,
-    /// Of the run's own scope or area, under a key of its own.
+    /// In the run's own scope or area, under a key of its own.
     Entry,
-    /// What the operator declared for all.
+    /// Installation-wide configuration of the operator.
     Installation,
 }
 
-/// Each operation: what it is about, and for the host API what a run gets that was granted nothing.
+/// Each operation, its resource, and for the host API the status that a run without grants gets.
 const ROWS: &[(&str, About, u16)] = &[
     ("list_events", About::Own, 0),
     ("post_event", About::Own, 0),
@@ -188,7 +188,7 @@ async fn every_operation_has_a_row() {
     assert_eq!(rows.len(), ROWS.len());
 }
 
-/// What a caller sees of an answer.
+/// The parts of a response that are visible to its caller.
 #[derive(Debug, PartialEq)]
 pub struct Seen {
     pub status: u16,
@@ -196,7 +196,7 @@ pub struct Seen {
     pub body: String,
 }
 
-/// The answer, asked again while the run calls more often than it may.
+/// Sends the request, with retries while the run exceeds its call rate limit.
 pub async fn seen(request: reqwest::RequestBuilder) -> Seen {
     let mut last = None;
     until("an answer within the rate", async || {
@@ -228,7 +228,7 @@ async fn seen_once(request: reqwest::RequestBuilder) -> Seen {
     }
 }
 
-/// A body without the id of its request, which Anthropic's face puts into errors.
+/// Removes the request id that the Anthropic API adds to error bodies.
 fn without_request_id(body: String) -> String {
     const ID: &str = "\"req_";
     const LENGTH: usize = 38;
@@ -240,7 +240,7 @@ fn without_request_id(body: String) -> String {
 
 pub type Ids = BTreeMap<&'static str, String>;
 
-/// The request of an operation about these ids, sound but for them.
+/// A request of the operation for these ids; everything else in it is valid.
 pub fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::RequestBuilder {
     let named = |name: &str| match (ids.get(name), name) {
         (Some(id), _) => id.clone(),
@@ -265,7 +265,7 @@ pub fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::Re
     let body = match operation.id.as_str() {
         "dry_run_event" | "dry_run_agent" => message("dry"),
         "update_agent" => spec("renamed"),
-        // Not a sound one: what it would do is not what is asked here.
+        // Invalid on purpose: its effect is not under test.
         "post_event"
         | "post_pipeline_query"
         | "register_runner_endpoint"
@@ -322,7 +322,7 @@ fn spec(name: &str) -> Value {
     })
 }
 
-/// Ids that nobody has.
+/// Ids without a resource.
 pub fn absent() -> Ids {
     let id = || Uuid::now_v7().to_string();
     [
@@ -340,8 +340,8 @@ pub fn absent() -> Ids {
     .into()
 }
 
-/// A workspace with one of everything. Its text, names and ids are its own; what clients may choose is
-/// the same in both.
+/// A workspace with one resource of each kind. Texts, names and ids are unique; ids that clients choose are the
+/// same in both workspaces.
 pub struct Tenant {
     pub admin: Client,
     pub ids: Ids,
@@ -351,7 +351,7 @@ pub struct Tenant {
 const ONLY: &str = "c-only";
 
 impl Tenant {
-    /// `default`, which the configuration has filled, or a new one.
+    /// The workspace `default`, which the configuration fills, or a new one.
     pub async fn new(stage: &OwnStage, workspace: &str) -> Self {
         let mark = format!("mark-of-{workspace}");
         let url = &stage.client.url;
@@ -413,7 +413,7 @@ impl Tenant {
     }
 }
 
-/// A question of a run, as the gateway would have written it.
+/// Inserts an interaction of a run, as the gateway writes it.
 pub async fn ask(stage: &OwnStage, workspace: &str, run_id: &str, mark: &str) -> String {
     let id = Uuid::now_v7().to_string();
     let request = json!({
@@ -429,7 +429,7 @@ pub async fn ask(stage: &OwnStage, workspace: &str, run_id: &str, mark: &str) ->
     id
 }
 
-/// A skill of a run, as the gateway would have written it.
+/// Inserts a skill of a run, as the gateway writes it.
 async fn register(stage: &OwnStage, workspace: &str, agent_id: &str, mark: &str) {
     let sql = format!(
         "INSERT INTO agent_skills (agent_id, skill_name, workspace_id, description, content, files, \
@@ -440,7 +440,7 @@ async fn register(stage: &OwnStage, workspace: &str, agent_id: &str, mark: &str)
     rows(&stage.gateway.database_url(), &sql).await;
 }
 
-/// The key of an administrator of a new workspace.
+/// An admin key of a new workspace.
 pub async fn admin_key_of(stage: &OwnStage, workspace: &str) -> String {
     let owner = stage.gateway.owner();
     let made = owner
@@ -478,7 +478,7 @@ async fn what_is_another_workspaces_is_answered_as_what_is_absent(
     ours.admin.finished(&run_id).await;
 
     let mut foreign = ours.ids.clone();
-    // What both have by the same name is theirs; these they have not.
+    // Ids that exist only in the other workspace; same-named resources would be the caller's own.
     foreign.insert("event_id", "m-only".to_owned());
     foreign.insert("conversation_id", ONLY.to_owned());
     let absent = absent();
@@ -527,10 +527,10 @@ async fn what_is_another_workspaces_is_answered_as_what_is_absent(
                 );
             }
         }
-        // The id is a good one for who owns it.
+        // The id is valid for its owner.
         if operation.method == Method::GET {
             let own = seen(request(&ours.admin, &operation, &foreign)).await;
-            // `m-only` has brought no raw payload.
+            // `m-only` has no raw payload.
             let expected = if operation.id == "get_raw_payload" {
                 404
             } else {
@@ -539,7 +539,7 @@ async fn what_is_another_workspaces_is_answered_as_what_is_absent(
             assert_eq!(own.status, expected, "{}: {}", operation.id, own.body);
         }
     }
-    // Nothing of ours has moved.
+    // Our resources are unchanged.
     for (operation, id) in [
         ("agents", "agent_id"),
         ("runner-endpoints", "endpoint_id"),
@@ -552,7 +552,7 @@ async fn what_is_another_workspaces_is_answered_as_what_is_absent(
         ours.admin.run(&ours.ids["run_id"]).await["status"],
         "completed"
     );
-    // What both call the same is each one's own.
+    // Each workspace reads its own resource of a shared name.
     for (tenant, other) in [(&ours, &theirs), (&theirs, &ours)] {
         for path in [
             "/v1/events/m-1",
@@ -667,8 +667,8 @@ async fn a_credential_opens_no_operation_of_another_face(
     run.end(&stage).await;
 }
 
-/// The form of an operation's errors: a link is asked for no credential and says so, to programs and on a page, and faces
-/// of other APIs have the members of those.
+/// The error format of an operation. Links need no credential and answer as JSON or as a page; compatible APIs
+/// use the format of their original.
 fn form(operation: &Operation) -> &'static str {
     match operation.id.as_str() {
         id if operation.face == Face::Link && id.ends_with("_page") => "page",
@@ -679,7 +679,8 @@ fn form(operation: &Operation) -> &'static str {
     }
 }
 
-/// A run on each side of every wall of a run, each with a mark in all that it may write.
+/// Two runs on different sides of every isolation boundary of a run, each with a marker in everything it can
+/// write.
 #[rstest]
 #[tokio::test]
 async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
@@ -721,7 +722,7 @@ async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
         .collect();
     let as_run = |run: &HeldRun| Client::new(&stage.client.url, &run.token);
 
-    // The other one writes first, wherever it may.
+    // The other run writes first, wherever it may.
     for path in ["/state/conversation/k", "/state/actor/k"] {
         assert_eq!(near.put(path, &json!("mark-of-near")).await.status, 200);
     }
@@ -758,7 +759,7 @@ async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
                     operation.id
                 );
             }
-            // A run is named by its token alone.
+            // The host API identifies a run by its token alone.
             let path = operation.path_with(|_| "x".to_owned());
             if operation.id == "get_own_run" {
                 let elsewhere =
@@ -809,7 +810,7 @@ fn generous() -> Value {
     manifest
 }
 
-/// Texts that mean something to a path, a query language, a pattern or a search.
+/// Texts with a meaning for paths, query languages, patterns or search.
 const HOSTILE: &[&str] = &[
     "' OR 1=1--",
     "'; DROP TABLE runs;--",
@@ -920,7 +921,7 @@ async fn no_text_of_a_caller_is_code_or_a_pattern_or_a_path(
         "../".repeat(500),
     ]);
     for text in &long {
-        // A path of dots is another path to every client: those are sent where they are no whole part.
+        // HTTP clients normalize a path segment of dots, so send dots only as a part of a segment.
         let dots = text.bytes().all(|byte| byte == b'.');
         let key = format!("{}{}", if dots { "x" } else { "" }, encoded(text));
         let state = format!("/state/conversation/{key}");
@@ -955,7 +956,7 @@ async fn no_text_of_a_caller_is_code_or_a_pattern_or_a_path(
         } else {
             assert!([400, 403].contains(&put), "{put} {text:?}");
         }
-        // Beginnings, ids and words: nothing that was not asked for comes, and nothing breaks.
+        // Prefixes, ids and queries return nothing beyond the request, and no operation fails.
         for path in [
             format!("/state/conversation?prefix={key}"),
             format!("/storage/plugin?prefix={key}"),
@@ -1011,7 +1012,7 @@ async fn no_text_of_a_caller_is_code_or_a_pattern_or_a_path(
     }
     let listed = run.get("/state/conversation?limit=100").await.body;
     assert!(listed.to_string().contains("secret"), "{listed}");
-    // All that was kept is plain, and the tables stand.
+    // All stored keys are printable ASCII, and the tables still exist.
     for key in &kept {
         assert!(key.bytes().all(|byte| byte.is_ascii_graphic()), "{key:?}");
     }

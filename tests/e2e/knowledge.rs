@@ -1,4 +1,4 @@
-//! Knowledge bases: documents in, passages out, on both databases and behind an API of others.
+//! Knowledge bases: document ingest and passage retrieval, on both databases and behind a remote API.
 
 #[path = "knowledge/budgets.rs"]
 mod budgets;
@@ -36,7 +36,7 @@ kb_id = "attic"
 operations = ["retrieve"]
 "#;
 
-/// A runner that may list and search, and picks bases by its configuration.
+/// A runner that may list and search knowledge bases; its configuration selects them.
 fn searching() -> Value {
     let mut manifest = manifest(RUNNER_ID);
     manifest["capabilities"]["knowledge_retrieval"] = json!(true);
@@ -67,7 +67,7 @@ const CHINESE: &str = "公司手册。员工每年有三十天的年假。请提
 const JAPANESE: &str =
     "社員は年に三十日の有給休暇を取得できます。\n\n東京事務所の営業時間は九時から五時までです。";
 
-/// A PDF of one line for each page.
+/// A PDF with one line a page.
 fn pdf(pages: &[&str]) -> Vec<u8> {
     let mut objects = vec!["<< /Type /Catalog /Pages 2 0 R >>".to_owned()];
     let kids: Vec<_> = (0..pages.len())
@@ -125,7 +125,7 @@ async fn put(
     send(request.body(bytes)).await.unwrap()
 }
 
-/// One of each kind.
+/// Uploads one document of each media type.
 async fn fill(admin: &Client) {
     let gbk = b"\xcc\xec\xc6\xf8\xba\xdc\xba\xc3\xa1\xa3".to_vec();
     for (id, media_type, bytes) in [
@@ -152,7 +152,7 @@ async fn fill(admin: &Client) {
         ("weather/gbk.txt", "text/plain; charset=gbk", gbk),
         (
             "refunds.pdf",
-            // By its name.
+            // The media type comes from the name.
             "application/octet-stream",
             pdf(&[
                 "Refunds are paid within fourteen days.",
@@ -178,7 +178,7 @@ fn text_of(entry: &Value) -> &str {
     entry["content"][0]["text"].as_str().unwrap()
 }
 
-/// Each question with the document and the words that answer it.
+/// Each query with the document and the words that answer it.
 const QUESTIONS: &[(&str, &str, &str)] = &[
     (
         "How many vacation days does an employee have?",
@@ -246,7 +246,7 @@ async fn documents_of_every_kind_are_found_by_a_run_until_they_are_taken_out(
             .collect();
         assert!(scores.is_sorted_by(|one, other| one >= other), "{scores:?}");
     }
-    // Where it stands is where it says.
+    // The offsets point to the passage.
     let found = search(&admin, json!({"query_text": "vacation manager flight"})).await;
     let metadata = &found[0]["metadata"];
     let (start, end) = (
@@ -274,7 +274,7 @@ async fn documents_of_every_kind_are_found_by_a_run_until_they_are_taken_out(
         Vec::<Value>::new()
     );
 
-    // The same again changes nothing; another in its place is found instead of it.
+    // The same document again is a no-op; a new version replaces the old one.
     let again = put(
         &admin,
         "zh.txt?name=手册&metadata={\"lang\":\"zh\"}",
@@ -317,7 +317,7 @@ async fn documents_of_every_kind_are_found_by_a_run_until_they_are_taken_out(
         search(&admin, json!({"query_text": "refunds"})).await,
         Vec::<Value>::new()
     );
-    // Pages of two, by id.
+    // Pages of two documents, ordered by id.
     let (mut ids, mut next) = (Vec::new(), String::new());
     loop {
         let page = admin.get(&format!("{path}?limit=2{next}")).await.body;
@@ -343,7 +343,7 @@ async fn documents_of_every_kind_are_found_by_a_run_until_they_are_taken_out(
             "zh.txt"
         ]
     );
-    // What nobody searches is deleted.
+    // Content without a document is deleted.
     until("only what is searched is kept", async || {
         let sql = "SELECT CAST((SELECT COUNT(*) FROM knowledge_garbage) \
             + (SELECT COUNT(*) FROM knowledge_chunks WHERE id / 32768 NOT IN (SELECT content FROM knowledge_documents)) \
@@ -353,7 +353,7 @@ async fn documents_of_every_kind_are_found_by_a_run_until_they_are_taken_out(
     .await;
 }
 
-/// What is found, and in which order, with all that a runner is told.
+/// Search results in order, with all their metadata.
 async fn everything_found(engine: Engine) -> Option<BTreeMap<String, Vec<Value>>> {
     let stage = stage(engine).await?;
     let admin = stage.admin.clone();
@@ -493,7 +493,7 @@ async fn a_run_searches_what_every_layer_grants_and_nothing_else() {
     let runner = StubRunner::start_listing(manifests).await;
     let staged = Stage::of(Sqlite, runner, |config: &mut Config| {
         BASES.clone_into(&mut config.rest);
-        // No selector of its configuration picks anything.
+        // No selector in the configuration selects a base.
         config.agents[0].resources = r#"knowledge_bases = "*""#;
         config.agents.push(Agent {
             name: "listing",
@@ -552,7 +552,7 @@ async fn a_run_searches_what_every_layer_grants_and_nothing_else() {
     })
     .await;
 
-    // Its manifest names no retrieve, so that no policy can give it.
+    // The manifest lacks `retrieve`, so no policy can grant it.
     let listing = HeldRun::start(&stage, &of_type("m-2", "test.listing")).await;
     assert_eq!(listing.get("/knowledge-bases").await.status, 200);
     assert_eq!(retrieve(&listing, "handbook").await.status, 403);
@@ -597,7 +597,7 @@ async fn what_cannot_be_read_is_refused_and_what_was_there_stays(
         ("text/html", bomb.into_bytes(), ""),
     ] {
         let refused = put(&admin, "a", media_type, bytes).await;
-        // What the parser takes after all is a document.
+        // A document that the parser accepts is stored.
         if why.is_empty() && refused.status == 200 {
             assert_eq!(
                 put(&admin, "a", "text/plain", "The first reading.")
@@ -633,7 +633,7 @@ async fn what_cannot_be_read_is_refused_and_what_was_there_stays(
     let large = admin
         .request(Method::PUT, path)
         .header(CONTENT_TYPE, "text/plain");
-    // A reset while it still sends is a refusal, too.
+    // A connection reset during the upload also counts as a rejection.
     if let Ok(answer) = send(large.body("x".repeat(20 * 1024 * 1024 + 1))).await {
         assert_eq!(answer.status, 413, "{}", answer.body);
     }
@@ -658,7 +658,7 @@ async fn what_cannot_be_read_is_refused_and_what_was_there_stays(
     assert_eq!(gone.status, 404, "{}", gone.body);
 }
 
-/// As many as are indexed at once, and one more.
+/// As many as the concurrency limit of indexing, and one more.
 #[tokio::test]
 async fn documents_that_trickle_in_keep_nobody_elses_from_being_indexed() {
     let stage = stage(Sqlite).await.unwrap();
@@ -791,7 +791,7 @@ async fn a_document_says_which_pages_are_missing() {
         .enumerate()
         .filter(|(_, window)| *window == b"/MediaBox");
     let second = place.map(|(place, _)| place).nth(1).unwrap();
-    // The reader panics on a page without one.
+    // Malformed page object: the reader panics on it.
     let mut bent = bytes.clone();
     bent[second + 7] = b'u';
     let made = put(&admin, "a", "application/pdf", bent).await;
@@ -857,7 +857,7 @@ async fn encodings_are_named_by_page_or_command() {
     let found = search(&admin, json!({"query_text": "天气"})).await;
     assert_eq!(found.len(), 2, "{found:?}");
 
-    // Texts of documents do not steer a terminal.
+    // Document text must not control the terminal.
     let added = crate::support::run(&mut kb(&["add", "handbook", &file("steer.txt")])).await;
     assert!(added.status.success(), "{added:?}");
     let mut terminal = Terminal::start(&mut kb(&["search", "handbook", "espresso"]), 200);
@@ -870,7 +870,7 @@ async fn encodings_are_named_by_page_or_command() {
     );
 }
 
-/// The command as people use it, with its progress and for programs.
+/// The command for interactive use, with progress, and for programs.
 #[tokio::test]
 async fn files_and_directories_are_put_in_listed_searched_and_taken_out_by_command() {
     let stage = stage(Sqlite).await.unwrap();
@@ -947,7 +947,7 @@ async fn files_and_directories_are_put_in_listed_searched_and_taken_out_by_comma
     );
 }
 
-/// A provider of vectors that is not there is no promise that could be kept.
+/// A missing embedding provider makes the configuration invalid.
 #[tokio::test]
 async fn a_base_whose_model_is_unknown_is_refused_at_start() {
     let stage = stage(Sqlite).await.unwrap();

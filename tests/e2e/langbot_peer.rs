@@ -1,4 +1,4 @@
-//! LangBot's own SDK reads what the gateway emits, and the gateway takes what that SDK emits.
+//! LangBot's SDK parses the gateway's output, and the gateway parses that SDK's output.
 
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ display_name = "Summary"
 description = "Makes it short."
 "#;
 
-/// An agent that grants all there is to a runner that may have all there is.
+/// An agent and a runner with all permissions.
 async fn generous() -> Stage {
     let mut manifest = manifest(RUNNER_ID);
     manifest["capabilities"]["skill_authoring"] = json!(true);
@@ -154,7 +154,7 @@ async fn langbot_reads_every_context() {
     }
 }
 
-/// Fields that later sources of the protocol added; this SDK ignores them.
+/// Fields that newer protocol versions added; this SDK ignores them.
 fn assert_only_newer_fields(answer: &Value) {
     const NEWER: [&str; 14] = [
         "/context/available_apis/artifact_metadata",
@@ -180,7 +180,7 @@ fn assert_only_newer_fields(answer: &Value) {
     assert!(surprising.is_empty(), "{surprising:?}");
 }
 
-/// All of `sent` is in `read`; `read` may have defaults beside it.
+/// Every member of `sent` is in `read`; `read` may have further defaults.
 #[track_caller]
 fn assert_covers(read: &Value, sent: &Value) {
     match (read, sent) {
@@ -271,7 +271,7 @@ async fn every_result_that_langbot_dumps_is_accepted() {
         &types.iter().map(String::as_str).collect::<Vec<_>>(),
     );
     outcome.assert_rejected(&[]);
-    // The message was delivered before, so the terminal does not repeat it.
+    // The terminal omits the message, because it was delivered before.
     data[14] = json!({"finish_reason": "stop"});
     for (event, data) in outcome.ledger.events().iter().zip(&data) {
         assert_eq!(event["data"], *data);

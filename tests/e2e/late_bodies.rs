@@ -1,5 +1,5 @@
-//! Credentials that lose their right while the body of a request is on its way: each route with a body, as the
-//! document lists them, refuses the request and does nothing.
+//! Credentials that lose their rights while a request body is in transit. Each route with a body in the OpenAPI
+//! document rejects the request and has no effect.
 
 use futures_util::future::join_all;
 use rstest::rstest;
@@ -16,7 +16,7 @@ use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Gate, Step, send as step, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 
-/// Routes that save a runner's work: they stay open in the grace of a cancel.
+/// Routes that save a runner's work: they stay open during the grace period of a cancel.
 const OPEN_AFTER_CANCEL: [&str; 3] = ["append_results", "cancel_own_run", "put_state"];
 
 const BASES: &str = "[[knowledge_bases]]\nkb_id = \"handbook\"\nkb_name = \"The handbook\"\n";
@@ -52,7 +52,7 @@ async fn stage_with(engine: Engine, change: impl FnOnce(&mut Config)) -> Option<
     .await
 }
 
-/// A body that the route would carry out, where one is short to say.
+/// A valid body of the route, if a short one exists.
 fn body_of(operation: &Operation) -> Vec<u8> {
     if operation.body.as_deref() != Some("application/json") {
         return b"some bytes of a file".to_vec();
@@ -110,7 +110,7 @@ async fn half_sent(
     HalfSent::begin(url, &sent).await
 }
 
-/// Half a request to each route with a body of these faces.
+/// Sends half a request to each route with a body of these APIs.
 async fn half_sent_to_all(
     client: &Client,
     url: &str,
@@ -211,7 +211,7 @@ enum Away {
     TakenOver,
 }
 
-/// The replica that reads the body does not drive the run, and hears of nothing.
+/// The replica that reads the body does not drive the run and gets no notification.
 #[rstest]
 #[tokio::test]
 async fn refuses_late_bodies_on_another_replica(
@@ -238,7 +238,7 @@ async fn refuses_late_bodies_on_another_replica(
             (409, Some("cancelled"))
         }
         Away::TakenOver => {
-            // As another attempt would write it.
+            // Written as by another attempt.
             let sql = format!(
                 "UPDATE runs SET attempt = attempt + 1 WHERE id = '{}'",
                 run.run_id
@@ -290,7 +290,7 @@ async fn refuses_bodies_that_end_after_their_key(#[values(Sqlite, Postgres)] eng
     assert_eq!(counts(&stage).await, before);
 }
 
-/// A run that has asked a person and is held. Gives the interaction's id and the gate.
+/// A held run with an open interaction. Returns the interaction's id and the gate.
 async fn held_question(stage: &Stage) -> (String, String, Gate) {
     let gate = Gate::new();
     let hold = gate.clone();
@@ -366,7 +366,7 @@ async fn refuses_answers_to_replaced_links_and_cancelled_runs(
     gate.cancel();
 }
 
-/// A body that comes with its head is as good as ever.
+/// Slow bodies with a valid credential still succeed.
 #[tokio::test]
 async fn accepts_late_bodies_of_valid_credentials() {
     let stage = stage(Sqlite).await.unwrap();

@@ -1,4 +1,4 @@
-//! How much a runner may send and how long it may be silent. F23–F25, F38.
+//! Limits on a runner's output size and silence. F23–F25, F38.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::support::script::{Gate, Run, Script, Step, send, sse, sse_and_wait, s
 
 const SIZES: &str = "line_bytes = 4096\nevent_bytes = 8192\nrun_bytes = 65536\nrun_events = 20";
 
-/// An event whose lines are short and which is long.
+/// A large event of short lines.
 fn event_in_lines(run: &Run) -> Vec<Step> {
     let words = "x".repeat(3000);
     let data = format!(
@@ -26,7 +26,7 @@ fn deltas(run: &Run, count: usize, bytes: usize) -> Vec<Step> {
     sse(frames + &run.completed(count + 1))
 }
 
-/// Bytes without end and without a line end.
+/// An endless stream without a line end.
 fn endless(start: &str) -> Vec<Step> {
     vec![
         sse_head(),
@@ -106,7 +106,7 @@ async fn a_silent_runner_is_given_up_and_its_socket_closed() {
     }
 }
 
-/// Bytes without end of which none is an answer.
+/// Endless bytes that never form a response.
 const NOTHING: [(Script, &str); 3] = [
     (
         |_| again("", b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"),
@@ -152,7 +152,7 @@ async fn heartbeats_are_life_but_no_progress() {
     outcome.assert("timeout deadline_exceeded", &["run.failed"]);
 }
 
-/// Seconds by which a run may end after its time, on a machine that does other things as well.
+/// Seconds of tolerance after a run's deadline, for a busy machine.
 const LATEST: f64 = 5.0;
 
 #[tokio::test]

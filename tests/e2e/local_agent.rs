@@ -1,4 +1,4 @@
-//! The Local Agent behind the gateway: a whole agent on the public host API alone.
+//! The Local Agent behind the gateway: a complete agent that uses only the public host API.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::support::talker::{Said, Talker};
 use crate::support::{Engine, Postgres, Sqlite, within};
 use crate::tool_servers::{EVERYTHING, PEERS};
 
-/// The agent as a service of its own, and a gateway that has bound it.
+/// The agent as a separate service, and a gateway with an endpoint for it.
 struct Agency {
     client: Client,
     gateway: Gateway,
@@ -28,7 +28,7 @@ struct Agency {
 const RUNNER_ID: &str = "plugin:runnel/local-agent/default";
 const PROMPT: &str = "You are the receptionist.";
 
-/// What of the configuration a test says itself.
+/// Parts of the configuration that a test sets.
 #[derive(Default)]
 struct Setting<'a> {
     /// Members of the agent's `config` beside model and prompt, as TOML.
@@ -43,7 +43,7 @@ struct Setting<'a> {
 }
 
 impl Agency {
-    /// `None` when the engine is not at hand. The first model is the talker.
+    /// Returns `None` if the engine is not available. The first model is the talker.
     async fn open(engine: Engine, talker: &Talker, setting: Setting<'_>) -> Option<Self> {
         let agent = local_agent_under(SECRET).await;
         let mut config = Config::for_runner_at(&agent.url);
@@ -77,7 +77,7 @@ impl Agency {
         })
     }
 
-    /// Posts a message of the conversation and waits until its run has ended.
+    /// Posts a message to the conversation and waits for the end of its run.
     async fn ask(&self, text: &str) -> Turn {
         let stream = self.client.post_streaming(&said(text)).await;
         let run_id = stream.run_id();
@@ -108,14 +108,14 @@ fn said(text: &str) -> Value {
     })
 }
 
-/// One run, as its client saw it.
+/// One run, read by its client.
 struct Turn {
     run_id: String,
     events: Vec<Value>,
 }
 
 impl Turn {
-    /// The types of the events, deltas that follow each other as one.
+    /// The types of the events; consecutive deltas count as one.
     fn types(&self) -> Vec<&str> {
         let types = self
             .events
@@ -208,10 +208,7 @@ async fn two_turns_show_a_tool_knowledge_and_memory(#[values(Sqlite, Postgres)] 
         asked[0]
     );
     assert_eq!(asked[0].tools(), ["get-sum"]);
-    assert!(
-        asked[1].last().contains("42"),
-        "the model is told of the sum"
-    );
+    assert!(asked[1].last().contains("42"), "the model receives the sum");
 
     talker.says([Said::text("You are Ada.")]);
     let second = agency.ask("Who am I?").await;
@@ -262,7 +259,7 @@ async fn a_cancel_in_the_middle_of_an_answer_ends_the_run_and_the_model() {
     talker.left().await;
 }
 
-/// A tool that answers when it is told to.
+/// A tool that answers on a signal.
 async fn slow_tool() -> (String, Arc<(Notify, Notify)>, JoinSet<()>) {
     let signals = Arc::new((Notify::new(), Notify::new()));
     let shared = Arc::clone(&signals);
@@ -304,7 +301,7 @@ async fn what_the_user_adds_during_a_tool_call_reaches_the_next_turn() {
     assert!(asked[1].all().contains("do this"));
 }
 
-/// Long enough for the summary to be needed again and again.
+/// Enough turns for repeated summaries.
 const TURNS: usize = 300;
 
 #[tokio::test]
@@ -342,7 +339,7 @@ async fn three_hundred_turns_stay_in_the_window_with_few_summaries_and_every_ref
         summaries.len()
     );
     for asked in turns {
-        // The padding is of words that are one token each.
+        // Each padding word is one token.
         assert!(asked.words() < 12_000, "{} words", asked.words());
     }
     assert!(asked.last().unwrap().all().contains("order-7731-ab12-x9"));

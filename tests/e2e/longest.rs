@@ -1,4 +1,4 @@
-//! The longest tests. Tests start in the order of their names: these begin first, so that none is waited for at the end.
+//! The longest tests. Tests start in the order of their names, so these start first and do not delay the end.
 
 #[path = "crash.rs"]
 mod crash;

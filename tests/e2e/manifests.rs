@@ -1,4 +1,4 @@
-//! What becomes of a manifest's permissions and of its version, once it is registered.
+//! Permissions and version of a manifest after its registration.
 
 use reqwest::header::RETRY_AFTER;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ async fn each_permission_has_its_own_operations_and_no_others() {
         asking["permissions"][kind] = json!([operations, &["fly"]].concat());
         dropped.push(format!("/permissions/{kind}/{}", operations.len()));
     }
-    // Fields of older manifests are taken and do nothing.
+    // Members of older manifests are accepted and ignored.
     let older = [
         "bootstrap",
         "max_inline_bytes",

@@ -1,4 +1,4 @@
-//! What is counted, read as Prometheus reads it.
+//! The gateway's metrics, parsed as Prometheus parses them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::support::tool_server::ToolServer;
 use crate::support::{OwnStage, Sqlite, Stage, until, within};
 use crate::tools::{stage_with, tools_at};
 
-/// An address of its own, and the section that has metrics there.
+/// A unique address, and the configuration section that serves metrics there.
 pub fn listener() -> (Client, String) {
     let [a, b, ..] = *Uuid::new_v4().as_bytes();
     let address = format!("127.{a}.{b}.2:9464");
@@ -26,7 +26,7 @@ pub fn listener() -> (Client, String) {
     (Client::new(&format!("http://{address}"), ""), listen)
 }
 
-/// A gateway that is watched, and where.
+/// A gateway with a metrics listener, and a client for it.
 struct Watched {
     stage: OwnStage,
     metrics: Client,
@@ -56,7 +56,7 @@ impl Watched {
         Scrape::read(response.text().await.unwrap())
     }
 
-    /// The first scrape that is as `wanted`: some numbers come a moment after what they count.
+    /// The first scrape that satisfies `wanted`: some metrics lag a moment behind their cause.
     async fn scrape_when(&self, wanted: impl Fn(&Scrape) -> bool) -> Scrape {
         let mut last = None;
         until("the metrics to be as wanted", async || {
@@ -67,8 +67,12 @@ impl Watched {
     }
 }
 
-/// What was read, and held to the text format: names and labels, one `TYPE` and one `HELP` before the
-/// samples of each, no series twice, histograms that add up.
+/// A scrape that conforms to the text format:
+///
+/// - valid names and labels
+/// - one `TYPE` and one `HELP` before the samples of each metric
+/// - no duplicate series
+/// - consistent histograms
 struct Scrape {
     text: String,
     samples: BTreeMap<String, f64>,
@@ -150,7 +154,7 @@ impl Scrape {
     }
 }
 
-/// `name` or `name{label="value",…}`, with names as Prometheus takes them.
+/// Checks a series: `name` or `name{label="value",…}` with valid Prometheus names.
 fn assert_labels(series: &str) {
     let is_name = |name: &str| {
         let mut letters = name.chars();
@@ -185,7 +189,7 @@ fn metric_of<'a>(series: &'a str, types: &BTreeMap<String, String>) -> &'a str {
         .unwrap_or(name)
 }
 
-/// The names in the table of the docs.
+/// The metric names in the table of the docs.
 fn documented() -> BTreeSet<String> {
     let page = std::fs::read_to_string(repository_file("docs/metrics.md")).unwrap();
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -193,7 +197,7 @@ fn documented() -> BTreeSet<String> {
         .collect()
 }
 
-/// Runs of each ending, events that are not taken, calls of a runner.
+/// Runs with each outcome, rejected events, and host API calls.
 async fn traffic(stage: &Stage) -> Vec<Outcome> {
     let mut outcomes = vec![
         stage.play(|run| sse(run.talk(3).concat())).await,
@@ -286,10 +290,10 @@ async fn what_is_counted_is_what_happened() {
     assert!(scrape.get("runnel_discoveries_total{endpoint=\"stub\",outcome=\"ok\"}") >= 1.0);
     assert!(scrape.get("process_resident_memory_bytes") > 1e6);
 
-    // No table says something else than the binary.
+    // The documented table and the binary agree.
     let exported: BTreeSet<_> = scrape.types.keys().cloned().collect();
     let mut expected = documented();
-    // They appear once an endpoint has been given up, a deviation was accepted, or a model or a tool has been called.
+    // These appear only after an open circuit, a tolerated deviation, or a model or tool call.
     let late = [
         "runnel_breaker_state",
         "runnel_inputs_tolerated",
@@ -354,7 +358,7 @@ async fn a_call_of_a_tool_that_its_runner_gives_up_is_counted() {
     run.end(&watched.stage).await;
 }
 
-/// No run pays for it: the metrics alone say what it costs.
+/// Embedding calls belong to no run, so only metrics show their cost.
 #[tokio::test]
 async fn what_a_knowledge_base_has_embedded_is_counted_among_the_calls_of_its_model() {
     let watched = Watched::with(|config| config.rest += VECTORS).await;
@@ -410,7 +414,7 @@ async fn metrics_stand_on_their_own_listener_and_nothing_else_does() {
     assert_eq!(off.client.get("/metrics").await.status, 404);
 }
 
-/// Asks at addresses and by methods that nobody knows.
+/// Sends requests to unknown paths and with unknown methods.
 async fn knock(stage: &Stage, times: std::ops::Range<usize>) {
     for n in times {
         let path = format!("/canary-path/{n}");
@@ -460,7 +464,7 @@ async fn labels_hold_nothing_that_somebody_wrote_and_never_run_away() {
     }
 }
 
-/// Whether the route has it or not, and also where a request is refused before its route is asked.
+/// Covers methods that the route lacks, and requests rejected before routing.
 #[tokio::test]
 async fn a_method_that_its_route_does_not_serve_is_counted_as_other() {
     let watched = Watched::new().await;
@@ -510,7 +514,7 @@ async fn a_method_that_its_route_does_not_serve_is_counted_as_other() {
     assert!(others >= paths.len(), "{others} of {}", paths.len());
 }
 
-/// The metrics that a query of Prometheus names; a histogram by its parts.
+/// The metrics in a Prometheus query; histograms by their parts.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let ours = words.filter(|word| word.starts_with("runnel_") || word.starts_with("process_"));

@@ -1,4 +1,5 @@
-//! `LangBot`'s pipelines become agents and endpoints: what is written is checked, and served.
+//! Migration of `LangBot` pipelines to agents and endpoints; the written configuration is valid and can be
+//! served.
 
 use std::collections::BTreeSet;
 
@@ -17,12 +18,12 @@ use crate::support::{Directory, Engine, Postgres, Printed, Sqlite, Stage, progra
 
 const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// One pipeline of each built-in runner, one that has moved already, and one that selects none.
+/// One pipeline of each built-in runner, one already migrated pipeline, and one without a runner.
 fn export() -> String {
     std::fs::read_to_string(repository_file("tests/fixtures/langbot_export.json")).unwrap()
 }
 
-/// A directory that holds the export, and nothing else.
+/// A directory with only the export.
 fn directory() -> Directory {
     let directory = Directory::new();
     directory.write("export.json", &export());
@@ -46,7 +47,7 @@ async fn migrate(directory: &Directory, arguments: &[&str]) -> Printed {
     let mut all = vec!["migrate-config"];
     all.extend(arguments);
     let printed = runnel(directory, &all, &[]).await;
-    // In the fixture every secret says so.
+    // Every secret in the fixture contains "hidden".
     for said in [&printed.stdout, &printed.stderr] {
         assert!(!said.contains("hidden"), "{printed:?}");
     }
@@ -61,7 +62,7 @@ fn files(directory: &Directory) -> BTreeSet<String> {
         .collect()
 }
 
-/// What is to be set, with values: endpoints share a secret, the rest is for the runners.
+/// Variables without a source, with values: endpoints share a secret, the others belong to runners.
 fn variables(told: &Value) -> Vec<(String, String)> {
     let named = told["variables"].as_array().unwrap().iter();
     named
@@ -166,7 +167,7 @@ async fn a_second_run_changes_nothing_and_keeps_what_somebody_went_on_with() {
     );
     assert_eq!(std::fs::read_to_string(&path).unwrap(), edited);
 
-    // What is missing is put behind what is there, which keeps its bytes.
+    // Missing parts are appended; the existing bytes stay.
     let (before, _) = edited.split_once("# Dify: ").unwrap();
     directory.write("runnel.toml", before);
     let extended = migrate(&directory, &arguments).await;
@@ -294,8 +295,8 @@ async fn toml_is_read_as_well_and_the_older_ids_can_be_asked_for() {
     );
 }
 
-/// Runs every migrated agent through the real gateway: each is met by a runner that serves its id and has a form
-/// with its fields, under the endpoint that was written for it.
+/// Serves every migrated agent with the real gateway. The written endpoint leads to a runner with the agent's
+/// runner id, whose form has the agent's fields.
 #[tokio::test]
 async fn every_built_in_runner_is_served_after_its_migration() {
     let directory = directory();
@@ -397,7 +398,7 @@ async fn config_of(admin: &Client, name: &str) -> Value {
     found.unwrap_or_else(|| panic!("{name}: {agents}"))["config"].clone()
 }
 
-/// What each runner is told of its old settings.
+/// The migrated settings that each runner receives.
 fn expected(agent: &str) -> Vec<(&'static str, Value)> {
     match agent {
         "Local" => vec![
@@ -461,7 +462,7 @@ fn expected(agent: &str) -> Vec<(&'static str, Value)> {
     }
 }
 
-/// Two rows of LangBot's table of pipelines, as a database writes them.
+/// Two rows of LangBot's pipeline table, as a database returns them.
 fn rows() -> Value {
     let config = |model: &str| {
         json!({"ai": {"runner": {"runner": "local-agent"}, "local-agent": {"model": model}}})
@@ -487,7 +488,7 @@ async fn keeps_restrictions_of_database_rows() {
         &["rows.json", "--json", "--local-agent", "runnel"],
     )
     .await;
-    // The row that cannot be read is left out, alone.
+    // Only the unreadable row is skipped.
     assert_eq!(printed.status.code(), Some(1), "{printed:?}");
     assert!(printed.stderr.contains("byte order mark"), "{printed:?}");
     let told: Value = serde_json::from_str(&printed.stdout).unwrap();
@@ -503,7 +504,7 @@ async fn keeps_restrictions_of_database_rows() {
     );
     assert_eq!(toml.matches("skills =").count(), 1, "{toml}");
     assert!(toml.contains("skills = [\"s\"]"), "{toml}");
-    // Only the default pipeline wants every message.
+    // Only the default pipeline matches every message.
     assert_eq!(toml.matches("filters = ").count(), 1, "{toml}");
     let runner = "runner_id = \"plugin:runnel/local-agent/default\"";
     assert_eq!(toml.matches(runner).count(), 2, "{toml}");
@@ -557,7 +558,7 @@ async fn names_in_exports_do_not_steer_a_terminal() {
     );
 }
 
-/// Variables of the gateway, each with a value that it takes.
+/// Variables of the gateway, each with a valid value.
 fn gateway_variables(told: &Value) -> Vec<(String, String)> {
     let named = told["variables"].as_array().unwrap().iter();
     let of_gateway = named.filter(|one| one["read_by"].as_str().unwrap().contains("the gateway"));
@@ -614,7 +615,7 @@ async fn databases_become_valid_configurations(#[values(Sqlite, Postgres)] engin
     ] {
         assert!(written.contains(table), "{table}: {written}");
     }
-    // Nothing is edited but secrets.
+    // Only secrets are set; nothing else is edited.
     let checked = runnel(&directory, &["check-config"], &gateway_variables(&told)).await;
     assert_eq!(
         checked.stdout, "the configuration is valid\n",

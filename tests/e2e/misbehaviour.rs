@@ -1,4 +1,4 @@
-//! Results that should not have come, judged one by one. F28–F34, F39, F40.
+//! Invalid, duplicate and late results, each with its own verdict. F28–F34, F39, F40.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const COMPLETED: &str = "run.completed";
 const FAILED: &str = "run.failed";
 const VIOLATION: &str = "failed runner.protocol_violation";
 
-/// What a runner sends, and what is left of it.
+/// A runner's results, and the expected ledger.
 struct Row {
     script: Script,
     ending: &'static str,
@@ -179,8 +179,8 @@ async fn each_result_is_judged_by_itself(#[case] row: Row) {
     );
 }
 
-/// Every order of four numbered results before the end: what is behind the highest is rejected, what
-/// leaves a hole is counted, and nothing is waited for.
+/// Every order of four numbered results before the terminal one. A result behind the highest number is rejected,
+/// and a gap is counted; the gateway does not wait.
 #[tokio::test]
 async fn results_in_any_order_are_taken_as_far_as_they_go_forward() {
     let stage = Stage::new().await;
@@ -229,7 +229,7 @@ fn orders(left: &[usize]) -> Vec<Vec<usize>> {
     all
 }
 
-/// As a proxy does that tries again: all of it, up to the end, and after it.
+/// A retrying proxy resends the whole stream, before the terminal result and after it.
 #[tokio::test]
 async fn a_stream_that_is_delivered_again_from_any_place_adds_nothing() {
     let stage = Stage::new().await;
@@ -255,7 +255,7 @@ async fn a_stream_that_is_delivered_again_from_any_place_adds_nothing() {
     }
 }
 
-/// Both ends in one piece, or each in its own with a breath between: the first one holds.
+/// Both terminal results in one write, or in two with a pause: the first one holds.
 #[tokio::test]
 async fn of_two_ends_the_first_one_holds_however_they_come() {
     let stage = Stage::new().await;

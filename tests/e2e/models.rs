@@ -1,4 +1,4 @@
-//! What a run can do with the models that it was granted, and what their providers can do to it.
+//! Model calls of a run with its grants, and faults of model providers.
 
 #[path = "models/bounds.rs"]
 mod bounds;
@@ -69,7 +69,7 @@ break_after = 2
 chunks = ["<thi", "nk>hidden</thi", "nk>You said: ", "{input}"]
 "#;
 
-/// Everything that can be asked of models.
+/// A manifest with all model permissions.
 fn all_models() -> Value {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"]["models"] = json!(["invoke", "stream", "rerank", "count_tokens"]);
@@ -92,7 +92,7 @@ async fn scripted_with(engine: Engine, more: &str) -> Option<(OwnStage, HeldRun)
     scripted_in(&directory, engine, |config| config.rest += more).await
 }
 
-/// The same for a gateway that can be started again as long as this directory is there.
+/// The same for a gateway that can restart while this directory exists.
 async fn scripted_in(
     directory: &Directory,
     engine: Engine,
@@ -129,21 +129,21 @@ fn says(text: &str) -> Value {
     json!({"messages": [{"role": "user", "content": text}]})
 }
 
-/// The calls of a run, as its audit has them.
+/// The audit rows of a run.
 async fn audit(stage: &Stage, run: &HeldRun) -> Vec<Value> {
     let path = format!("/v1/runs/{}/audit?limit=100", run.run_id);
     let page = stage.client.get(&path).await.body;
     page["items"].as_array().unwrap().clone()
 }
 
-/// An answer as it is: its status and its text.
+/// Status and text of a raw response.
 async fn text_of(request: RequestBuilder) -> (u16, String) {
     let response = within("an answer", request.send()).await.unwrap();
     let status = response.status().as_u16();
     (status, within("its text", response.text()).await.unwrap())
 }
 
-/// The events of a stream: their names and their data.
+/// Names and data of a stream's events.
 async fn events(run: &HeldRun, path: &str, body: &Value) -> Vec<(String, Value)> {
     let (status, text) = text_of(run.request(Method::POST, path).json(body)).await;
     assert_eq!(status, 200, "{text}");
@@ -518,7 +518,7 @@ async fn a_provider_is_asked_by_its_own_name_of_the_model_with_keys_in_turn() {
     assert_eq!(
         keys,
         [first, second, second],
-        "the first key was told to wait"
+        "the first key is rate-limited"
     );
     assert_eq!(asked[0].path, "/v1/chat/completions");
     assert_eq!(
@@ -528,7 +528,7 @@ async fn a_provider_is_asked_by_its_own_name_of_the_model_with_keys_in_turn() {
     );
 }
 
-/// Whatever a request says, what it takes is counted, and no more is answered than the operator has said.
+/// Usage is counted and output is capped by the operator's limit, for every form of request.
 #[tokio::test]
 async fn what_a_completion_takes_is_counted_and_bounded_whatever_its_request_says() {
     let (stage, run, upstream) = remote("").await;
@@ -564,7 +564,7 @@ async fn what_a_completion_takes_is_counted_and_bounded_whatever_its_request_say
     let asked = &upstream.asked()[0].body;
     assert_eq!(asked["stream_options"], json!({"include_usage": true}));
     assert_eq!(asked["max_tokens"], 50);
-    // Who does not count is counted for: what it was told besides the messages, and what it has thought.
+    // If the provider reports no usage, the gateway estimates it, with functions and reasoning.
     let functions = asking(
         json!({"functions": [{"name": "f", "description": "word ".repeat(200)}], "max_tokens": 20}),
     );
@@ -764,7 +764,7 @@ async fn a_run_calls_so_many_models_at_once_and_leaves_room_for_others() {
     drop((streams, another));
     upstream.left(49).await;
     upstream.reply(Reply::Events(vec![chunk(&json!({"content": "hi"}))]));
-    until("a place to be free", async || {
+    until("a slot to be free", async || {
         let answer = run.call("/models/remote/invoke", &says("hi")).await;
         answer.status != 429
     })
@@ -860,7 +860,7 @@ async fn thoughts_and_signatures_go_back_to_their_model() {
             !back["content"].to_string().contains('T'),
             "thoughts are no text: {back}"
         );
-        // Another model gets neither.
+        // The other model gets neither.
         let answer = json!({"id": "m", "content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn", "usage": {}});
         upstream.reply(Reply::Json(200, answer));
         assert_eq!(
@@ -905,7 +905,7 @@ async fn messages_of_anthropic_are_completions_to_a_runner() {
 
 // --- budgets ---
 
-/// However a request says how much it may be answered, it is taken at its word by the budget as by the provider.
+/// The budget reserves the output limit of a request in each form that the provider reads.
 #[tokio::test]
 async fn a_budget_holds_for_all_that_a_request_may_be_answered() {
     let budget = "[[budgets]]\nname = \"run-tokens\"\nscope = \"run\"\ntokens = 2000\n";
@@ -941,7 +941,7 @@ async fn a_budget_holds_for_all_that_a_request_may_be_answered() {
         let pointer = format!("/extra_args{pointer}");
         assert_eq!(refused.detail("pointer"), pointer.as_str(), "{more}");
     }
-    // Nobody knows how many tokens there are behind an address, or in a few bytes of a document.
+    // The token count of a document is unknown, behind a URL or in a few bytes.
     let reading =
         |part: Value| json!({"messages": [{"role": "user", "content": [part]}], "max_tokens": 5});
     for data in [
@@ -976,7 +976,7 @@ async fn a_budget_is_taken_from_before_the_call_and_settled_after(
     let Some((stage, run)) = scripted_with(engine, budgets).await else {
         return;
     };
-    // A hundred tokens may be answered: with those that are asked, nine such calls would fit.
+    // Output is limited to 100 tokens; with the input, nine such calls would fit.
     let whole = run.call("/models/talker/invoke", &says("hello")).await;
     assert_eq!(whole.status, 200, "{}", whole.body);
     let streamed = events(&run, "/models/talker/stream", &says("hello")).await;
@@ -1056,7 +1056,7 @@ async fn a_budget_is_taken_from_before_the_call_and_settled_after(
 
 static OPENAI_NODE: Project = Project::at("tests/clients/openai");
 
-/// What a client must have got of the scripted model.
+/// The expected results of a client with the scripted model.
 fn check_client(got: &Value) {
     assert_eq!(got["whole"], "<think>hidden</think>You said: hello");
     assert_eq!(got["pieces"], got["whole"]);
@@ -1115,7 +1115,7 @@ async fn the_official_node_client_takes_the_run_token_for_its_key() {
     );
 }
 
-/// A provider with two keys, as a run asks it and as an operator sees it.
+/// A provider with two keys, a run that calls it and an operator that reads its health.
 struct Far {
     upstream: Upstream,
     stage: Stage,
@@ -1151,7 +1151,7 @@ impl Far {
         answer.body["items"][0].clone()
     }
 
-    /// Asks once; the provider answers so.
+    /// Makes one call that the provider answers with this response.
     async fn asked(&self, status: u16, answer: Value) -> u16 {
         self.upstream.reply(Reply::Json(status, answer));
         let path = "/models/remote/invoke";
@@ -1196,7 +1196,7 @@ async fn an_operator_sees_how_a_provider_stands_and_which_keys_rest() {
             json!({"code": "runtime_error", "reason": "upstream_failing", "status": 500})
         );
     }
-    // What stood in a request tells nothing of who refused it; a model that is not there does.
+    // An error about the request says nothing about the provider's health; a missing model does.
     assert_eq!(far.asked(400, said.clone()).await, 400);
     assert_eq!(far.standing().await["consecutive_failures"], 2);
     assert_eq!(far.asked(404, said).await, 400);
@@ -1221,7 +1221,7 @@ async fn a_stream_counts_as_an_answer_of_its_provider_and_as_a_failure_where_it_
     let now = far.standing().await;
     assert_eq!(now["consecutive_failures"], 0);
     assert!(now["last_success_at"].as_i64() >= now["last_failure_at"].as_i64());
-    // Whether the piece comes before the break is the network's business.
+    // Whether the piece arrives before the cut depends on the network.
     far.streamed(Reply::Cut(vec![piece])).await;
     let now = far.standing().await;
     assert_eq!(now["consecutive_failures"], 1, "{now}");

@@ -1,4 +1,4 @@
-//! A move from `LangBot`: its database becomes a configuration, and each of its nine pipelines answers.
+//! Migration from a `LangBot` database: each of its nine pipelines answers from the written configuration.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -15,15 +15,16 @@ use crate::support::runner::SECRET;
 use crate::support::{Directory, Engine, Postgres, Printed, Sqlite, programs, run};
 
 const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
-/// The address of the Local Agent where it has none of its own.
+/// The default address of the Local Agent.
 const LOCAL_AGENT: &str = "127.0.0.1:9101";
-/// A line of the agents whose addresses LangBot fixes, and the path of their API: a user leaves these out.
+/// A configuration line of each agent with a fixed platform address, and its API path. Users set no address
+/// there.
 const FIXED: [(&str, &str); 2] = [
     ("app-id = \"app-4\"\n", "/api/v1"),
     ("app-id = \"app-8\"\n", ""),
 ];
 
-/// Addresses of the fixture, and the paths of the fake platforms that take their places.
+/// Addresses in the fixture, and the paths on the fake platforms that replace them.
 const ADDRESSES: [(&str, &str); 7] = [
     ("https://dify.example/v1", "/v1"),
     ("https://api.coze.com", ""),
@@ -43,7 +44,8 @@ async fn nine_migrated_pipelines_answer_two_turns(#[values(Sqlite, Postgres)] en
     let Some(database) = LangbotDatabase::create_at(engine, &directory, &places).await else {
         return;
     };
-    // The secrets of the platforms are the service's environment, and it needs an address before the migration.
+    // The service needs the platform secrets in its environment, and its address goes into the configuration. So
+    // migrate twice.
     let told = migrate(&directory, &database.source, "http://127.0.0.1:9120").await;
     let service = connectors_with(&["--ids", "langbot"], &variables(&told)).await;
     let local_agent = local_agent_under(SECRET).await;
@@ -65,12 +67,12 @@ async fn nine_migrated_pipelines_answer_two_turns(#[values(Sqlite, Postgres)] en
     assert_eq!(wrong, [""; 0]);
 }
 
-/// Whether the first turn already names a conversation: the caller's, or one that is made before the message.
+/// Whether the first turn already names a conversation: the caller's, or one created before the message.
 fn keeps_sessions(pipeline: &str) -> bool {
     matches!(pipeline, "n8n" | "Langflow" | "DeerFlow" | "WeKnora")
 }
 
-/// Writes the configuration anew; the report.
+/// Writes the configuration anew and returns the report.
 async fn migrate(directory: &Directory, source: &str, connectors: &str) -> Value {
     let _ = std::fs::remove_file(directory.file("runnel.toml"));
     let arguments = [
@@ -118,7 +120,7 @@ fn variables(told: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Starts the gateway on what was written, with free ports in place of fixed ones.
+/// Starts the gateway on the written configuration, with free ports for the fixed ones.
 async fn serve(
     directory: &Directory,
     told: &Value,
@@ -163,7 +165,7 @@ async fn serve(
     )
 }
 
-/// Posts a message to a pipeline, in one conversation of that pipeline. The text of its answer.
+/// Posts a message to a pipeline, in its one conversation. Returns the text of the answer.
 async fn ask((client, _): &(Client, Listening), pipeline: &Value, text: &str) -> String {
     let query = json!({
         "query_id": text, "launcher_type": "person", "launcher_id": pipeline, "pipeline_uuid": pipeline,

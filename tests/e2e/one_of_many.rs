@@ -1,4 +1,4 @@
-//! Lists of one conversation in a workspace that has many.
+//! Lists of one conversation in a workspace with many conversations.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::support::{OwnStage, Postgres, Stage};
 
 const OF_ONE: [&str; 3] = ["/v1/runs", "/v1/events", "/v1/interactions"];
 
-/// What others have left: newer than anything of today, so that whoever walks from the newest on meets all of it.
+/// Rows of other conversations, newer than today, so that a scan from the newest row passes all of them.
 const OTHERS: &str = "
     INSERT INTO conversations
         (key, workspace_id, bot_id, conversation_id, thread_id, last_event_seq, last_transcript_seq, version)
@@ -39,8 +39,8 @@ async fn pages(stage: &Stage) -> Vec<Value> {
     pages
 }
 
-/// The database keeps the plan of a statement. One that it made for empty tables, of which it knew nothing, must do
-/// for full ones: it is made anew some minutes later only.
+/// PostgreSQL caches plans. A plan for empty tables, made without statistics, must also suit full tables,
+/// because autovacuum replaces it only minutes later.
 #[tokio::test]
 async fn a_conversation_is_found_among_many_by_a_plan_that_was_made_for_few() {
     let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
@@ -51,7 +51,7 @@ async fn a_conversation_is_found_among_many_by_a_plan_that_was_made_for_few() {
         let blind = format!("ALTER TABLE {table} SET (autovacuum_enabled = false)");
         rows(&database, &blind).await;
     }
-    // As often as it takes to keep a plan, on each of some connections.
+    // Often enough to cache a generic plan on each connection.
     for _ in 0..80 {
         pages(&stage).await;
     }

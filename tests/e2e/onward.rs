@@ -1,5 +1,5 @@
-//! Whom the gateway asks for a run: providers of models, bases of others, tools. They learn nothing of the run's
-//! credential, lead nowhere else, and are judged by their URLs before anything is served.
+//! Outbound requests for a run: model providers, remote knowledge bases, tools. They carry no run credential and
+//! follow no redirects, and their URLs are validated before the gateway serves.
 
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::tools::check_config;
 
 const ALL: &str = r#"models = "*", tools = "*", knowledge_bases = "*""#;
 
-/// A run with a model of each kind of provider, a base and a tool, all of them behind this server.
+/// A run with models of each provider kind, a knowledge base and a tool, all behind this server.
 async fn held(far: &Upstream) -> (OwnStage, HeldRun) {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({"models": ["invoke", "stream", "rerank"],
@@ -42,7 +42,7 @@ async fn held(far: &Upstream) -> (OwnStage, HeldRun) {
     (stage, run)
 }
 
-/// Every way to ask somebody else for something.
+/// One call of each kind that leads to an outbound request.
 fn calls(run: &HeldRun) -> Vec<(&'static str, RequestBuilder)> {
     let says = json!({"messages": [{"role": "user", "content": "hi"}]});
     let chat = json!({"model": "gpt", "messages": [{"role": "user", "content": "hi"}]});
@@ -80,7 +80,7 @@ async fn who_is_asked_for_a_run_learns_nothing_of_its_credential_and_leads_nowhe
             vec![("location", location)],
             String::new(),
         ));
-        // What a runner may send along is its own.
+        // Request headers of a runner are not forwarded.
         let call = call
             .header("cookie", "canary=1")
             .header("x-canary", "canary")
@@ -96,7 +96,7 @@ async fn who_is_asked_for_a_run_learns_nothing_of_its_credential_and_leads_nowhe
         assert!(!told.contains(&away.url), "{path}: {told}");
         assert_eq!(far.asked().len(), count, "{path}");
     }
-    assert!(away.asked().is_empty(), "nobody was followed");
+    assert!(away.asked().is_empty(), "no redirect is followed");
     for asked in far.asked() {
         let seen = format!("{asked:?}");
         let signature = run.token.rsplit_once('.').unwrap().1;

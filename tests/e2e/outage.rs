@@ -1,4 +1,5 @@
-//! A database that goes away, comes back, is slow, or answers what nobody hears. I8, F50–F54, F59, F89.
+//! Database outages: a lost and restored connection, a slow database, a lost commit result. I8, F50–F54, F59,
+//! F89.
 
 #[path = "outage/authority.rs"]
 mod authority;
@@ -21,7 +22,7 @@ use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
 use crate::support::script::{Gate, Run, Step, answer, head, send, sse, sse_and_wait, sse_head};
 use crate::support::{OwnStage, Postgres, Stage, number, until, within};
 
-/// A gateway that reaches its database through a wire of ours.
+/// A gateway that reaches its database through the test proxy.
 async fn stage(configure: impl FnOnce(&mut Config)) -> Option<(OwnStage, Proxy)> {
     stage_of(StubRunner::start().await, configure).await
 }
@@ -53,7 +54,7 @@ async fn ready(stage: &Stage) {
     .await;
 }
 
-/// Seconds of an outage that a run outlasts: 2, or what `RUNNEL_TEST_OUTAGE_SECONDS` says.
+/// Seconds of an outage that a run survives: 2, or `RUNNEL_TEST_OUTAGE_SECONDS`.
 fn outage() -> u64 {
     number("RUNNEL_TEST_OUTAGE_SECONDS", 2) as u64
 }
@@ -92,7 +93,7 @@ async fn an_event_is_refused_while_the_database_is_away_and_taken_once_after_it(
     assert_eq!(stage.runner.posts(&run_id), 1);
 }
 
-/// Of a flood; several times what the gateway may keep of it.
+/// Results of a flood; several times the gateway's buffer.
 const FLOOD: usize = 110;
 
 #[rstest]
@@ -106,7 +107,7 @@ async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: 
     let url = between.url();
     let configure = move |config: &mut Config| {
         config.runs = format!("lease_seconds = {lease}");
-        // The run has its time after the outage, too.
+        // The run keeps its full timeout after the outage.
         config.agents[0].timeout_seconds += Duration::from_secs(outage()).as_secs_f64();
         config.runner_at(&url);
     };
@@ -118,7 +119,7 @@ async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: 
     stage.runner.answer_all(move |run| {
         let text = "x".repeat(100_000);
         let flood: String = (2..FLOOD + 2).map(|n| run.delta(n, &text)).collect();
-        // What it has said in all is more than one message holds.
+        // The run's text in total exceeds one message.
         let message = r#"{"message":{"role":"assistant","content":"in short"}}"#;
         let end = run.result(FLOOD + 2, "run.completed", message);
         vec![
@@ -134,15 +135,15 @@ async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: 
 
     proxy.set(wire);
     gate.cancel();
-    // The outage itself: its length is what this test is about.
+    // The outage itself; its length is under test.
     tokio::time::sleep(Duration::from_secs(outage())).await;
     let (told, unread) = (between.answered(), between.unread());
     let read = told.saturating_sub(unread);
-    eprintln!("{told} bytes were told, {unread} of them nobody had read");
+    eprintln!("{told} bytes were sent, {unread} of them unread");
     assert!(read < 4_000_000, "{read} bytes were read meanwhile");
     proxy.set(Wire::Whole);
 
-    // A stream may have been ended by the outage; what it showed is the ledger's beginning.
+    // The outage may have ended the stream, but its events are a prefix of the ledger.
     let mut seen = 1 + stream.rest().await.len() as u64;
     until("the whole run", async || {
         if seen < FLOOD as u64 + 2 {
@@ -160,8 +161,8 @@ async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: 
     assert_eq!(ledger.0.len(), FLOOD + 2);
 }
 
-/// One of the questions that a run has for the database besides what it appends: of an artifact that it announces,
-/// of the results that its runner will append, of the next try of its POST.
+/// A database query of a run besides its appends: for an announced artifact, for deferred results, for a retry
+/// of its POST.
 #[derive(Clone, Copy)]
 enum Asks {
     OfAnArtifact,
@@ -258,7 +259,7 @@ async fn the_files_of_an_event_stay_when_nobody_knows_whether_it_was_stored() {
     event["input"]["text"] = json!("only-here");
     event["input"]["attachments"] =
         json!([{"name": "t.csv", "mime_type": "text/csv", "content": file}]);
-    // Of the transaction that stores the event: it is made, and nobody hears of it.
+    // The transaction that stores the event: it commits, but the response is lost.
     proxy.lay_and(Trap::AfterCommit("only-here".into()), Wire::Holding);
     let back = async {
         until("the writer to give up", async || {
@@ -319,8 +320,8 @@ async fn a_run_whose_lease_ends_in_an_outage_is_let_go_and_ended_as_orphaned_aft
     let seen = stream.event().await.unwrap();
 
     proxy.set(wire);
-    // While the database is away: nobody but the clock has said so.
-    // Words that wait to be stored may have given up in the same moment.
+    // The lease expires by the clock while the database is away. A pending write may time out at the same
+    // moment.
     let ends = ["its lease has ended", "its ledger cannot be written"];
     until("the run to be let go", async || {
         let log = stage.gateway.log();
@@ -346,7 +347,7 @@ async fn a_run_whose_lease_ends_in_an_outage_is_let_go_and_ended_as_orphaned_aft
     }
 }
 
-/// The text of what is written, the way there, and that it is done once.
+/// The text that the statement contains, the fault, and that the write happens once.
 #[rstest]
 #[case::never_made(Trap::BeforeCommit as fn(String) -> Trap)]
 #[case::made(Trap::AfterCommit as fn(String) -> Trap)]
@@ -369,7 +370,7 @@ async fn a_commit_whose_answer_is_lost_is_looked_for_before_it_is_made_again(
         vec![sse_head(), Step::Pace(parts, Duration::from_millis(60))]
     };
     stage.runner.answer_all(script);
-    // Of the event, of the intent to post, of a result, of a rejection alone, of the end.
+    // The commits of the event, of the POST intent, of a result, of a lone rejection, of the end.
     for (n, text) in ["lost-0", "available_apis", "said-2", "rejected-3", "end-4"]
         .into_iter()
         .enumerate()
@@ -389,7 +390,7 @@ async fn a_commit_whose_answer_is_lost_is_looked_for_before_it_is_made_again(
     assert_eq!(runs["items"].as_array().unwrap().len(), 5);
 }
 
-/// The first event of a process has a commit before the one that dispatches its run; later ones have one for both.
+/// A process's first event commits before the dispatch of its run; for later events both share one commit.
 #[rstest]
 #[case::the_first(false)]
 #[case::a_later_one(true)]
@@ -469,7 +470,7 @@ async fn a_pull_of_follow_ups_whose_commit_is_lost_gives_them_to_the_run(
     let back = async {
         proxy.sprung(1).await;
         if wire == Wire::Refusing {
-            // Said once the writer's second try has waited for a connection and found none.
+            // Logged once the writer's second attempt has timed out waiting for a connection.
             until("the second try to fail", async || {
                 stage.gateway.log().contains("the database does not take")
             })
@@ -492,8 +493,8 @@ async fn a_pull_of_follow_ups_whose_commit_is_lost_gives_them_to_the_run(
 
 #[tokio::test]
 async fn a_slow_database_costs_time_and_no_run() {
-    // An answer takes twice this, and a commit a few seconds. There is always one, for longer than a lease:
-    // leases hold because their renewal does not wait behind all that the runs write.
+    // A response takes twice this, a commit a few seconds, and commits are continuous for longer than a lease.
+    // The leases hold because renewals do not queue behind the runs' writes.
     const LATE: Duration = Duration::from_millis(100);
     const PAUSE: Duration = Duration::from_millis(100);
     let Some((stage, proxy)) = stage(|config| config.runs = "lease_seconds = 15".into()).await
@@ -503,7 +504,7 @@ async fn a_slow_database_costs_time_and_no_run() {
     let gate = Gate::new();
     let mut runs = Vec::new();
     for n in 0..6 {
-        // They end at the same time, and some more later.
+        // Some end at the same time, others later.
         let words = 50 + 40 * (n / 4);
         let (event_id, hold) = (format!("slow-{n}"), gate.clone());
         stage.runner.answer(&event_id, move |run| {
@@ -567,7 +568,7 @@ async fn work_that_lost_against_another_writer_is_done_again_and_once(#[case] co
     };
     stage.runner.answer_all(talk);
     let mut database = database(&stage).await;
-    // A sequence is not rolled back: the first three writes to each table lose.
+    // Sequences are not rolled back: the first three writes to each table fail.
     for table in ["events", "run_attempts", "run_segments"] {
         let sql = format!(
             "CREATE SEQUENCE lost_{table};
@@ -622,7 +623,7 @@ async fn a_server_that_ends_its_connections_again_and_again_ends_no_run() {
     assert_eq!(outcome.ledger.0.len(), 151);
 }
 
-/// A firewall that forgets a connection, a database that was moved: nobody is told, and new ones work.
+/// Connections that die silently, as behind a firewall or after a database move; new connections work.
 #[tokio::test]
 async fn connections_that_die_without_a_word_cost_no_run() {
     const LEASE: Duration = Duration::from_secs(6);
@@ -646,7 +647,7 @@ async fn connections_that_die_without_a_word_cost_no_run() {
     let run_id = stream.run_id();
     assert_eq!(stream.event().await.unwrap().id, Some(1));
     proxy.silence();
-    // Past the end of a lease that was not renewed.
+    // Past the expiry of an unrenewed lease.
     tokio::time::sleep(LEASE + LEASE / 2).await;
     gate.cancel();
     let outcome = stage.outcome(&run_id).await;

@@ -1,5 +1,5 @@
-//! What runs in containers: the files say what the binary does, and the programs that they start together
-//! answer an event, here by hand.
+//! Container packaging: the files match the binary, and the programs that compose starts answer an event. The
+//! test starts them itself, without containers.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,10 +22,10 @@ fn text_of(path: &str) -> String {
     std::fs::read_to_string(repository_file(path)).unwrap_or_else(|_| panic!("there is no {path}"))
 }
 
-/// docker-compose.yml with its merges carried out.
+/// docker-compose.yml with its merge keys resolved.
 fn compose() -> Value {
     let mut compose: Value = serde_norway::from_str(&text_of("docker-compose.yml")).unwrap();
-    // An anchor may merge another one.
+    // Twice, because an anchor may merge another anchor.
     compose.apply_merge().unwrap();
     compose.apply_merge().unwrap();
     compose
@@ -41,7 +41,7 @@ fn names(value: &Value) -> BTreeSet<&str> {
     entries.map(|(name, _)| name.as_str().unwrap()).collect()
 }
 
-/// The lines of the Dockerfile's last stage, each whole.
+/// The lines of the Dockerfile's last stage, with continuations joined.
 fn last_stage() -> Vec<String> {
     let dockerfile = text_of("Dockerfile").replace("\\\n", " ");
     let stage = dockerfile.rsplit("\nFROM ").next().unwrap();
@@ -56,7 +56,7 @@ fn instruction(name: &str) -> String {
     one.trim().to_owned()
 }
 
-/// The secrets as the script makes them.
+/// Creates the secrets with the shipped script.
 async fn secrets(directory: &Directory) -> String {
     let place = directory.file("secrets");
     let mut make = Command::new("sh");
@@ -99,7 +99,7 @@ fn services_have_no_rights_and_wait_for_each_other() {
                 });
             assert!(known, "{name}: {volume}");
         }
-        // PostgreSQL's own image begins as root and gives its rights away.
+        // PostgreSQL's image starts as root and drops its privileges itself.
         if name == "postgres" {
             continue;
         }
@@ -142,7 +142,7 @@ async fn makes_every_mounted_file_readable() {
     let set_mode = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    // A checkout with umask 077, and a secret that was made under it.
+    // A checkout and a secret created with umask 077.
     let checkout = directory.file("deploy/compose");
     let secrets = directory.file("deploy/secrets");
     std::fs::create_dir_all(&checkout).unwrap();
@@ -332,7 +332,7 @@ async fn unreadable_configuration_names_file_and_user() {
     assert!(run(hide.arg("000").arg(&config)).await.status.success());
     let mut id = Command::new("id");
     let own = run(id.arg("-u")).await.stdout.trim().to_owned();
-    // The superuser reads every file.
+    // Root can read every file, so drop to another user.
     let (user, mut command) = if own == "0" {
         let mut command = Command::new("setpriv");
         command
@@ -351,7 +351,7 @@ async fn unreadable_configuration_names_file_and_user() {
     assert!(last.contains("chmod"), "{printed:?}");
 }
 
-/// What `docker compose config` says, by whatever compose is installed.
+/// Validates the file with `docker compose config`, or with another installed compose.
 #[tokio::test]
 async fn compose_takes_the_file() {
     static SKIPPED: Once = Once::new();
@@ -376,7 +376,7 @@ async fn compose_takes_the_file() {
     skipped(&SKIPPED, "compose", "no compose is installed");
 }
 
-/// A replica as compose starts it, at an address of its own.
+/// A replica as compose starts it, at its own address.
 struct Replica {
     url: String,
     _child: Child,
@@ -409,7 +409,7 @@ impl Replica {
     }
 }
 
-/// The same commands, configuration and secrets as in the containers; names become addresses of this machine.
+/// Commands, configuration and secrets as in the containers; host names become local addresses.
 #[tokio::test]
 async fn what_compose_starts_answers_an_event() {
     let directory = Directory::new();

@@ -1,4 +1,4 @@
-//! A bot pipeline's Query, posted as LangBot writes it, on the way of every event.
+//! The pipeline adapter: a LangBot bot pipeline's Query becomes an event like any other.
 
 use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
@@ -17,7 +17,7 @@ fn quick(run: &Run) -> Vec<Step> {
     sse(run.talk(2).concat())
 }
 
-/// As `Query.model_dump()` of LangBot makes it, with the variables and the message of its preprocessing.
+/// A Query as LangBot's `Query.model_dump()` makes it, with the variables and the message of its preprocessing.
 pub fn query(query_id: impl Into<Value>) -> Value {
     let query_id = query_id.into();
     let sender = json!({"id": 77, "member_name": "Ada", "permission": "MEMBER",
@@ -211,7 +211,7 @@ async fn the_effective_prompt_is_pulled_and_audited(#[values(Sqlite, Postgres)] 
         [json!(["prompt_get", "allow"])]
     );
 
-    // An event that brings none opens none, and the refusal is on record.
+    // An event without a prompt grants none, and the audit log records the denial.
     let held = HeldRun::start(&stage, &message("m-1")).await;
     let apis = &held.asked["context"]["context"]["available_apis"];
     assert_eq!(apis["prompt_get"], false);
@@ -251,7 +251,7 @@ async fn the_same_query_again_gets_the_first_answer_again(
         "{event_id}"
     );
 
-    // What has happened to the Query since then is no part of the event.
+    // Later changes of the Query are not part of the event.
     let mut later = counted.clone();
     later["resp_messages"] = json!([{"role": "assistant", "content": "…"}]);
     later["current_stage_name"] = json!("SendResponseBackStage");
@@ -265,7 +265,7 @@ async fn the_same_query_again_gets_the_first_answer_again(
     assert_eq!(refused.status, 409, "{}", refused.body);
     assert_eq!(refused.detail("reason"), "idempotency_mismatch");
 
-    // LangBot counts from the start again: another message is another event.
+    // LangBot restarts its counter: the same query id with another message is a new event.
     let mut restarted = counted.clone();
     restarted["message_chain"][0]["id"] = json!("m-2");
     let fresh = post(&stage, &restarted).await;

@@ -1,4 +1,4 @@
-//! Graphs of actions in the playground: listed, approved and answered at a terminal.
+//! Action graphs in the playground: listed, approved and answered in a terminal.
 
 use crate::dev::sending;
 use crate::support::playground::Playground;
@@ -22,11 +22,12 @@ async fn graphs_are_listed_and_approved_at_a_terminal() {
     let screen = terminal.screen();
     assert!(screen.contains("The note is on the board."), "{screen}");
     assert!(screen.contains("Note 1:"), "{screen}");
-    // The assistant's child run had its knowledge.
+    // The assistant's child run received its knowledge.
     assert!(screen.contains("My notes say:"), "{screen}");
     assert!(terminal.end().await.success());
 
-    // Allowed for the conversation: asked no more, also without a terminal. The other agent answered in child runs.
+    // Allowed for the conversation: no further approval, also without a terminal. The other agent answered in
+    // child runs.
     let printed = run(&mut sending(&here, &ASK)).await;
     assert!(printed.stdout.contains("Note 2:"), "{printed:?}");
     assert!(printed.stderr.contains("[completed] Post the note"), "{printed:?}");

@@ -1,5 +1,5 @@
-//! What one parser or database takes and another refuses, sent by clients and by runners: the same verdict on both
-//! databases, and whatever was taken can be read again. F60, D6, D16, D22.
+//! Values that parsers and databases treat differently, from clients and runners. Both databases give the same
+//! verdict, and accepted values can be read again. F60, D6, D16, D22.
 
 use futures_util::{StreamExt, stream};
 use reqwest::Method;
@@ -13,14 +13,14 @@ use crate::support::script::{Run, chunk, frame, sse};
 use crate::support::stage::Outcome;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, within};
 
-/// How many runs go on at a time.
+/// Concurrent runs.
 const TOGETHER: usize = 6;
 
 fn nested(levels: usize) -> String {
     format!("{}{}", "[".repeat(levels), "]".repeat(levels))
 }
 
-/// JSON texts and whether anybody may send them.
+/// JSON texts, and whether they are accepted.
 fn values() -> Vec<(&'static str, String, bool)> {
     let keys = |count: usize| {
         (0..count)
@@ -103,7 +103,7 @@ fn values() -> Vec<(&'static str, String, bool)> {
     ]
 }
 
-/// Values that no string may hold, and that a result may.
+/// Values that are invalid in a client's text and repaired in a result.
 const REPAIRED: [&str; 7] = [
     "NUL",
     "NUL in a key",
@@ -136,7 +136,7 @@ async fn post_text(client: &Client, path: &str, body: String) -> Answer {
         .unwrap()
 }
 
-/// Both databases give the same list, or there is only one.
+/// Checks that both databases give the same list, if both are available.
 async fn on_both<F: Future<Output = Vec<String>>>(play: impl Fn(OwnStage) -> F) {
     let sqlite = play(stage(Sqlite).await.unwrap()).await;
     if let Some(postgres) = stage(Postgres).await {
@@ -189,7 +189,7 @@ async fn post_value(stage: &Stage, (what, value, taken): (&str, String, bool)) -
     verdicts
 }
 
-/// Whatever was taken ends and can be read by all who may.
+/// Checks that an accepted run completes and all of its data can be read.
 async fn read_again(stage: &Stage, run_id: &str, event_id: &str) {
     let outcome = stage.outcome(run_id).await;
     assert_eq!(outcome.ending(), "completed", "{}", outcome.run);
@@ -216,7 +216,7 @@ async fn play_value(
     index: usize,
     (what, value, taken): (&str, String, bool),
 ) -> Vec<String> {
-    // A runner's texts are repaired, where a client's are refused.
+    // Texts of runners are repaired where texts of clients are rejected.
     let taken = taken || REPAIRED.contains(&what);
     let mut verdicts = Vec::new();
     let in_chunk = format!(r#"{{"chunk":{{"role":"assistant","content":"a","v":{value}}}}}"#);
@@ -341,7 +341,7 @@ const HOSTILE: [&str; 9] = [
     "LONG",
 ];
 
-/// The paths of the document with their parameters, each filled with `value` in turn.
+/// The paths of the OpenAPI document, with each parameter in turn set to `value`.
 fn addresses(value: &str) -> Vec<(String, String)> {
     let document: Value = serde_json::from_str(include_str!("../../openapi/gateway.json")).unwrap();
     let mut addresses = Vec::new();
@@ -363,7 +363,7 @@ fn addresses(value: &str) -> Vec<(String, String)> {
     addresses
 }
 
-/// Stands for every parameter that is not the hostile one.
+/// Fills every other parameter with a valid value.
 fn fill(path: &str, run_id: &str) -> String {
     let mut filled = path.to_owned();
     for (name, value) in [
@@ -410,7 +410,7 @@ async fn ask_hostile(
     path: String,
 ) -> Option<String> {
     let path = fill(&path, &run.run_id);
-    // What would end the run that everything is asked of.
+    // Skip operations that end the run or its token.
     if path.ends_with("/cancel") || path.ends_with("/token") {
         return None;
     }
@@ -437,7 +437,7 @@ async fn ask_hostile(
         response.headers().get("x-injected").is_none(),
         "{method} {path:.200}"
     );
-    // Another request may have written there a moment before.
+    // A concurrent request may have written this entry before.
     let status = if [200, 204].contains(&status) {
         404
     } else {

@@ -1,4 +1,4 @@
-//! What becomes of an event while its conversation is busy: each policy, as a client and a runner see it.
+//! Concurrency policies: events of a busy conversation, from the client's and the runner's view.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn one_word(run: &Run) -> Vec<Step> {
     sse(run.talk(1).concat())
 }
 
-/// A gateway whose agent has this policy, before a runner that pulls follow-ups.
+/// A gateway whose agent has this policy, with a runner that pulls follow-ups.
 async fn stage(engine: Engine, policy: &'static str) -> Option<OwnStage> {
     let mut steerable = manifest(RUNNER_ID);
     steerable["capabilities"]["steering"] = json!(true);
@@ -36,7 +36,7 @@ async fn post(stage: &Stage, event_id: &str) -> Answer {
     stage.client.post(&message(event_id)).await
 }
 
-/// The runner is gone from its endpoint's list for a moment, as a deployment or a bad answer makes it.
+/// The endpoint's runner list lacks the runner for a moment, as after a deployment or an invalid response.
 #[tokio::test]
 async fn a_follow_up_that_was_taken_runs_though_nobody_lists_its_runner_for_the_moment() {
     let stage = stage(Sqlite, "steer").await.unwrap();
@@ -65,7 +65,7 @@ async fn a_follow_up_that_was_taken_runs_though_nobody_lists_its_runner_for_the_
     .await;
 }
 
-/// What the event log says became of a steered event.
+/// The outcome of a steered event in the event log.
 async fn steering(stage: &Stage, event_id: &str) -> String {
     let event = stage
         .client
@@ -125,7 +125,7 @@ async fn enqueued_events_run_one_after_the_other_in_their_order(
     assert!(started.is_sorted(), "{started:?}");
 }
 
-/// Nothing here looks by itself before the test has lost its patience.
+/// The poll interval exceeds the timeout, so only notifications wake the stream.
 #[tokio::test]
 async fn the_stream_of_a_run_that_waits_is_woken_when_it_runs_and_when_it_ends() {
     const PATIENCE: Duration = Duration::from_secs(30);
@@ -144,7 +144,7 @@ async fn the_stream_of_a_run_that_waits_is_woken_when_it_runs_and_when_it_ends()
     }
     let rest = async |stream: Stream| {
         let rest = tokio::time::timeout(PATIENCE, stream.rest()).await;
-        let kinds = rest.expect("nobody has woken it").into_iter();
+        let kinds = rest.expect("no notification woke it").into_iter();
         kinds.map(|event| event.event).collect::<Vec<_>>()
     };
     stage.client.cancel(&cancelled.run_id()).await;
@@ -153,7 +153,7 @@ async fn the_stream_of_a_run_that_waits_is_woken_when_it_runs_and_when_it_ends()
     assert_eq!(rest(waiting).await, ["message.delta", "run.completed"]);
 }
 
-/// Else it would be tried again for ever, and all that waits behind it would wait as long.
+/// Otherwise it would be retried forever, and later runs of the queue would never start.
 #[rstest]
 #[tokio::test]
 async fn a_run_that_can_never_be_prepared_ends_when_its_turn_comes(
@@ -257,7 +257,7 @@ fn sequences(events: &[Frame]) -> Vec<u64> {
     events.iter().filter_map(|event| event.id).collect()
 }
 
-/// Also when its first stream was lost before the first event, and its client posts it again.
+/// Also if the first stream was lost before its first event, and the client posts the event again.
 #[rstest]
 #[tokio::test]
 async fn the_stream_of_a_steered_event_begins_where_the_run_stood_and_goes_on_there(
@@ -286,7 +286,7 @@ async fn the_stream_of_a_steered_event_begins_where_the_run_stood_and_goes_on_th
         stream(request.header("last-event-id", seen))
     };
 
-    // A first answer knows of nothing that was seen.
+    // A first response has no last event id.
     let mut first = repeat("m-2", "9").await.unwrap();
     assert_eq!(
         (first.response.status().as_u16(), first.run_id()),
@@ -368,7 +368,7 @@ async fn what_a_run_leaves_unpulled_becomes_a_run_of_its_own(
     }
 }
 
-/// What a cancelled run leaves unpulled is heard before what was said after the cancel.
+/// Unpulled follow-ups of a cancelled run come before messages posted after the cancel.
 #[tokio::test]
 async fn a_message_waits_for_those_that_wait_already() {
     let stage = stage(Sqlite, "steer").await.unwrap();

@@ -1,5 +1,5 @@
-//! Many streams, slow ones, stalled ones, too many of them, and the stop of a gateway that has them.
-//! F11, F12, F15, F70, F74, F75, D10, D11.
+//! Overload: many streams, slow and stalled streams, too many streams, and a shutdown with open streams. F11,
+//! F12, F15, F70, F74, F75, D10, D11.
 
 use std::time::{Duration, Instant};
 
@@ -25,9 +25,9 @@ fn apart(n: usize) -> serde_json::Value {
     event
 }
 
-// --- the stop ---
+// --- shutdown ---
 
-/// What a client has seen of its stream when the gateway closed it.
+/// The part of a stream that a client read before the gateway closed it.
 struct Seen {
     run_id: String,
     events: Vec<String>,
@@ -55,7 +55,7 @@ async fn read_to_the_close(mut stream: Stream, first: String) -> Seen {
     seen
 }
 
-/// A word, the gate, and the end, if the gate opens.
+/// Sends a delta, waits for the gate, and completes.
 fn held(gate: &Gate) -> impl Fn(&Run) -> Vec<Step> + Send + Sync + 'static {
     let gate = gate.clone();
     move |run| {
@@ -68,7 +68,7 @@ fn held(gate: &Gate) -> impl Fn(&Run) -> Vec<Step> + Send + Sync + 'static {
     }
 }
 
-/// Runs with a stream each, of which the first event has been seen.
+/// Starts runs with one stream each, and reads the first event of each.
 async fn streams(stage: &OwnStage, count: usize, gates: [&Gate; 2]) -> Vec<(Stream, String)> {
     let mut opening = JoinSet::new();
     let mut open = Vec::new();
@@ -88,7 +88,7 @@ async fn streams(stage: &OwnStage, count: usize, gates: [&Gate; 2]) -> Vec<(Stre
     open
 }
 
-/// `RUNNEL_TEST_STREAMS`: how many.
+/// `RUNNEL_TEST_STREAMS`: number of streams.
 #[tokio::test]
 async fn a_stop_tells_every_stream_ends_in_time_and_loses_nothing() {
     const GRACE: Duration = Duration::from_secs(3);
@@ -116,7 +116,7 @@ async fn a_stop_tells_every_stream_ends_in_time_and_loses_nothing() {
 
     let retries: Vec<_> = all
         .iter()
-        .map(|seen| seen.retry_ms.expect("every client is told"))
+        .map(|seen| seen.retry_ms.expect("every client gets a retry time"))
         .collect();
     assert!(retries.iter().all(|retry| (1000..=4000).contains(retry)));
     assert!(
@@ -143,7 +143,7 @@ async fn a_stop_tells_every_stream_ends_in_time_and_loses_nothing() {
         Some(&count.div_ceil(2)),
         "{endings:?}"
     );
-    // Some may be left to the next start, where the end has no time for all of them.
+    // If the grace period is too short, the next start ends the rest as orphans.
     assert!(endings.contains_key("host.shutdown"), "{endings:?}");
     let late = ["host.shutdown", "host.orphaned"].map(|code| endings.get(code).unwrap_or(&0));
     assert_eq!(late.into_iter().sum::<usize>(), count / 2, "{endings:?}");
@@ -180,15 +180,15 @@ async fn a_second_signal_ends_the_gateway_at_once_and_the_next_start_settles_the
 // --- slow readers ---
 
 const EVENTS: usize = 6000;
-/// How long a reader may take nothing.
+/// Write timeout of a stalled reader.
 const WRITE: Duration = Duration::from_secs(10);
 
-/// About 6 MiB: more than a ring, a send buffer and a window hold together.
+/// About 6 MiB: more than live buffer, send buffer and TCP window hold together.
 fn long_run(run: &Run) -> Vec<Step> {
     run_of(run, 1000)
 }
 
-/// Events with so many bytes of text each.
+/// A run of `EVENTS` deltas with `text` bytes of text each.
 fn run_of(run: &Run, text: usize) -> Vec<Step> {
     let text = "x".repeat(text);
     let frames = (1..=EVENTS).map(|n| run.delta(n, &text).into_bytes());
@@ -201,11 +201,11 @@ fn run_of(run: &Run, text: usize) -> Vec<Step> {
     vec![sse_head(), Step::Pace(parts, Duration::from_millis(10))]
 }
 
-/// `RUNNEL_TEST_READERS`: how many.
+/// `RUNNEL_TEST_READERS`: number of readers.
 #[tokio::test]
 async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
     let count = number("RUNNEL_TEST_READERS", 50);
-    // Long enough for a fast reader beside so many slow ones: it shares the processor with them.
+    // A fast reader shares the processor with the slow ones, so the timeout grows with their number.
     let patience = WRITE + Duration::from_secs(count as u64 / 100);
     let write = format!("write_seconds = {}", patience.as_secs());
     let stage = OwnStage::with(|config| config.server = write).await;
@@ -248,7 +248,7 @@ async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
     let whole: Vec<u64> = (1..=EVENTS as u64 + 1).collect();
     let mut cut = 0;
     for mut seen in all_read {
-        // On a busy machine a slow reader may stall, too.
+        // A slow reader may also hit the write timeout on a busy machine.
         cut += usize::from(seen != whole);
         resume(&stage.client, &run_id, &mut seen).await;
         assert_eq!(seen, whole);
@@ -259,8 +259,8 @@ async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
          {before} KiB before, {after} KiB after",
         started.elapsed()
     );
-    // A stalled reader has what the kernel holds for it, and no more than a few pages of ours: all that they
-    // have not read would be 3 MiB for each of all readers.
+    // A stalled reader costs kernel buffers and a few pages of the gateway. Buffering the unread events would
+    // cost 3 MiB for each reader.
     let most = before + 96 * 1024 + 128 * count as u64;
     assert!(after < most, "{before} KiB before, {after} KiB after");
 
@@ -284,7 +284,7 @@ async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
 #[tokio::test]
 async fn what_stalled_readers_do_not_take_waits_in_no_memory() {
     const READERS: usize = 6;
-    // Nobody is cut off meanwhile.
+    // The write timeout is longer than the test.
     let write = "write_seconds = 300".to_owned();
     let stage = OwnStage::with(|config| config.server = write).await;
     let pid = stage.gateway.pid();
@@ -294,7 +294,7 @@ async fn what_stalled_readers_do_not_take_waits_in_no_memory() {
     let begin = Gate::new();
     let gate = begin.clone();
     let run_id = stage.start(move |run| {
-        // 48 MiB: three quarters of what a run may have.
+        // 48 MiB: three quarters of a run's limit.
         let mut steps = run_of(run, 8 * 1024);
         steps.insert(1, Step::Hold(gate.clone()));
         steps
@@ -311,19 +311,19 @@ async fn what_stalled_readers_do_not_take_waits_in_no_memory() {
     let files = open_files(pid);
     begin.cancel();
     assert_eq!(fast.rest().await.len(), EVENTS + 1);
-    // What the run itself has taken is given back, some seconds after its end. One copy of what the readers
-    // have not taken would be 48 MiB more than that.
+    // The run's own memory is released some seconds after its end. A copy for the readers would hold 48 MiB
+    // more.
     let most = idle + 64 * 1024;
     until("the memory to be given back", async || {
         resident_kib(pid) < most
     })
     .await;
-    // The run has its own files no more.
+    // The run's own files are closed.
     assert!(open_files(pid) + 4 >= files, "all are still there");
     drop(readers);
 }
 
-/// Reads the rest of an ended run behind what was seen.
+/// Reads the rest of an ended run after the last seen event.
 async fn resume(client: &Client, run_id: &str, seen: &mut Vec<u64>) {
     if seen.last() <= Some(&(EVENTS as u64)) {
         let last = seen.last().copied().unwrap_or(0);
@@ -334,7 +334,7 @@ async fn resume(client: &Client, run_id: &str, seen: &mut Vec<u64>) {
 
 // --- slow senders ---
 
-/// Sends byte after byte, until the gateway has closed. Gives what it answered.
+/// Sends single bytes until the gateway closes the connection. Returns the response.
 async fn dribble(url: String, start: String) -> String {
     let mut socket = connect(&url).await;
     socket.write_all(start.as_bytes()).await.unwrap();
@@ -347,14 +347,14 @@ async fn dribble(url: String, start: String) -> String {
     };
     let mut answer = Vec::new();
     tokio::select! {
-        // A reset is an end, too.
+        // A connection reset also counts as closed.
         _ = within("the gateway to close", read.read_to_end(&mut answer)) => {}
         () = sending => {}
     }
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// `RUNNEL_TEST_SLOW_SENDERS`: how many.
+/// `RUNNEL_TEST_SLOW_SENDERS`: number of senders.
 #[tokio::test]
 async fn slow_senders_are_cut_and_healthy_requests_are_served_meanwhile() {
     let count = number("RUNNEL_TEST_SLOW_SENDERS", 60);
@@ -410,7 +410,7 @@ async fn one_key_reads_streams_on_half_of_the_connections_and_others_go_on() {
         assert_eq!(stream.response.status(), 200);
         streams.push(stream);
     }
-    // Who is refused a stream has posted nothing.
+    // A request whose stream is rejected stores no event.
     for refused in [
         stage.client.following(&held.run_id),
         stage.client.posting(&message("m-2")),
@@ -423,22 +423,23 @@ async fn one_key_reads_streams_on_half_of_the_connections_and_others_go_on() {
     }
     let runs = stage.client.get("/v1/runs").await.body;
     assert_eq!(runs["items"].as_array().unwrap().len(), 1, "{runs}");
-    // Nobody else waits: health checks, calls back, other keys, and this one for what is no stream.
+    // Other requests are unaffected: health checks, host API calls, other keys, and non-stream requests of this
+    // key.
     for path in ["/readyz", "/healthz"] {
         assert_eq!(stage.client.get(path).await.status, 200);
     }
     assert_eq!(held.get("/run").await.status, 200);
     let other = admin.follow(&held.run_id, 0).await;
     assert_eq!(other.response.status(), 200);
-    // Its place is free once a client has gone, also without a word.
+    // The slot is free after a client disconnects, also without a close.
     let is_free = async || {
         let stream = stage.client.follow(&held.run_id, 0).await;
         stream.response.status() == 200
     };
     streams.pop();
-    until("the place to be free", is_free).await;
+    until("the slot to be free", is_free).await;
     drop((streams, other));
-    until("a place to be free", is_free).await;
+    until("a slot to be free", is_free).await;
     held.end(&stage).await;
 }
 
@@ -453,7 +454,7 @@ async fn without_files_to_open_new_work_waits_and_live_runs_go_on() {
     let mut stream = stage.client.post_streaming(&message("m-1")).await;
     stream.event().await.unwrap();
 
-    // What the gateway does in a second of waiting as it is.
+    // The gateway's CPU ticks in a second of this state.
     let second = async || {
         let ticks = processor_ticks(pid);
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -499,7 +500,7 @@ async fn without_files_to_open_new_work_waits_and_live_runs_go_on() {
     assert_eq!(told, 1, "said once, not ten times a second");
 }
 
-/// That many, and no other bound than before for who raises it again.
+/// A soft limit of `most` files; the hard limit stays, so that it can be raised again.
 fn files(most: u64) -> Rlimit {
     Rlimit {
         current: Some(most),
@@ -509,7 +510,7 @@ fn files(most: u64) -> Rlimit {
 
 const MIB: usize = 1024 * 1024;
 
-/// Sends four MiB of a body, and does not go on.
+/// Sends 4 MiB of a body and stops.
 async fn half_a_body(stage: &Stage, key: &str) -> TcpStream {
     let mut socket = slow::connect(&stage.client.url).await;
     let head = format!(
@@ -537,7 +538,7 @@ async fn bodies_that_do_not_end_take_no_more_memory_than_there_is_for_them() {
     };
     assert_eq!(stage.client.post(&large(0)).await.status, 202);
 
-    // One key fills its half, and the other key has the other half.
+    // One key fills its half of the memory budget; the other key has the other half.
     let mut held = Vec::new();
     until("the share of a key to be taken", async || {
         let asked = stage.client.post(&large(held.len() + 1)).await;

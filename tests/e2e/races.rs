@@ -1,4 +1,5 @@
-//! Two ends of one run at the same moment. F82, F83, F85, F86, F88. How often: `RUNNEL_TEST_RACES`.
+//! Races: two terminal causes of one run at the same moment. F82, F83, F85, F86, F88. `RUNNEL_TEST_RACES` sets
+//! the number of rounds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,17 +17,17 @@ use crate::support::script::{Gate, Step, send, sse, sse_head};
 use crate::support::stage::Outcome;
 use crate::support::{Engine, Postgres, Sqlite, Stage, number};
 
-/// How many go on at a time.
+/// Concurrent rounds.
 const TOGETHER: usize = 16;
 
-/// Rounds of which not all end alike.
+/// From this number of rounds on, outcomes must differ.
 const ENOUGH: usize = 1000;
 
 fn races() -> usize {
     number("RUNNEL_TEST_RACES", 100)
 }
 
-/// 0 to `most` microseconds, the same for the same round: whoever begins is not always the first.
+/// A delay of 0 to `most` microseconds, fixed per round, so that each side starts first in some rounds.
 fn moment(round: usize, most: u64) -> Duration {
     let mixed = (round as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Duration::from_micros((mixed >> 20) % most)
@@ -44,13 +45,13 @@ fn count(outcomes: Vec<String>) -> BTreeMap<String, usize> {
     counted
 }
 
-/// Runs every round, some at a time, and says how they ended.
+/// Runs all rounds concurrently and prints the counts of their outcomes.
 async fn race<F: Future<Output = String>>(what: &str, round: impl Fn(usize) -> F) {
     let outcomes = stream::iter(0..races()).map(round);
     let outcomes = outcomes.buffer_unordered(TOGETHER).collect::<Vec<_>>();
     let counted = count(outcomes.await);
     eprintln!("{what}: {counted:?}");
-    // A few rounds on a busy machine may all end alike.
+    // A few rounds on a busy machine may all have one outcome.
     assert!(
         races() < ENOUGH || counted.len() > 1,
         "{what}: this was no race"
@@ -220,7 +221,7 @@ async fn a_run_that_is_cancelled_while_it_waits_is_never_posted() {
     assert_eq!(stage.runner.posts(&second), 0);
 }
 
-/// The event comes, is pulled, and the run ends, in any order and all at once.
+/// The event's arrival, its pull and the run's end happen concurrently, in any order.
 #[rstest]
 #[tokio::test]
 async fn a_follow_up_at_the_end_of_a_run_is_pulled_or_gets_a_run_of_its_own_and_never_both(
@@ -304,11 +305,11 @@ async fn a_runner_that_goes_on_talking_after_a_cancel_is_cut_off_after_the_grace
         assert_eq!(outcome.ending(), "cancelled cancelled");
         let [asked, finished] =
             ["cancel_requested_at", "finished_at"].map(|member| outcome.run[member].as_i64());
-        // In whole seconds, on a machine that does other things as well.
+        // Whole seconds, with tolerance for a busy machine.
         let took = finished.unwrap() - asked.unwrap();
         assert!((0..=6).contains(&took), "{}", outcome.run);
     }
     assert_eq!(run.get("/run").await.status, 401);
-    // Who waits at its gate has not seen it; who talked on was cut off in its word.
+    // A runner at its gate has not noticed the cancel; a streaming runner was disconnected.
     stage.runner.closed(1).await;
 }

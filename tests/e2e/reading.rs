@@ -1,4 +1,4 @@
-//! Cursors, pages and the stream of a run that is being read again.
+//! Cursors, pages, and the event stream of a run that is read again.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -9,7 +9,7 @@ use crate::support::script::{Gate, Run, Step, sse, sse_and_wait, sse_head};
 use crate::support::stream::Stream;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
-/// Three deltas and the terminal.
+/// Three deltas and the terminal event.
 fn four_events(run: &Run) -> Vec<Step> {
     sse(run.talk(3).concat())
 }
@@ -42,10 +42,10 @@ async fn a_cursor_is_a_number_that_the_run_has_reached(#[values(Sqlite, Postgres
         ("?after=0", None, 200),
         ("?after=3", None, 200),
         ("", Some("3"), 200),
-        // The terminal was seen: a browser stops asking at 204 only.
+        // After the terminal event, 204 stops a browser's reconnects.
         ("?after=4", None, 204),
         ("", Some("4"), 204),
-        // The header stands over the query.
+        // The header takes precedence over the query.
         ("?after=1", Some("4"), 204),
         ("?after=4", Some("1"), 200),
         ("?after=5", None, 400),
@@ -55,7 +55,7 @@ async fn a_cursor_is_a_number_that_the_run_has_reached(#[values(Sqlite, Postgres
         ("?after=1.5", None, 400),
         ("?after=18446744073709551616", None, 400),
         ("", Some("one"), 400),
-        // Empty is absent.
+        // An empty value counts as absent.
         ("?after=", None, 200),
         ("?after", None, 200),
         ("", Some(""), 200),

@@ -1,5 +1,5 @@
-//! Real coding agents from npm, offline, with a scripted model behind the gateway. Which ones, says
-//! `RUNNEL_TEST_HARNESSES`: names of `harness_packages`, divided by spaces.
+//! Real coding agents from npm, offline, with a scripted model behind the gateway. `RUNNEL_TEST_HARNESSES`
+//! selects them: names of `harness_packages`, separated by spaces.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ use crate::support::harness_packages::Package;
 use crate::support::skipped;
 use crate::support::waiting::until;
 
-/// How a harness names its tools to the model.
+/// Names of a harness's tools in model requests.
 struct Tools {
     shell: &'static str,
-    /// The name of the shell's argument.
+    /// Name of the shell tool's argument.
     argument: &'static str,
-    /// The clock of the gateway, behind the MCP server.
+    /// The gateway's clock tool, behind the MCP server.
     clock: &'static str,
 }
 
@@ -109,7 +109,7 @@ async fn a_real_harness_works_under_governance(#[case] name: &str) {
             .any(|data| data["key"] == "external.session_id")
     );
 
-    // The next turn goes on in the same session, calls a tool of the run's MCP server, and the usage is counted.
+    // The next turn resumes the session, calls a tool of the run's MCP server, and its usage is counted.
     let told = completed(house.ask("what is the time").await);
     assert!(
         !told.text().contains("could not be resumed"),
@@ -160,7 +160,7 @@ async fn a_real_harness_works_under_governance(#[case] name: &str) {
         assert!(ended.text().contains(reason), "{}", ended.text());
     }
 
-    // A cancel in the middle leaves no process, and the conversation goes on.
+    // A cancel during a turn leaves no process, and the conversation continues.
     let run = house.post("wait long").await;
     until("the harness", async || !house.processes().is_empty()).await;
     house
@@ -221,7 +221,7 @@ async fn a_budget_stops_a_harness_that_loops(#[case] name: &str) {
     house.is_still().await;
 }
 
-/// The harness, if this run of the tests is about it.
+/// The harness, if `RUNNEL_TEST_HARNESSES` selects it.
 async fn installed(name: &str) -> Option<(PathBuf, PathBuf)> {
     static SKIPPED: Once = Once::new();
     let wanted = std::env::var("RUNNEL_TEST_HARNESSES").unwrap_or_default();

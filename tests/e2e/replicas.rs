@@ -1,4 +1,5 @@
-//! Several gateways on one database: what one does the others tell, whoever of them dies, hangs or is wrong.
+//! Several gateways on one database: a replica serves the others' runs, also when another one dies, hangs or has
+//! a wrong clock.
 
 #[path = "replicas/bus.rs"]
 mod bus;
@@ -25,7 +26,7 @@ use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Gate, Step, send, sse_head};
 use crate::support::{OwnStage, Postgres, Stage, until};
 
-/// What carries rings in a test.
+/// Transport of notifications in a test.
 #[derive(Clone, Copy, Debug)]
 enum Bus {
     Postgres,
@@ -34,8 +35,8 @@ enum Bus {
 }
 
 impl Bus {
-    /// The section. Where there are rings nobody looks by itself for a minute: what is told before is
-    /// told by a ring. `None`: not at hand.
+    /// The configuration section. With notifications, the poll interval is a minute, so anything faster comes
+    /// from a notification. `None`: not available.
     fn section(self) -> Option<String> {
         Some(match self {
             Self::Postgres => "kind = \"postgres\"\npoll_seconds = 60.0".to_owned(),
@@ -47,7 +48,7 @@ impl Bus {
         })
     }
 
-    /// Returns once what is rung from here on is heard.
+    /// Returns once notifications are delivered.
     async fn ready(self, log: impl Fn() -> String) {
         if matches!(self, Self::Nats) {
             until("NATS", async || {
@@ -58,7 +59,7 @@ impl Bus {
     }
 }
 
-/// A gateway and a runner that pulls follow-ups, on this bus.
+/// A gateway on this bus and a runner that pulls follow-ups.
 async fn stage_on(bus: Bus, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
     let section = bus.section()?;
     let mut steerable = manifest(RUNNER_ID);
@@ -73,7 +74,7 @@ async fn stage_on(bus: Bus, configure: impl FnOnce(&mut Config)) -> Option<OwnSt
     Some(stage)
 }
 
-/// A script that says a word, waits for the gate, and completes.
+/// A script that sends a delta, waits for the gate, and completes.
 fn gated(stage: &Stage, event_id: &str) -> Gate {
     let gate = Gate::new();
     let hold = gate.clone();

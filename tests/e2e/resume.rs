@@ -1,4 +1,4 @@
-//! A client that is cut anywhere goes on where it was, and has the ledger in the end.
+//! A client whose connection breaks at any point resumes there and ends with the whole ledger.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, number, seed};
 
 const EVENTS: usize = 200;
 
-/// 199 deltas and the terminal, slow enough to be met in the middle.
+/// 199 deltas and the terminal event, slow enough to interrupt.
 fn long_run(run: &Run) -> Vec<Step> {
     let frames = run
         .talk(EVENTS - 1)
@@ -34,7 +34,7 @@ fn assert_is_ledger(seen: &[Frame], ledger: &Ledger) {
     assert_eq!(seen, ledger.0);
 }
 
-/// Reads `size` events at a time, each time on a new connection, to the end.
+/// Reads `size` events per connection, to the end.
 async fn read_in_pieces(client: &Client, run_id: &str, size: usize) -> Vec<Frame> {
     let mut seen: Vec<Frame> = Vec::new();
     while !seen
@@ -134,8 +134,8 @@ async fn what_a_client_saw_before_the_gateway_was_killed_is_in_the_ledger(
     assert_eq!(stage.runner.posts(&run_id), 1);
 }
 
-/// Offsets of a response, head and all; every thirteenth, or as `RUNNEL_TEST_WIRE_CUT_STEP` says, of which
-/// the first is another one each time.
+/// Cuts at offsets of the whole response, including its head: every thirteenth byte or
+/// `RUNNEL_TEST_WIRE_CUT_STEP`. The first offset varies.
 #[tokio::test]
 async fn a_client_whose_wire_is_cut_after_any_byte_resumes_without_a_hole() {
     let stage = Stage::new().await;

@@ -1,4 +1,4 @@
-//! What is deleted for its age, and what stays.
+//! Retention: which rows are deleted by age, and which stay.
 
 use rstest::rstest;
 use serde_json::json;
@@ -15,7 +15,7 @@ use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until, within};
 #[tokio::test]
 async fn old_events_go_and_the_run_stays(#[values(Sqlite, Postgres)] engine: Engine) {
     let impatient = |config: &mut Config| {
-        // The sweep looks every third of a lease; a run is old at once.
+        // The sweep runs every third of a lease; a run expires immediately.
         "lease_seconds = 1.5".clone_into(&mut config.runs);
         "retention_days = 0.000001".clone_into(&mut config.ledger);
     };
@@ -64,7 +64,7 @@ async fn old_events_go_and_the_run_stays(#[values(Sqlite, Postgres)] engine: Eng
     let history = stage.client.get("/v1/conversations/c-7/history").await.body;
     assert_eq!(history["items"][0]["content"], "1 2 ");
 
-    // From inside it is gone, too; a run that lives loses nothing.
+    // Runs cannot read it either; a live run loses nothing.
     let inside = live.get(&format!("/runs/{run_id}/events")).await;
     assert_eq!(
         (inside.status, inside.error("code")),
@@ -109,7 +109,7 @@ async fn the_events_of_a_run_stay_while_its_question_can_be_answered(
     assert_eq!(open["items"].as_array().unwrap().len(), 1, "{open}");
 }
 
-/// More than sockets hold on their way, so that whoever does not read falls behind.
+/// More than the socket buffers hold, so that a stalled reader falls behind.
 const LARGE_EVENTS: usize = 240;
 
 #[tokio::test]

@@ -1,8 +1,12 @@
-//! What opens each operation of the host API and what closes it: everything granted, taken away by each of the
-//! four layers in turn, asked about what is another run's or another workspace's, with a token that is over, and
-//! after the run was cancelled or has ended.
+//! Authorization of each host API operation:
 //!
-//! An operation that has no row here fails the test.
+//! - with all grants
+//! - with one of the four layers denying it
+//! - for ids of another run or another workspace
+//! - with an expired token
+//! - after the run was cancelled or has ended
+//!
+//! An operation without a row here fails the test.
 
 use std::collections::BTreeSet;
 
@@ -37,9 +41,9 @@ const DEAD: Told = (401, "unauthenticated");
 struct Row {
     id: &'static str,
     granted: Told,
-    /// Taken away by the manifest, by the agent's policy, by the selectors of its config, by the event's scope.
+    /// Denied by the manifest, by the agent's policy, by the selectors of its config, by the event's scope.
     trimmed: [Told; 4],
-    /// About what is another run's, or another workspace's; `None`: the operation can name nothing.
+    /// For ids of another run or workspace; `None` if the operation takes no id.
     others: Option<Told>,
     cancelled: Told,
 }
@@ -54,7 +58,7 @@ const fn row(id: &'static str, granted: Told, trimmed: [Told; 4], others: Option
     }
 }
 
-/// One that is open in the grace of a cancel, too.
+/// A row that stays open during the grace period of a cancel.
 const fn late(id: &'static str, granted: Told, trimmed: [Told; 4], others: Option<Told>) -> Row {
     Row {
         cancelled: granted,
@@ -62,7 +66,7 @@ const fn late(id: &'static str, granted: Told, trimmed: [Told; 4], others: Optio
     }
 }
 
-/// In the order in which they are asked: what is made is there for those below it.
+/// In request order: later operations read what earlier ones create.
 const ROWS: &[Row] = &[
     row("get_own_context", OK, [OK; 4], None),
     row("get_prompt", OK, [OK, OK, OK, NONE], None),
@@ -71,7 +75,7 @@ const ROWS: &[Row] = &[
     row("list_scope_runs", OK, [OK, OK, OK, SHUT], Some(SHUT)),
     row("get_scope_run", OK, [OK; 4], Some(NONE)),
     row("page_scope_run_events", OK, [OK; 4], Some(NONE)),
-    // No agent is named here: what opens and closes these is in `child_runs`.
+    // No agent is granted here; `child_runs` covers these.
     row("start_child_run", SHUT, [SHUT; 4], None),
     late("get_child_run", NONE, [NONE; 4], Some(NONE)),
     row("page_child_run_events", NONE, [NONE; 4], Some(NONE)),
@@ -90,7 +94,7 @@ const ROWS: &[Row] = &[
     row("get_blob", OK, [SHUT, SHUT, OK, OK], Some(NONE)),
     row("delete_blob", DONE, [SHUT, SHUT, DONE, DONE], Some(NONE)),
     row("pull_steering", OK, [SHUT, OK, OK, SHUT], None),
-    // Nobody may ask here: what opens and closes it is in `awaits`.
+    // Interactions are not granted here; `awaits` covers this.
     late("await_interaction", SHUT, [SHUT; 4], Some(SHUT)),
     row("list_granted_models", OK, [OK; 4], None),
     row("invoke_model", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
@@ -154,7 +158,7 @@ const ROWS: &[Row] = &[
     late("cancel_own_run", OK, [OK; 4], None),
 ];
 
-/// Reads of what a run cannot have: refused as absent, and recorded as denied.
+/// Reads of absent resources: answered as absent and audited as denied.
 const ABSENT_ON_RECORD: [&str; 4] = [
     "get_prompt",
     "get_child_run",
@@ -162,7 +166,7 @@ const ABSENT_ON_RECORD: [&str; 4] = [
     "cancel_child_run",
 ];
 
-/// Lists, and what stands in them where it is granted.
+/// Lists, and a granted item of each.
 const LISTS: [(&str, &str); 5] = [
     ("list_granted_models", r#""m""#),
     ("list_openai_models", r#""m""#),
@@ -174,7 +178,7 @@ const LISTS: [(&str, &str); 5] = [
 const LAYERS: [&str; 4] = ["manifest", "agent_policy", "config_selector", "event_scope"];
 const BARE: &str = "plugin:test/bare/default";
 
-/// A runner with a form, that may do everything or nothing.
+/// A runner with a configuration form and either all permissions or none.
 fn runner(id: &str, may: bool) -> Value {
     let mut manifest = manifest(id);
     manifest["config_schema"] = json!([
@@ -197,7 +201,7 @@ fn runner(id: &str, may: bool) -> Value {
     manifest
 }
 
-/// An agent for the events of the bot of its name, which is granted this model, tool and base, and all else.
+/// An agent for the events of the bot with its name. It has this model, tool and base, and all other grants.
 fn agent(name: &str, resources: [&str; 3]) -> Value {
     let [model, tool, base] = resources;
     json!({
@@ -213,7 +217,7 @@ fn agent(name: &str, resources: [&str; 3]) -> Value {
     })
 }
 
-/// The agent from which this layer takes everything that it can take.
+/// The agent with everything removed that this layer can remove.
 fn trimmed(layer: &str) -> Value {
     let mut agent = agent(layer, ["m", "search", "handbook"]);
     match layer {
@@ -225,13 +229,13 @@ fn trimmed(layer: &str) -> Value {
         "config_selector" => {
             agent["config"] = json!({"enable-all-tools": false, "tools": [], "bases": []});
         }
-        // The event itself: see `event`.
+        // This layer changes the event: see `event`.
         _ => {}
     }
     agent
 }
 
-/// The event of a column: with a prompt and a conversation, or from nobody to nobody.
+/// The event of a column: with prompt and conversation, or without actor and conversation.
 fn event(name: &str) -> (&'static str, Value) {
     if name == "event_scope" {
         let event = json!({"event_type": "message.received", "event_id": name, "bot_id": name,
@@ -243,7 +247,7 @@ fn event(name: &str) -> (&'static str, Value) {
     ("/v1/adapters/pipeline/queries", query)
 }
 
-/// A run that its runner goes on with later, and what it may name.
+/// A deferred run, and ids for its requests.
 struct Held {
     run_id: String,
     host: Client,
@@ -260,7 +264,7 @@ impl Held {
         let asked = stage.runner.asked("the run", of_run).await.json();
         let token = asked["host"]["token"].as_str().unwrap();
         let host = Client::new(&format!("{}/host/v1", stage.client.url), token);
-        // Results can be appended once its answer was read.
+        // The gateway accepts appended results once it has read the runner's 202.
         crate::support::until("the run to be deferred", async || {
             let beat = host.request(Method::POST, "/run/heartbeat");
             send(beat).await.unwrap().status == 200
@@ -278,7 +282,7 @@ impl Held {
         }
     }
 
-    /// Writes where only it, its agent or (this area's) its workspace may read.
+    /// Writes entries that only this run, its agent or (with this area) its workspace may read.
     async fn leave_a_mark(&mut self, area: &str) {
         let path = format!("/storage/{area}/theirs");
         let put = self.host.request(Method::PUT, &path).body("mark");
@@ -305,7 +309,7 @@ impl Held {
     }
 }
 
-/// The request of an operation by this run about these ids.
+/// A request of this run to an operation, with these ids.
 fn asking(host: &Client, operation: &Operation, run: &Held, ids: &Ids) -> reqwest::RequestBuilder {
     let root = Client::new(host.url.trim_end_matches("/host/v1"), &host.key);
     let path = operation.path_with(|_| String::new());
@@ -336,7 +340,7 @@ async fn told(request: reqwest::RequestBuilder) -> ((u16, String), String) {
     ((status, code.to_owned()), body)
 }
 
-/// Asks every operation as this run and compares; gives the answers by their operations.
+/// Calls every operation as this run and compares the results.
 async fn check(host: &[Operation], column: &str, run: &mut Held, expected: impl Fn(&Row) -> Told) {
     for row in ROWS {
         let operation = host.iter().find(|one| one.id == row.id).unwrap();
@@ -362,7 +366,7 @@ async fn check(host: &[Operation], column: &str, run: &mut Held, expected: impl 
     }
 }
 
-/// What is granted, and what only others are granted.
+/// A catalog of granted resources, and of resources granted only to others.
 const CATALOG: &str = r#"
 [[model_providers]]
 name = "script"
@@ -398,7 +402,7 @@ async fn stage(engine: Engine, tools: &ToolServer) -> Option<OwnStage> {
     .await
 }
 
-/// Why each operation that a layer closed is closed, as the run's own explanation has it.
+/// The reason for each denied operation in the run's authorization report.
 async fn explained(stage: &Stage, run: &Held) -> BTreeSet<(String, String)> {
     let path = format!("/v1/runs/{}/authorization", run.run_id);
     let explained = stage.client.get(&path).await.body;
@@ -422,7 +426,7 @@ async fn explained(stage: &Stage, run: &Held) -> BTreeSet<(String, String)> {
         .collect()
 }
 
-/// Which calls of the run were refused, as its audit has it; but for the heartbeats by which `Held::start` waits.
+/// The run's denied calls in the audit log, without the heartbeats of `Held::start`.
 async fn denied(stage: &Stage, run: &Held) -> Vec<Value> {
     let page = stage
         .client
@@ -498,7 +502,7 @@ async fn each_operation_opens_by_what_was_granted_and_by_nothing_else(
                 continue;
             };
             if area == "workspace" && row.id == "get_own_event" {
-                // Both workspaces have an event of that name: here it is the other run's.
+                // Both workspaces have an event with this id; here it is the other run's.
                 ids.insert("event_id", "m-1".to_owned());
             }
             let (told, body) = told(asking(&granted.host, operation, &granted, &ids)).await;
@@ -517,7 +521,7 @@ async fn each_operation_opens_by_what_was_granted_and_by_nothing_else(
             !more.is_empty() && more.iter().all(|(_, by)| by == layer),
             "{layer}: {more:?}"
         );
-        // A prompt that is not there is refused like one that is nobody's business.
+        // An absent prompt is audited like a denied one.
         let shut = ROWS.iter().filter(|row| {
             let is_on_record = ABSENT_ON_RECORD.contains(&row.id);
             row.trimmed[place] == SHUT || is_on_record && row.trimmed[place] == NONE

@@ -1,4 +1,4 @@
-//! The same events through the example runners in three languages: whoever reads cannot tell which it was.
+//! The example runners in three languages give identical results for the same events.
 
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
@@ -10,7 +10,7 @@ use crate::support::listening::{Listening, rust_echo};
 use crate::support::node::typescript_echo;
 use crate::support::python::python_echo;
 
-/// Several conversations, and events of none; texts of all kinds, and no text.
+/// Events with several conversations and with none, with various texts and without text.
 fn events() -> Vec<Value> {
     let texts = [
         (json!({"conversation_id": "c-1"}), "hello big world"),
@@ -81,14 +81,14 @@ fn without(mut object: Value, members: &[&str]) -> Value {
     object
 }
 
-/// All that can be read afterwards, without the names and times that belong to one run alone.
+/// All data that can be read afterwards, without ids and times of the single run.
 #[derive(Debug, PartialEq)]
 struct Story {
     answers: Vec<Value>,
     runs: Vec<Value>,
     ledgers: Vec<Vec<Value>>,
     transcripts: Vec<Vec<Value>>,
-    /// Scope, key, value and version, and which event wrote it last.
+    /// Scope, key, value, version, and the index of the last writing event.
     state: Vec<(String, String, String, i64, usize)>,
 }
 
@@ -140,7 +140,7 @@ async fn tell(runner_url: &str, runner_id: &'static str) -> Story {
     story
 }
 
-/// No route shows a client the state: this reads the table.
+/// Reads the state from its table, because no client route returns it.
 async fn state(gateway: &Gateway, run_ids: &[String]) -> Vec<(String, String, String, i64, usize)> {
     let options: SqliteConnectOptions = gateway.database_url().parse().unwrap();
     let mut database = options.read_only(true).connect().await.unwrap();
@@ -166,7 +166,7 @@ async fn state(gateway: &Gateway, run_ids: &[String]) -> Vec<(String, String, St
     entries
 }
 
-/// What the story must be at least, so that three silent runners are not found equal.
+/// Minimum content of the data, so that three failing runners are not equal.
 fn assert_rich(story: &Story) {
     assert_eq!(story.runs.len(), 14);
     for run in &story.runs {
@@ -199,7 +199,7 @@ async fn the_same_events_through_each_example_give_the_same_ledgers() {
     }
 }
 
-/// Part by part, so that a failure can be read.
+/// Compares each part, for readable failures.
 #[track_caller]
 fn assert_same(one: &Story, other: &Story) {
     for (one, other) in one.ledgers.iter().zip(&other.ledgers) {

@@ -1,9 +1,7 @@
-//! Requests of the shapes that the API document allows, and of many that it forbids, sent by Schemathesis (a peer
-//! from `PyPI`) with each kind of credential to each operation: none is answered by an error of the gateway's, and
-//! each answer is one that the document tells of.
+//! Schema fuzzing with Schemathesis (a peer from `PyPI`): valid and invalid requests to each operation with each
+//! kind of credential. No response is a server error, and each conforms to the API document.
 //!
-//! `RUNNEL_TEST_SHAPES=200` sends so many to each operation, and before them those that go to the bounds of each
-//! schema one by one.
+//! `RUNNEL_TEST_SHAPES=200` sets the requests per operation, and adds the boundary values of each schema.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
@@ -33,24 +31,24 @@ use crate::support::{
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 static NO_SCHEMATHESIS: Once = Once::new();
 
-/// What every answer must be.
+/// Checks of every response.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
     response_headers_conformance,response_schema_conformance,unsupported_method";
 
-/// Whose credential is sent.
+/// Credential of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Caller {
     Client,
     Admin,
     Owner,
-    /// The runner of a run that holds its stream open.
+    /// The runner of a run with an open stream.
     Run,
-    /// The runner of a run that it answered by 202: it appends results, which may end the run.
+    /// The runner of a deferred run: it appends results, which may end the run.
     Deferred,
 }
 
 impl Caller {
-    /// The operations that its credential opens.
+    /// Whether the credential is authorized for the operation.
     fn opens(self, face: Face, id: &str) -> bool {
         match self {
             Self::Client => face == Face::Client,
@@ -61,10 +59,10 @@ impl Caller {
         }
     }
 
-    /// What is not sent, because the test itself would end with it.
+    /// Operations that would end the test itself.
     fn leaves_out(self, id: &str) -> bool {
         match self {
-            // It ends the run whose token is sent.
+            // Ends the run of this token.
             Self::Run => id == "cancel_own_run",
             Self::Deferred => !APPENDING.contains(&id),
             Self::Client | Self::Admin | Self::Owner => false,
@@ -102,7 +100,7 @@ window = "day"
 calls = 100000000
 "#;
 
-/// A runner that may do everything.
+/// A runner with all permissions.
 fn generous() -> Value {
     let mut manifest = manifest(RUNNER_ID);
     for capability in ["steering", "skill_authoring", "interactions", "interrupt"] {
@@ -139,14 +137,14 @@ async fn stage(engine: Engine, tools: &ToolServer) -> Option<OwnStage> {
     .await
 }
 
-/// Ids by the parameters that they stand for: random text alone would never name anything.
+/// Known ids by parameter name, because random ids never match a resource.
 type Known = BTreeMap<&'static str, Value>;
 
-/// What the requests are about, and the credential that they are sent with.
+/// Known ids, and the credential of the requests.
 struct Subject {
     known: Known,
     credential: String,
-    /// Lives as long as the test.
+    /// Held until the test ends.
     _held: HeldRun,
 }
 
@@ -238,7 +236,7 @@ fn text(value: &Value) -> String {
         .to_owned()
 }
 
-/// A run that its runner answered by 202.
+/// A run that its runner deferred with 202.
 struct Deferred {
     run_id: String,
     token: String,
@@ -295,8 +293,7 @@ fn settings(stage: &Stage, known: &Known, left_out: &[String], cases: usize) -> 
     settings
 }
 
-/// Which shapes are sent: the same each time, so that a change fails for what it changed. Others come with
-/// `RUNNEL_TEST_SHAPES`, when somebody looks for them.
+/// Seed of the requests. It is fixed, so that only a change can fail; with `RUNNEL_TEST_SHAPES` it is random.
 fn shapes() -> u64 {
     if std::env::var_os("RUNNEL_TEST_SHAPES").is_none() {
         return 1;
@@ -304,7 +301,7 @@ fn shapes() -> u64 {
     seed() % 1_000_000_007
 }
 
-/// The statuses that each operation gave; fails with what Schemathesis says when it found anything.
+/// Sends the requests and returns the statuses of each operation. Fails with Schemathesis's report.
 async fn send_shapes(
     stage: &Stage,
     subject: &Subject,
@@ -322,11 +319,11 @@ async fn send_shapes(
     };
     let cases = number("RUNNEL_TEST_SHAPES", 3);
     let cases = match caller {
-        // Two operations, and results are of many shapes.
+        // Only two operations, but results have many shapes.
         Caller::Deferred => 20 * cases,
         _ => cases,
     };
-    // The bounds of schemas are many, and the same each time.
+    // Boundary values are many and never change, so only long runs include them.
     let phases = if number("RUNNEL_TEST_SHAPES", 3) > 3 {
         "examples,coverage,fuzzing"
     } else {
@@ -340,7 +337,7 @@ async fn send_shapes(
         directory.file("report.json"),
     );
     let mut program = Command::new(environment.join("bin/python"));
-    // The script in `bin` names the place where it was installed, which has another name since.
+    // The script in `bin` names its original directory, which was renamed later.
     program
         .args([
             "-c",
@@ -364,7 +361,7 @@ async fn send_shapes(
             format!("{}/host/v1/token", stage.client.url),
         );
     }
-    // Some minutes, and more where more was asked for.
+    // Some minutes, and more for more requests.
     let bound = Duration::from_secs(300 + 60 * cases as u64);
     let output = tokio::time::timeout(bound, program.output()).await;
     let output = output.expect("Schemathesis to end").unwrap();
@@ -407,7 +404,7 @@ async fn no_shape_of_a_request_is_answered_by_what_the_document_does_not_tell_of
     let sent: BTreeSet<_> = statuses.keys().chain(&left_out).collect();
     let served: BTreeSet<_> = all.iter().map(|operation| &operation.id).collect();
     assert_eq!(sent, served, "an operation was not asked");
-    // It is not the door alone that answers.
+    // Requests get past authorization.
     let opened = all
         .iter()
         .filter(|operation| caller.opens(operation.face, &operation.id));

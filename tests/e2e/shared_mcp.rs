@@ -1,4 +1,5 @@
-//! The MCP face of platforms with fixed credentials: the run's token is an argument, and opens what it opens elsewhere.
+//! The MCP server for platforms with fixed credentials. The run token is an argument with the same rights as
+//! elsewhere.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -26,7 +27,7 @@ fn open(more: &str) -> String {
     format!("[host_api]\nshared_mcp = true\n{more}")
 }
 
-/// What the face answers to a message, without any credential in the head.
+/// Sends a message without a credential in the head, and returns the response.
 async fn speak(url: &str, body: &Value) -> (u16, Value) {
     let anonymous = Client::new(url, "");
     let request = anonymous.anonymous(Method::POST, "/host/v1/mcp/shared");
@@ -39,7 +40,7 @@ fn call(tool: &str, arguments: &Value) -> Value {
         "params": {"name": tool, "arguments": arguments}})
 }
 
-/// The answer to a call with this token.
+/// Calls a tool with this token and returns the response.
 async fn ask(url: &str, token: &str, tool: &str, mut arguments: Value) -> Value {
     arguments["run_token"] = json!(token);
     let (status, answer) = speak(url, &call(tool, &arguments)).await;
@@ -60,7 +61,7 @@ async fn is_absent_until_it_is_switched_on() {
     run.end(&stage).await;
 }
 
-/// One tool by HTTP, and an agent beside it that was granted nothing.
+/// A stage with one HTTP tool, and with a second agent without grants.
 async fn stage(engine: Engine, server: &ToolServer) -> Option<OwnStage> {
     let catalog = open(&format!(
         "[[tools]]\ntool_name = \"find\"\nurl = \"{}/find\"\ndescription = \"Finds.\"\neffect = \"read\"\n\
@@ -206,7 +207,7 @@ async fn wrong_tokens_get_one_answer() {
             assert_eq!(answer, expected, "{token}");
         }
     }
-    // A header opens nothing.
+    // A token in the header has no effect.
     let header = run.host.request(Method::POST, "/mcp/shared");
     let answer = send(header.json(&call("list_assets", &json!({}))));
     assert_eq!(answer.await.unwrap().body, expected);
@@ -231,7 +232,7 @@ async fn tokens_leave_the_argument_for_no_other_place() {
         assert!(!answer.to_string().contains(&run.token), "{answer}");
     }
     assert!(server.seen("/find").is_empty());
-    // What is no message is not quoted.
+    // A malformed message is not quoted in the error.
     let nonsense = json!({"jsonrpc": run.token, "id": 1, "method": 7});
     let (status, answer) = speak(&url, &nonsense).await;
     assert_eq!(status, 400, "{answer}");

@@ -1,6 +1,6 @@
-//! Signing keys: replaced while runs go on, withdrawn at once after a leak.
+//! Signing keys: rotation during live runs, and immediate withdrawal after a leak.
 //!
-//! Nobody waits for weeks: where a rotation takes its time, the times in the table are moved back.
+//! The tests move the times in the table back instead of waiting.
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use reqwest::Method;
@@ -20,19 +20,19 @@ fn one_word(run: &Run) -> Vec<Step> {
     sse(run.talk(1).concat())
 }
 
-/// A gateway, another one on the same database where there can be one, and what both are asked.
+/// A gateway and, if the engine allows it, a second one on the same database.
 struct Two {
     replica: Option<Replica>,
     stage: OwnStage,
 }
 
 async fn two(engine: Engine) -> Option<Two> {
-    // Tokens are issued in the name that both have.
+    // Tokens are bound to this name, so both share it.
     let name = "public_url = \"http://runnel.test\"";
     let stage = OwnStage::on(engine, |config| name.clone_into(&mut config.server)).await?;
     let replica = match engine {
         Postgres => Some(stage.gateway.beside().await),
-        // The embedded database has one gateway.
+        // SQLite allows only one gateway.
         Sqlite => None,
     };
     Some(Two { replica, stage })
@@ -49,7 +49,7 @@ impl Two {
             .collect()
     }
 
-    /// Status of a call back to each gateway.
+    /// Status of a host API call to each gateway.
     async fn call_back(&self, token: &str) -> Vec<u16> {
         let mut statuses = Vec::new();
         for url in self.urls() {
@@ -87,7 +87,7 @@ impl Two {
         listed["items"].as_array().unwrap().clone()
     }
 
-    /// Kid of the key of that purpose in that phase, if there is one.
+    /// Kid of the key with this purpose and phase.
     async fn key(&self, purpose: &str, phase: &str) -> Option<String> {
         let keys = self.keys().await;
         let found = keys
@@ -104,7 +104,7 @@ impl Two {
         done["items"].as_array().unwrap().clone()
     }
 
-    /// As if that much time had passed for the keys: all that the table says was earlier.
+    /// Simulates elapsed time: moves all times of the table back.
     async fn pass(&self, milliseconds: i64) {
         let sql = format!(
             "UPDATE signing_keys SET created_at = created_at - {milliseconds}, \
@@ -127,7 +127,7 @@ impl Two {
     }
 }
 
-/// The key ids that a gateway publishes, sorted.
+/// The sorted key ids that a gateway publishes.
 async fn published(client: &Client) -> Vec<String> {
     let request = client.anonymous(Method::GET, "/.well-known/jwks.json");
     let keys = send(request).await.unwrap().body["keys"].clone();
@@ -148,13 +148,13 @@ fn kid_of(token: &str) -> String {
     head["kid"].as_str().unwrap().to_owned()
 }
 
-/// A token for the same run, once the gateway signs it with the key `kid`.
+/// A renewed token for the same run, once the gateway signs with the key `kid`.
 async fn renewed(url: &str, token: &str, kid: &str) -> String {
     let host = Client::new(&format!("{url}/host/v1"), token);
     within("a token of the new key", async {
         loop {
             let answer = host.create("/token", &json!({})).await;
-            // Whoever asks this often is told to wait.
+            // Frequent renewals hit the rate limit.
             if answer.status == 429 {
                 continue;
             }
@@ -179,7 +179,7 @@ async fn a_run_goes_on_while_the_key_of_its_token_is_replaced(
     let old = kid_of(&first.token);
     two.published(&[&old]).await;
 
-    // Shown at once; nothing is signed with it yet.
+    // Published immediately; it signs nothing yet.
     let made = two.rotate(&["--purpose", "run_token"]).await;
     assert_eq!(made.len(), 1);
     assert_eq!(made[0]["outcome"], "made");
@@ -193,9 +193,9 @@ async fn a_run_goes_on_while_the_key_of_its_token_is_replaced(
         (&json!("under_way"), &json!(new))
     );
 
-    // Ten minutes later it signs; the old one still verifies.
+    // Ten minutes later it signs; the old key still verifies.
     two.pass(10 * 60_000).await;
-    // Who renews in time never notices that the old key ends.
+    // A timely renewal hides the end of the old key.
     let mut fresh = Vec::new();
     for url in two.urls() {
         fresh.push(renewed(&url, &first.token, &new).await);
@@ -209,7 +209,7 @@ async fn a_run_goes_on_while_the_key_of_its_token_is_replaced(
     assert_eq!(two.key("run_token", "verifying").await, Some(old.clone()));
     assert_eq!(two.key("run_token", "signing").await, Some(new.clone()));
 
-    // Seventeen minutes later the old key is over, and gone.
+    // Seventeen minutes later the old key has expired and is gone.
     two.pass(17 * 60_000).await;
     two.published(&[&new]).await;
     two.assert_all(&two.call_back(&second.token).await, 401);
@@ -321,14 +321,14 @@ async fn a_cursor_opens_for_a_month_after_its_key_has_signed_the_last(
         after.push(cursor);
     }
     assert_eq!(opened(before.clone()).await, page);
-    // The month, without the minute that this test may take.
+    // A month, less a margin for the duration of this test.
     let mut shown = Vec::new();
     for client in &clients {
         shown.push((client, published(client).await));
     }
     two.pass(30 * DAY_MS - 5 * 60_000).await;
     for (client, before) in shown {
-        // The other key is a month old, too: its successor shows that the times were read.
+        // The other key has also expired; its successor shows that the gateways read the new times.
         within("the new times to be read", async {
             while published(client).await == before {}
         })
@@ -386,7 +386,7 @@ async fn a_key_that_leaked_opens_nothing_from_then_on(#[values(Sqlite, Postgres)
         .collect();
     assert_eq!(kids, [token["kid"].clone(), cursor["kid"].clone()]);
 
-    // What it streams is taken all the same, and who comes next has a token of the new key.
+    // Streamed results are still accepted, and the next run's token is signed with the new key.
     run.end(stage)
         .await
         .assert("completed", &["message.delta", "run.completed"]);
@@ -425,7 +425,7 @@ async fn an_invented_key_is_refused_and_disturbs_nobody() {
         return;
     };
     let run = HeldRun::start(&two.stage, &message("m-1")).await;
-    // Many at once: a look at the table answers them all.
+    // Concurrent requests with unknown keys share one read of the table.
     let (head, rest) = run.token.split_once('.').unwrap();
     let head = BASE64_URL_SAFE_NO_PAD.decode(head).unwrap();
     let invented = String::from_utf8(head)
@@ -436,7 +436,7 @@ async fn an_invented_key_is_refused_and_disturbs_nobody() {
     for statuses in futures_util::future::join_all(calls).await {
         two.assert_all(&statuses, 401);
     }
-    // The gateways go on as before.
+    // The gateways continue to serve.
     two.assert_all(&two.call_back(&run.token).await, 200);
     run.end(&two.stage).await;
 }

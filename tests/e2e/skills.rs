@@ -1,5 +1,5 @@
-//! Skills: packages of the operator and what runs register, activated by runs that were granted them, and kept
-//! with the conversation.
+//! Skills: packages of the operator and skills registered by runs. Runs with a grant activate them, and they
+//! stay with the conversation.
 
 use std::sync::Once;
 
@@ -22,7 +22,7 @@ use crate::tool_face::{PYTHON, said};
 
 const ENTRY: &str = "/state/conversation/host.activated_skills";
 
-/// A runner that may have to do with skills.
+/// A runner with the skill capability.
 fn author() -> Value {
     let mut manifest = manifest(RUNNER_ID);
     manifest["capabilities"]["skill_authoring"] = json!(true);
@@ -149,7 +149,7 @@ async fn each_skill_of_a_directory_is_a_skill_of_the_catalog() {
     run.end(&stage).await;
 }
 
-/// Grants that let an agent register skills, and have all of its own and of the operator's.
+/// Grants to register skills, and to use all skills of the agent and the operator.
 const MAY_REGISTER: &str = r#"tools = ["register_skill"], skills = "*""#;
 
 fn brief(content: &str) -> Value {
@@ -157,7 +157,7 @@ fn brief(content: &str) -> Value {
         "files": [{"path": "notes/more.md", "content": "More.\n"}]})
 }
 
-/// Registers it in a run of its own. Gives the run.
+/// Registers the skill in a new run. Returns the run id and the registered skill.
 async fn register(stage: &Stage, event_id: &str, skill: Value) -> (String, Value) {
     let run = HeldRun::start(stage, &message(event_id)).await;
     let registered = call(&run, "register_skill", skill).await;
@@ -291,7 +291,7 @@ async fn a_registered_skill_is_its_agents_alone_and_goes_with_it(
         third.body["result"]["registered"]
     );
 
-    // Nobody has overwritten ours, and an agent takes its own with it.
+    // The operator's skill is not overwritten, and the agent uses its own.
     let last = HeldRun::start(&stage, &message("m-4")).await;
     assert_eq!(
         last.asked["context"]["resources"]["skills"][0]["registered"],
@@ -366,7 +366,7 @@ async fn a_skill_that_changed_or_was_withdrawn_under_a_run_is_refused_to_it(
         json!([{"path": "notes/more.md", "content": "More.\n"}])
     );
     assert_eq!(shown["registered"], changed);
-    // Also of an agent that stands in the configuration file.
+    // Also for an agent from the configuration file.
     assert_eq!(admin.delete(&format!("{skills}/brief")).await.status, 204);
     let refused = activate(&held).await;
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Where the gateway may be sent, and what it tells of the way. O1–O5, O7–O16.
+//! Server-side request forgery: permitted addresses of outbound requests, and details in errors. O1–O5, O7–O16.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn corpus() -> Vec<String> {
         .collect()
 }
 
-/// A server that says one thing to whoever comes, and counts them.
+/// A server that sends one fixed response to each connection, and counts connections.
 struct Trap {
     address: std::net::SocketAddr,
     count: Arc<AtomicUsize>,
@@ -76,13 +76,13 @@ impl Trap {
     }
 }
 
-/// Where nobody listens: at an address of its own, so that nobody comes to listen there.
+/// An address without a listener. It is unique, so that no other test listens there.
 async fn closed_port() -> std::net::SocketAddr {
     let listener = TcpListener::bind(own_address()).await.unwrap();
     listener.local_addr().unwrap()
 }
 
-/// A stage that may call its stub runner, and what is listed.
+/// A stage that may reach its stub runner and the listed addresses.
 async fn stage_allowing(more: &[String]) -> Stage {
     let runner = StubRunner::start().await;
     let stub = runner.url.trim_start_matches("http://").to_owned();
@@ -134,7 +134,7 @@ async fn no_url_of_the_corpus_is_registered_previewed_or_configured() {
         ("tools", "url"),
         ("mcp_servers", "url"),
     ] {
-        // What the file says is judged first, then where it leads.
+        // URLs are validated first, then the resolved addresses.
         let mut left = urls.clone();
         loop {
             let told = check_config_with(table, key, &left).await;
@@ -152,13 +152,13 @@ async fn no_url_of_the_corpus_is_registered_previewed_or_configured() {
     }
 }
 
-/// What `check-config` says to a file with these URLs.
+/// The output of `check-config` for a file with these URLs.
 async fn check_config_with(table: &str, key: &str, urls: &[String]) -> String {
     let directory = Directory::new();
     let secret = directory.write("secret", SECRET);
     let mut file = String::new();
     for (index, url) in urls.iter().enumerate() {
-        // A JSON text is a TOML text, but for this one character.
+        // A JSON string is a TOML string, except for DEL.
         let url = json!(url).to_string().replace('\u{7f}', "\\u007f");
         let secret = secret.display();
         let identity = if table == "tools" {
@@ -182,7 +182,7 @@ async fn check_config_with(table: &str, key: &str, urls: &[String]) -> String {
     checked.stdout + &checked.stderr
 }
 
-/// Its own address, also where all of loopback is allowed.
+/// The gateway's own address, even if all of loopback is allowed.
 #[tokio::test]
 async fn the_gateway_is_no_endpoint_of_its_own() {
     let stage = Stage::new().await;
@@ -232,7 +232,7 @@ async fn a_proxy_of_the_environment_hears_nothing() {
     let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
     assert_eq!(outcome.ending(), "completed");
     let admin = stage.admin.clone();
-    // A name that leads nowhere would be the proxy's to find.
+    // With a proxy, the proxy would resolve this invalid name.
     let https = format!("https://{}.invalid", "a".repeat(64));
     let answer = admin
         .create(ENDPOINTS, &json!({"name": "gone", "base_url": https}))
@@ -241,7 +241,7 @@ async fn a_proxy_of_the_environment_hears_nothing() {
     assert_eq!(trap.count(), 0);
 }
 
-/// What registering an endpoint, and asking it again, tells about a place in the network.
+/// The response details of registering and refreshing an endpoint at this address.
 async fn probe(admin: &Client, name: &str, base_url: &str) -> Vec<Value> {
     let told = |mut body: Value| {
         let members = [
@@ -290,7 +290,7 @@ async fn who_registers_endpoints_cannot_tell_a_closed_port_from_one_that_speaks_
         }
     }
     assert!(ssh.count() > 0 && mute.count() > 0 && redis.count() > 0);
-    // Who runs the gateway does learn it.
+    // The operator's log has the cause.
     let log = stage.gateway.log();
     assert!(
         log.contains("could not connect") && log.contains("the exchange failed"),
@@ -404,7 +404,7 @@ async fn values_with_line_ends_cannot_be_configured() {
     assert!(!told.contains("x-injected"), "{told}");
 }
 
-/// What `check-config` says to endpoints with one header each, whose value stands in a variable.
+/// The output of `check-config` for endpoints with one header each, whose value comes from a variable.
 async fn check_headers(headers: &[(&str, &str)], environment: &[(&str, &str)]) -> String {
     let directory = Directory::new();
     let secret = directory.write("secret", SECRET);
@@ -430,7 +430,7 @@ fn fixture(name: &str) -> PathBuf {
     repository_file("tests/fixtures/tls").join(name)
 }
 
-/// Lists one runner to whoever takes its certificate.
+/// A TLS server that lists one runner to clients which trust its certificate.
 async fn tls_runner(certificate: &str, runner_id: &str) -> Trap {
     let chain = CertificateDer::pem_file_iter(fixture(&format!("{certificate}.pem"))).unwrap();
     let chain: Vec<_> = chain.map(Result::unwrap).collect();
@@ -489,9 +489,9 @@ async fn a_certificate_that_is_not_good_is_refused() {
             "{certificate}: {}",
             answer.body
         );
-        assert!(runner.count() > 0, "{certificate}: nobody came");
+        assert!(runner.count() > 0, "{certificate}: no connection");
     }
-    // Without that authority the good one is no better.
+    // Without the CA in the configuration, the valid certificate is rejected.
     let stage = Stage::new().await;
     let admin = stage.admin.clone();
     let runner = tls_runner("good", "plugin:test/tls/default").await;
@@ -502,7 +502,7 @@ async fn a_certificate_that_is_not_good_is_refused() {
     assert_eq!(answer.body["health"], "unreachable", "{}", answer.body);
 }
 
-// --- what clients learn ---
+// --- details in client errors ---
 
 #[tokio::test]
 async fn a_client_learns_a_code_and_no_address() {
@@ -540,7 +540,7 @@ async fn a_client_learns_a_code_and_no_address() {
     for (event, code, address) in [
         ("probe.closed", "runner.unreachable", closed),
         ("probe.tls", "runner.unreachable", tls.address),
-        // Something was sent, so it may have begun: that is said, and nothing else.
+        // Bytes were sent, so the run may have started; the error says only that.
         ("probe.ssh", "runner.stream_truncated", ssh.address),
     ] {
         let posted = stage.client.post(&json!({"event_type": event})).await;
@@ -548,7 +548,7 @@ async fn a_client_learns_a_code_and_no_address() {
         assert_eq!(outcome.ending(), format!("failed {code}"));
         let mut run = outcome.run.clone();
         let [ip, port] = [address.ip().to_string(), address.port().to_string()];
-        // Ids and times are digits, too.
+        // Check these members only, because ids and times also contain digits.
         for member in ["error", "output", "metadata"] {
             let told = run[member].take().to_string();
             assert!(!told.contains(&port) && !told.contains(&ip), "{told}");

@@ -1,4 +1,4 @@
-//! Blob storage: whose blobs a run finds, how large they may be, and that a reader gets a whole one.
+//! Blob storage: areas of a run, size limits, and complete reads.
 
 use std::convert::Infallible;
 
@@ -15,7 +15,7 @@ use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, within};
 
-/// Three runners: two of one plugin, one of another; each with an agent of its own.
+/// Three runners with an agent each: two of one plugin, one of another.
 async fn stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
     let listed = [
         RUNNER_ID,
@@ -76,7 +76,7 @@ async fn get(run: &HeldRun, path: &str) -> (u16, String, Vec<u8>) {
     (status, content_type, bytes.to_vec())
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that vary by position.
 fn bytes(count: usize) -> Vec<u8> {
     let byte = |n: usize| u8::try_from((n / 256 + n) % 256).unwrap();
     (0..count).map(byte).collect()
@@ -191,7 +191,7 @@ async fn keys_are_listed_page_by_page_in_byte_order() {
     assert_eq!(seen, names);
     let some = run.get("/storage/binding?prefix=a/").await.body;
     assert_eq!(some["keys"], json!(["a/1", "a/10", "a/2"]));
-    // A cursor of one list opens no other.
+    // A cursor is valid only for its own list.
     let cursor = run.get("/storage/binding?limit=1").await.body["next_cursor"].clone();
     let bent = format!("/storage/plugin?after_cursor={}", cursor.as_str().unwrap());
     assert_eq!(run.get(&bent).await.status, 400);
@@ -282,7 +282,7 @@ async fn an_area_that_is_full_takes_nothing_more(#[values(Sqlite, Postgres)] eng
     assert_eq!(full.status, 413, "{}", full.body);
     assert_eq!(full.detail("reason"), "area_full");
     assert_eq!(run.get("/storage/plugin/two").await.status, 404);
-    // Another area has room of its own, and a small one still fits here.
+    // Another area has its own quota, and a small blob still fits here.
     assert_eq!(
         put(&run, "/storage/binding/two", "a/b", bytes(500_000))
             .await
@@ -316,7 +316,7 @@ async fn a_run_has_four_uploads_at_once() {
     assert!(fifth.headers().contains_key("retry-after"));
     let another = put(&run, "/storage/plugin/another", "a/b", bytes(1)).await;
     assert_eq!(another.error("code"), "rate_limited", "{}", another.body);
-    // Those that went away make room.
+    // Aborted uploads release their share.
     going.shutdown().await;
     within("room for another", async {
         while put(&run, "/storage/plugin/sixth", "a/b", bytes(1))
@@ -344,7 +344,7 @@ async fn storage_closes_with_its_run() {
     assert_eq!(run.get("/storage/plugin/key").await.status, 401);
 }
 
-/// Nobody can be granted the area of an agent that is gone.
+/// The area of a deleted agent can be granted to no other agent.
 #[rstest]
 #[tokio::test]
 async fn what_an_agent_stored_for_itself_goes_with_it(#[values(Sqlite, Postgres)] engine: Engine) {
@@ -373,5 +373,5 @@ async fn what_an_agent_stored_for_itself_goes_with_it(#[values(Sqlite, Postgres)
     let left = rows(&url, "SELECT key FROM storage_blobs").await;
     assert_eq!(left, ["shared"], "another agent of the plugin may read it");
     let waiting = rows(&url, "SELECT content_id FROM storage_garbage").await;
-    assert_eq!(waiting.len(), 2, "they are swept once nobody can read them");
+    assert_eq!(waiting.len(), 2, "they are swept once no reader remains");
 }

@@ -1,4 +1,4 @@
-//! The MCP face, spoken with by the official clients and by hand.
+//! The MCP server for runners, tested with official clients and raw requests.
 
 use std::sync::Once;
 
@@ -21,7 +21,7 @@ use crate::tools::{stage_of, stage_with};
 /// The official client.
 pub const PYTHON: &str = "mcp==2.3.0";
 
-/// Two tools by HTTP, one of an MCP server, and one that is not granted.
+/// Two HTTP tools, one tool of an MCP server, and one tool without a grant.
 async fn stage(engine: Engine, server: &ToolServer) -> Option<OwnStage> {
     let catalog = format!(
         r#"[[tools]]
@@ -88,7 +88,7 @@ const TOOLS: [&str; 7] = [
     "history_page",
 ];
 
-/// What every client must have seen.
+/// The expected results of every client.
 fn agrees(said: &Value) {
     let tools = said["tools"].as_array().unwrap();
     let names: Vec<_> = tools
@@ -133,7 +133,7 @@ fn asked(run: &HeldRun, mode: &str) -> String {
     json!({"url": url, "token": run.token, "calls": calls(), "mode": mode}).to_string()
 }
 
-/// What a client printed.
+/// The JSON output of a client.
 pub async fn said(command: &mut Command) -> Value {
     let printed = run(command).await;
     assert!(printed.status.success(), "{}", printed.stderr);
@@ -166,7 +166,7 @@ async fn the_official_client_in_python_lists_what_is_granted_and_calls_it_in_bot
     let server = ToolServer::start().await;
     let stage = stage(Sqlite, &server).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    // With the handshake of 2025-11-25, and without one.
+    // With the handshake of 2025-11-25, and without a handshake.
     for mode in ["legacy", "auto", "2026-07-28"] {
         let mut python = Command::new(environment.join("bin/python"));
         python
@@ -349,7 +349,7 @@ async fn many_calls_under_equal_ids_get_each_its_own_answer() {
         event["conversation"]["conversation_id"] = json!(format!("c-{number}"));
         runs.push(HeldRun::start(&stage, &event).await);
     }
-    // The ids, and the keys of calls that are made once, are the same in all runs.
+    // JSON-RPC ids and idempotency keys repeat across runs.
     let calls = (0..200).map(async |number: usize| {
         let run = &runs[number % runs.len()];
         let own = format!("m-{}", number % runs.len());
@@ -381,7 +381,7 @@ async fn many_calls_under_equal_ids_get_each_its_own_answer() {
     }
 }
 
-/// What one database takes as text and another does not: neither is asked.
+/// Texts that only one database could store; no database gets them.
 #[rstest]
 #[tokio::test]
 async fn a_message_that_no_database_keeps_is_refused_before_it_is_audited(

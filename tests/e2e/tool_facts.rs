@@ -1,4 +1,4 @@
-//! Effects of tools, and keys that the runs of a conversation share.
+//! Effects of tools, and idempotency keys that a conversation's runs share.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -87,7 +87,7 @@ async fn later_run_finds_the_stored_result(#[values(Sqlite, Postgres)] engine: E
     assert_eq!(count("/echo"), 1);
     let other = call_shared(&later, "echo", "conversation", &json!({"a": 2})).await;
     assert_eq!(other.detail("reason"), "idempotency_mismatch");
-    // The key of another tool, and of the run alone, is another key.
+    // The same key for another tool, or in the run's scope, is a separate key.
     call_shared(&later, "fail", "conversation", &parameters).await;
     assert_eq!(count("/fail"), 1);
     let own = call_shared(&later, "echo", "run", &json!({"a": 2})).await;

@@ -1,4 +1,4 @@
-//! MCP servers: kept, listed, called; away, changed and hostile.
+//! MCP servers: connection, tool lists and calls; also while unavailable, changed or hostile.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ async fn servers(admin: &Client) -> Value {
     admin.get("/v1/mcp-servers").await.body["items"].clone()
 }
 
-/// Once the first server is so.
+/// Waits until the first server satisfies the condition.
 async fn server_is(admin: &Client, what: &str, is: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;
     until(what, async || {
@@ -152,7 +152,7 @@ async fn a_server_that_is_away_stops_nothing_and_is_taken_when_it_comes() {
     ready(&admin).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(call(&run, "echo", &json!({"text": "a"})).await.status, 200);
-    // Gone again: its tools stay granted, and a call says what is wrong.
+    // Unavailable again: its tools stay granted, and a call reports the error.
     drop(server);
     let refused = call(&run, "echo", &json!({"text": "a"})).await;
     assert_eq!(refused.status, 502, "{}", refused.body);
@@ -253,7 +253,7 @@ async fn a_name_stays_with_the_server_that_serves_it_until_it_lists_it_no_more()
     serves(1, json!(["search"])).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
 
-    // It stands before the other one in the file, and comes later.
+    // It precedes the other server in the file, but connects later.
     first.list(tools(&["search", "more"])).await;
     let left_out = serves(0, json!(["more"])).await;
     assert!(left_out.contains("search: another"), "{left_out}");
@@ -276,7 +276,7 @@ async fn a_server_that_asks_and_takes_no_answers_is_disconnected_and_taken_again
         .await
         .unwrap();
     let admin = stage.admin.clone();
-    // It listens to what is pushed.
+    // The gateway has a stream open for server messages.
     server.list(json!([listed("echo", &json!({}))])).await;
     ready(&admin).await;
     server.ask_and_take_no_answer(1000);
@@ -314,11 +314,11 @@ async fn what_a_server_does_wrong_is_an_error_with_its_reason() {
         assert_eq!(refused.status, status, "{name}: {}", refused.body);
         assert_eq!(refused.detail("reason"), reason, "{name}: {}", refused.body);
     }
-    // The server was told that nobody waits.
+    // The server received the cancellation.
     let is_cancel =
         |seen: &crate::support::tool_server::Seen| seen.body["method"] == "notifications/cancelled";
     server.saw("the end of a call", is_cancel).await;
-    // A connection that broke is made again.
+    // A broken connection is reopened.
     let mut wrong = Value::Null;
     until("the next connection", async || {
         wrong = call(&run, "wrong", &json!({})).await.body;
@@ -485,7 +485,7 @@ async fn bad_tools_are_left_out_alone() {
         {"name": long, "inputSchema": schema},
     ]);
     server.list(tools).await;
-    // A listing that began before has pages of both lists.
+    // A listing that began earlier mixes pages of both lists.
     let told = server_is(&admin, "the list", |server| {
         let tools = server["tools"].as_array();
         let is_new = server["left_out"]
@@ -547,7 +547,7 @@ async fn empty_cursors_end_lists_of_tools() {
 async fn lines_that_are_no_messages_are_not_answered() {
     let directory = Directory::new();
     let heard = directory.file("heard");
-    // A server that logs to its standard output, and notes what it gets.
+    // A server that logs to standard output and records its input.
     let script = directory.write(
         "server.py",
         &format!(
@@ -633,7 +633,7 @@ async fn a_run_that_is_cancelled_tells_the_server() {
 pub static PEERS: Project = Project::at("tests/clients/mcp");
 pub const EVERYTHING: &str = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
 
-/// The tools that npm's `server-everything` has in every version, called.
+/// Calls tools that every version of npm's `server-everything` has.
 async fn everything_answers(stage: &Stage) {
     let admin = stage.admin.clone();
     let server = ready(&admin).await;
@@ -710,7 +710,7 @@ async fn the_reference_server_is_spoken_with_over_http() {
     everything_answers(&stage).await;
 }
 
-/// A process that has ended and that nobody has asked after is not alive.
+/// Whether the process runs. A zombie counts as ended.
 fn is_alive(pid: &str) -> bool {
     let status = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
     status.is_ok_and(|status| !status.contains(") Z "))
@@ -723,7 +723,7 @@ async fn the_reference_server_is_a_child_with_a_clean_environment_that_is_starte
     };
     let directory = Directory::new();
     let pids = directory.file("pids");
-    // A child of the child, as npx has them: it must not stay behind either.
+    // A grandchild process, as npx starts it, must also end.
     let script = format!(
         "echo $$ >> {pids}; sleep 600 & echo $! >> {pids}; exec node {everything} stdio",
         pids = pids.display(),
@@ -743,7 +743,7 @@ async fn the_reference_server_is_a_child_with_a_clean_environment_that_is_starte
     let run = HeldRun::start(&stage, &message("m-2")).await;
     let env = call(&run, "e_get-env", &json!({})).await.body["result"].clone();
     let env: Value = serde_json::from_str(env.as_str().unwrap()).unwrap();
-    assert_eq!(env["OUR_KEY"], "[redacted]", "it is there, and is not told");
+    assert_eq!(env["OUR_KEY"], "[redacted]", "it is set, but redacted");
     let allowed = ["PATH", "HOME", "OUR_KEY", "PWD", "OLDPWD", "SHLVL", "_"];
     let foreign = env.as_object().unwrap().keys();
     let foreign: Vec<_> = foreign

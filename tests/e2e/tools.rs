@@ -1,5 +1,5 @@
-//! HTTP tools and the gateway's own, called by a run: judged first, once under a key, and no worse for what a
-//! server does.
+//! HTTP tools and built-in tools, called by a run: validated first, executed once per key, and robust against
+//! server faults.
 
 use futures_util::future::join_all;
 use reqwest::{Method, StatusCode};
@@ -17,7 +17,7 @@ use crate::support::script::{Gate, Step, send as step, sse_head};
 use crate::support::tool_server::{TIMEOUT, ToolServer, listed};
 use crate::support::{Directory, Engine, OwnStage, Postgres, Printed, Sqlite, run, until, within};
 
-/// A stage whose runner may use every tool of this catalog.
+/// A stage whose runner may call every tool of this catalog.
 pub async fn stage_with(engine: Engine, catalog: String) -> Option<OwnStage> {
     stage_of(engine, catalog, |_| {}).await
 }
@@ -40,7 +40,7 @@ pub async fn stage_of(
     .await
 }
 
-/// A tool at each of these paths, by the path's name.
+/// One tool for each path, named like it.
 pub fn tools_at(server: &ToolServer, more: &str, paths: &[&str]) -> String {
     let tool = |path: &&str| {
         format!(
@@ -116,7 +116,7 @@ tool_name = "get_current_time"
     assert_eq!(answer.status, 200, "{}", answer.body);
     let result = &answer.body["result"];
     assert_eq!(result["path"], "/items/a%20b?n=3");
-    // The operator's credential went to the tool and no further; the run's token went nowhere.
+    // The operator's credential reaches only the tool; the run token reaches no server.
     let seen = &server.seen("/items")[0];
     assert_eq!(seen.header("authorization"), Some(STUB_API_KEY.1));
     assert_eq!(result["authorization"], "[redacted]");
@@ -197,7 +197,7 @@ async fn what_a_tool_does_wrong_is_an_error_with_its_reason_and_harms_nothing() 
     run.end(&stage).await;
 }
 
-/// A stage whose runner may read artifacts, too, as `resources` grants.
+/// A stage whose runner may also read artifacts, as `resources` grants.
 async fn stage_with_artifacts(
     engine: Engine,
     catalog: String,
@@ -257,7 +257,7 @@ async fn a_large_result_is_kept_whole_as_an_artifact_of_its_run(
     let whole = run.request(Method::GET, &path).send().await.unwrap();
     assert_eq!(whole.text().await.unwrap(), "y".repeat(300 << 10));
 
-    // JSON is kept as JSON, and a key answers with the artifact that its first call made.
+    // JSON stays JSON, and a repeated key returns the artifact of the first call.
     let parameters = json!({"text": "z".repeat(400 << 10)});
     let first = call_once(&run, "echo", "k-1", &parameters).await.body["result"].clone();
     let id = first["artifact_id"].as_str().unwrap().to_owned();
@@ -361,7 +361,7 @@ async fn operators_open_path_parameters_for_slashes() {
     run.end(&stage).await;
 }
 
-/// Runs of one endpoint take all places that they may have, with calls that are not answered.
+/// Runs of one endpoint use all their slots with unanswered calls.
 #[tokio::test]
 async fn runs_on_slow_tools_leave_places_for_other_endpoints() {
     const SECOND: &str = "plugin:test/second/default";
@@ -477,7 +477,7 @@ async fn a_call_under_a_key_is_made_once(#[values(Sqlite, Postgres)] engine: Eng
     assert_eq!(call_once(&run, "echo", "k-2", &json!({})).await.status, 200);
     assert_eq!(count("/echo"), 2);
 
-    // What a tool refused did nothing: the key is free. What failed may have done something.
+    // A call that the tool rejected had no effect, so its key is free. A failed call may have had one.
     for (name, calls, last) in [
         ("refuse", 2, (400, json!("upstream_refused"))),
         ("fail", 1, (409, json!("outcome_unknown"))),
@@ -493,7 +493,7 @@ async fn a_call_under_a_key_is_made_once(#[values(Sqlite, Postgres)] engine: Eng
         let refused = call_once(&run, "echo", key, &json!({})).await;
         assert_eq!(refused.status, 400, "{key}");
     }
-    // Another run's keys are its own.
+    // Keys belong to one run.
     let next = HeldRun::start(&stage, &message("m-2")).await;
     assert_eq!(
         call_once(&next, "echo", "k-1", &json!({"a": 3}))
@@ -529,7 +529,7 @@ async fn a_call_whose_answer_was_lost_is_not_made_again(
         }
         let refused = call_once(&run, name, name, &json!({})).await;
         assert_eq!(refused.detail("reason"), "in_progress", "{}", refused.body);
-        // The runner goes away, and comes back: what may have written is not called again, what reads is.
+        // The runner disconnects and retries: a call with possible effects is not repeated, a read is.
         drop(lost);
         let before = sent();
         let mut last = None;
@@ -626,7 +626,7 @@ async fn a_run_that_is_cancelled_gives_its_call_up() {
     run.release();
 }
 
-/// Seconds of a run that ends in the middle of a call: its beginning takes a part of them.
+/// Timeout in seconds of a run that ends during a call; its start takes part of it.
 pub const SHORT: f64 = 3.0;
 
 #[rstest]

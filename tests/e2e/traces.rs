@@ -1,4 +1,4 @@
-//! What a collector of traces is told of runs and their calls, and what it may do without harming one.
+//! Trace export: spans of runs and calls, and faults of the collector, which affect no run.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,8 @@ message = "canary-of-what-was-said"
 chunks = ["canary-of-what-was-said", ": {input}"]
 "#;
 
-/// A runner that may use models and tools, of a gateway that tells `collector`; and its script's place.
+/// A gateway that exports to `collector`, with a runner that may use models and tools. Also returns the
+/// directory of the model script.
 async fn traced(
     engine: Engine,
     collector: &Collector,
@@ -75,7 +76,7 @@ fn says(text: &str) -> Value {
     json!({"messages": [{"role": "user", "content": text}]})
 }
 
-/// Puts a document into the handbook that says what must not be told.
+/// Uploads a document with confidential text to the handbook.
 async fn keep_a_document(stage: &Stage) {
     let path = "/v1/knowledge-bases/handbook/documents/said.txt";
     let admin = stage.admin.clone();
@@ -84,7 +85,7 @@ async fn keep_a_document(stage: &Stage) {
     assert_eq!(send(put).await.unwrap().status, 201);
 }
 
-/// Posts an event that comes with this header.
+/// Posts an event with this header.
 async fn post_with(stage: &Stage, event_id: &str, traceparent: &str) -> String {
     let mut event = message(event_id);
     event["input"]["text"] = json!(CANARY);
@@ -275,7 +276,7 @@ async fn what_its_sender_does_not_keep_is_told_to_nobody_and_what_is_no_header_i
         asked(&stage, &bent).await.json()["context"]["runtime"]["trace_id"],
         root.trace_id
     );
-    // The same event again is the same event, whatever trace it comes in.
+    // The trace header is not part of the event's identity.
     assert_eq!(
         post_with(&stage, "m-2", &format!("00-{TRACE}-{OUTER}-01")).await,
         bent
@@ -309,7 +310,7 @@ async fn a_collector_that_refuses_or_hangs_harms_no_run_and_takes_what_comes_lat
     let first = stage.client.post(&message("m-1")).await.run_id();
     let outcome = stage.outcome(&first).await;
     assert_eq!(outcome.ending(), "completed");
-    // It is tried again, and taken once that goes.
+    // The export is retried and succeeds once the collector accepts it.
     collector.was_asked(1).await;
     collector.behave(Manner::Takes);
     let is_of = |run: &str| {
@@ -323,7 +324,7 @@ async fn a_collector_that_refuses_or_hangs_harms_no_run_and_takes_what_comes_lat
     let second = stage.client.post(&message("m-2")).await.run_id();
     assert_eq!(stage.outcome(&second).await.ending(), "completed");
     collector.was_asked(asked + 1).await;
-    // Nobody waits for it at the end.
+    // Shutdown does not wait for the export.
     stage.gateway.stop().await;
     assert!(
         !stage

@@ -1,4 +1,5 @@
-//! Faults below the stream: no connection, another answer than a stream, an end too early. F20–F27, F41, F43.
+//! Transport faults of a runner: no connection, a response that is no stream, a truncated stream. F20–F27, F41,
+//! F43.
 
 use rstest::rstest;
 use serde_json::Value;
@@ -9,7 +10,7 @@ use crate::support::{Engine, Postgres, Sqlite, Stage};
 
 const STREAM: &str = "content-type: text/event-stream\r\n";
 
-/// What the gateway adds to its own `run.failed`.
+/// The gateway's details in its own `run.failed`.
 fn details(failed: &Value) -> &Value {
     &failed["metadata"]["details"]
 }

@@ -1,4 +1,4 @@
-//! Workspaces: made by an owner, or by the command line; empty, and complete.
+//! Workspaces: created through the API or the command line, and fully usable.
 
 #[path = "workspaces/teams.rs"]
 mod teams;
@@ -12,7 +12,7 @@ use crate::support::runner::{RUNNER_ID, SECRET};
 use crate::support::script::sse;
 use crate::support::{OwnStage, Postgres, Stage};
 
-/// The message of an error and its pointer.
+/// The code of an error and its pointer.
 fn refusal(body: &Value) -> (&str, &str) {
     let error = &body["error"];
     let pointer = error["details"]["pointer"].as_str().unwrap_or_default();
@@ -86,7 +86,7 @@ async fn admins_make_no_owners_and_revoke_none() {
     );
 }
 
-/// Ids of events, conversations and agents are each workspace's own.
+/// Ids of events, conversations and agents are scoped to a workspace.
 #[tokio::test]
 async fn workspaces_run_the_same_ids_apart() {
     let (one, two) = (Stage::new().await, Stage::new().await);
@@ -106,7 +106,7 @@ async fn workspaces_run_the_same_ids_apart() {
     }
 }
 
-/// `runnel workspace create` and `runnel token create --workspace` beside a gateway that serves.
+/// `runnel workspace create` and `runnel token create --workspace` beside a running gateway.
 #[tokio::test]
 async fn commands_make_workspaces_that_serve_at_once() {
     let stage = OwnStage::new().await;

@@ -1,4 +1,5 @@
-//! The model and the tool of the play. Each takes its fixed time, and says how long it really took.
+//! Model server and tool server of the script. Both answer after a fixed delay and measure their real working
+//! time.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,18 +12,18 @@ use tokio::task::JoinSet;
 
 use crate::stub::{read_request, whole};
 
-/// Before the model says anything, between its pieces, and before the tool answers.
+/// Delays: before the first piece, between pieces, and before the tool's response.
 pub(super) const FIRST: Duration = Duration::from_millis(50);
 pub(super) const NEXT: Duration = Duration::from_millis(5);
 pub(super) const TOOL: Duration = Duration::from_millis(50);
-/// Pieces of an answer.
+/// Pieces of one model response.
 pub(super) const PIECES: usize = 40;
 
-/// What the user says. The second turn can be answered only by who remembers the first.
+/// Messages of the user. The second turn needs the conversation history.
 pub(super) const LINES: [&str; 2] = ["I am Ada. How is the weather?", "Who am I?"];
 const REMEMBERED: &str = "I am Ada.";
 
-/// Gone on drop.
+/// The server of model and tool. It stops on drop.
 pub(super) struct Cast {
     pub(super) address: String,
     worked: Arc<Mutex<Duration>>,
@@ -43,8 +44,8 @@ impl Cast {
         })
     }
 
-    /// How long model and tool have worked since this was asked last: from the last byte of each request to
-    /// the last byte of its answer.
+    /// Takes the working time of model and tool since the last call: from the last byte of each request to the
+    /// last byte of its response.
     pub(super) fn worked(&self) -> Duration {
         std::mem::take(&mut *self.worked.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -81,7 +82,7 @@ async fn converse(mut socket: TcpStream, worked: Arc<Mutex<Duration>>) -> io::Re
     Ok(())
 }
 
-/// What the model says to a request, piece by piece. `None`: the request is not one of the script.
+/// Returns the pieces of the model's response; `None` if the request is not part of the script.
 fn pieces(body: &[u8]) -> Option<Vec<Value>> {
     let asked: Value = serde_json::from_slice(body).ok()?;
     let messages = asked["messages"].as_array()?;
@@ -104,7 +105,7 @@ fn pieces(body: &[u8]) -> Option<Vec<Value>> {
     (says(LINES[1]) && remembers).then(|| words().collect())
 }
 
-/// Streams them, each in a write of its own.
+/// Streams the pieces, one write each.
 async fn speak(socket: &mut TcpStream, pieces: &[Value]) -> io::Result<()> {
     tokio::time::sleep(FIRST).await;
     let head =
@@ -142,7 +143,7 @@ async fn frame(socket: &mut TcpStream, choices: &Value, usage: &Value) -> io::Re
 mod tests {
     use super::*;
 
-    /// How many pieces answer these messages.
+    /// Checks how many pieces answer these messages.
     fn check(messages: &Value, expected: Option<usize>) {
         let body = json!({"messages": messages}).to_string();
         let answered = pieces(body.as_bytes()).map(|pieces| pieces.len());

@@ -1,4 +1,4 @@
-//! Counts what the agent and the host API send each other: heads, bodies and framing, as they are on the wire.
+//! A TCP relay that counts bytes between agent and host API: heads, bodies and framing as on the wire.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ struct Shared {
     answers: AtomicU64,
 }
 
-/// Passes every connection on. Gone on drop.
+/// Forwards every connection to the upstream. It stops on drop.
 pub(super) struct Relay {
     pub(super) address: String,
     shared: Arc<Shared>,
@@ -36,12 +36,12 @@ impl Relay {
         })
     }
 
-    /// Where connections go. Until it is known they are closed.
+    /// Sets the upstream address. Until then, the relay closes new connections.
     pub(super) fn lead_to(&self, upstream: &str) {
         let _ = self.shared.upstream.set(upstream.to_owned());
     }
 
-    /// Bytes of requests and of answers since this was asked last.
+    /// Takes the bytes of requests and of responses since the last call.
     pub(super) fn counted(&self) -> (u64, u64) {
         let shared = &self.shared;
         (
@@ -63,7 +63,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// Ends as soon as one of the two has closed.
+/// Forwards one connection until either side closes.
 async fn pass(mut near: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
     let upstream = shared.upstream.get().ok_or(io::ErrorKind::NotConnected)?;
     let mut far = TcpStream::connect(upstream).await?;
@@ -88,7 +88,7 @@ async fn pump(
         if read == 0 {
             return Ok(());
         }
-        // Before it is passed on: who has an answer finds it counted.
+        // Count before the write, so that a response is counted when its reader has it.
         count.fetch_add(read as u64, Ordering::Relaxed);
         to.write_all(&buffer[..read]).await?;
     }

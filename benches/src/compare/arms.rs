@@ -1,4 +1,4 @@
-//! The arms of the comparison: a runner, its configuration, and the form in which its model acts.
+//! The arms of the comparison: a runner, its configuration, and the output form of its model.
 
 use serde_json::{Map, Value, json};
 
@@ -7,26 +7,26 @@ use super::upstream::CHILD;
 /// Characters of a tool's result that the Local Agent shows in arm C: the cap of a summary, 600 tokens.
 const SUMMARY_CHARS: u64 = 2_400;
 
-/// One arm.
+/// An agent of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Arm {
     /// Local Agent, one call a turn.
     Serial,
     /// Local Agent, parallel calls.
     Parallel,
-    /// The same, with results cut to the size of a summary.
+    /// As `Parallel`, with results cut to the size of a summary.
     Budgets,
     /// Protocol agent, flat carrier without bindings.
     Flat,
-    /// Protocol agent, flat carrier with bindings: the default of its form.
+    /// Protocol agent, flat carrier with bindings: the default.
     Bound,
     /// Protocol agent, the full DSL with bindings, lists and conditions.
     Full,
-    /// The same, with reports.
+    /// As `Full`, with reports.
     Report,
 }
 
-/// The form in which a model acts.
+/// The output form of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// Native tool calls.
@@ -48,7 +48,7 @@ impl Arm {
         Self::Report,
     ];
 
-    /// Its letter in tables.
+    /// The arm's letter in tables.
     pub(super) fn letter(self) -> &'static str {
         match self {
             Self::Serial => "A",
@@ -61,7 +61,7 @@ impl Arm {
         }
     }
 
-    /// Its configuration in words.
+    /// The arm's configuration in words.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Serial => "Local Agent, one tool call a turn",
@@ -74,7 +74,7 @@ impl Arm {
         }
     }
 
-    /// The name of its agent and of its model.
+    /// The name of the arm's agent and model.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Serial => "serial",
@@ -87,7 +87,7 @@ impl Arm {
         }
     }
 
-    /// The arm of that name.
+    /// The arm of this name.
     pub(super) fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|arm| arm.name() == name)
     }
@@ -105,7 +105,7 @@ impl Arm {
         matches!(self, Self::Bound | Self::Full | Self::Report)
     }
 
-    /// The configuration of its agent.
+    /// The configuration of the arm's agent.
     pub(super) fn config(self) -> Value {
         let mut config = match self {
             Self::Serial => json!({"tool-execution-mode": "serial"}),
@@ -130,7 +130,7 @@ impl Arm {
         ]);
         if self.form() != Form::Native {
             all.insert("protocol-enabled".to_owned(), json!(true));
-            // A child run gets no model that its parent's agent does not name.
+            // A child run may use only models that its parent's agent names.
             let models = json!({"primary": self.name(), "fallbacks": [CHILD]});
             all.insert("model".to_owned(), models);
         }

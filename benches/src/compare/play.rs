@@ -19,22 +19,22 @@ use crate::stage::{Gateway, Served, Stage};
 use client::Client;
 use settings::Settings;
 
-/// Letters of a salt.
+/// Characters of a salt.
 const SALT: usize = 8;
 
 /// One play of a task by an arm.
 #[derive(Clone, Debug)]
 pub(super) struct Play {
     pub(super) tally: Tally,
-    /// From the first event to the end of the last run, in seconds.
+    /// Seconds from the first event to the end of the last run.
     pub(super) seconds: f64,
-    /// Whether the last answer holds what was asked for, and no booking was made twice.
+    /// Whether the last answer holds the expected tokens, and no booking was made twice.
     pub(super) is_right: bool,
-    /// The last answer, or how the run ended.
+    /// The last answer, or the error of the run.
     pub(super) said: String,
 }
 
-/// The processes of the comparison. Killed on drop.
+/// The processes of the comparison, killed on drop.
 pub(super) struct House {
     pub(super) upstream: Upstream,
     gateway: Gateway,
@@ -42,7 +42,7 @@ pub(super) struct House {
     declaring: Mutex<Process>,
 }
 
-/// A runner that can be restarted at its address.
+/// A runner that can restart at the same address.
 struct Process {
     binary: RunnerBinary,
     served: Option<Served>,
@@ -118,7 +118,7 @@ impl House {
         })
     }
 
-    /// The runner dies while a tool works, and starts again. The user then says: go on.
+    /// Restarts the runner during a tool call. Afterwards, the user asks the agent to go on.
     async fn say_through_restart(&self, client: &Client<'_>, task: Task) -> anyhow::Result<String> {
         let runner = match client.arm.form() {
             Form::Native => &self.local,
@@ -155,7 +155,7 @@ impl Process {
     }
 }
 
-/// Fails early, with the cause, where an arm cannot be played at all.
+/// Fails early, with the cause, if an arm cannot run at all.
 pub(super) async fn rehearse(house: &House) -> anyhow::Result<()> {
     for arm in [Arm::Serial, Arm::Flat, Arm::Full] {
         let play = house.play(arm, Task::OneRead).await?;

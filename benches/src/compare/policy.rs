@@ -1,4 +1,4 @@
-//! The scripted model: the ideal next output for a task in the form of an arm, by nothing but the request.
+//! The scripted model: the ideal next output of a task in the form of an arm, from the request alone.
 
 mod declare;
 
@@ -19,7 +19,7 @@ pub(super) enum Output {
     Text(String),
 }
 
-/// The next output; `None` for a request that is not of a task.
+/// The next output; `None` for a request that belongs to no task.
 pub(super) fn next(arm: Arm, seen: &Seen) -> Option<Output> {
     let (task, turn) = Task::of(&seen.text)?;
     let view = View {
@@ -47,7 +47,7 @@ fn answer(arm: Arm, text: String) -> Output {
     }
 }
 
-/// Steps of the task, as far as the request shows them.
+/// Steps of the task and their state, as the request shows it.
 struct View<'a> {
     arm: Arm,
     seen: &'a Seen,
@@ -59,7 +59,7 @@ impl View<'_> {
         self.steps.iter().find(|step| step.id == id)
     }
 
-    /// Whether its result is known, or it is not needed.
+    /// Whether the step's result is known or not needed.
     fn is_done(&self, step: &Step) -> bool {
         let all = step.tokens();
         if all.iter().all(|token| self.seen.token(token).is_some()) {
@@ -77,13 +77,13 @@ impl View<'_> {
             .all(|token| self.seen.token(token).is_some())
     }
 
-    /// The step that is carried out when this one fails.
+    /// The alternative to this step when it fails.
     fn stands_in(&self, step: &Step) -> Option<&Step> {
         let is = |other: &&Step| matches!(other.kind, Kind::Instead(of) if of == step.id);
         self.steps.iter().find(is)
     }
 
-    /// Whether a call of this step has failed. Only one step of a task ever does.
+    /// Whether a call of this step has failed. In each task only one step can fail.
     fn has_failed(&self, step: &Step) -> bool {
         let native = self
             .seen
@@ -99,7 +99,7 @@ impl View<'_> {
         native || declared.is_some_and(|rest| rest.contains("Status: failed"))
     }
 
-    /// Whether its call was made and its result does not hold what was looked for.
+    /// Whether the step's call was made but its result lacks the expected token.
     fn was_in_vain(&self, step: &Step) -> bool {
         let declared = self
             .seen
@@ -109,7 +109,7 @@ impl View<'_> {
         is_only && !self.is_known(step) && (declared || !self.seen.results.is_empty())
     }
 
-    /// Whether it may be carried out once the steps are known that it needs.
+    /// Whether the step may run once its inputs are known.
     fn is_wanted(&self, step: &Step) -> bool {
         match step.kind {
             Kind::Instead(of) => self.step(of).is_some_and(|of| self.has_failed(of)),
@@ -117,7 +117,7 @@ impl View<'_> {
         }
     }
 
-    /// The value of an argument; `None` while it is not known.
+    /// The value of an argument; `None` while unknown.
     fn value(&self, arg: &Arg) -> Option<Value> {
         let token_of = |id: &str| self.seen.token(&self.step(id)?.token);
         match arg {
@@ -133,7 +133,7 @@ impl View<'_> {
         step.args.iter().map(pair).collect()
     }
 
-    /// Arguments of all calls of a step that can be made now.
+    /// Arguments of the step's calls that can be made now.
     fn ready(&self, step: &Step) -> Vec<Map<String, Value>> {
         if !self.is_wanted(step) {
             return Vec::new();
@@ -167,7 +167,7 @@ impl View<'_> {
         (!is_over && !calls.is_empty()).then_some(calls)
     }
 
-    /// The answer: all tokens that were asked for, as far as they are known.
+    /// The answer: all requested tokens that are known.
     fn answer(&self, task: Task, is_whole: bool) -> String {
         if !is_whole {
             return "What I can see of the results does not hold it.".to_owned();

@@ -1,4 +1,4 @@
-//! A real model in place of the script. Small models choose badly, so the choice of a tool is pinned.
+//! A real model in place of the scripted one. Small models choose badly, so the tool choice is pinned.
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::seen::Seen;
 use super::tasks::{Task, steps};
 use crate::client::Connection;
 
-/// Tokens of one output.
+/// Maximum tokens of one output.
 const MOST: u32 = 256;
 
 /// An OpenAI-compatible model.
@@ -21,7 +21,7 @@ pub(super) struct RealModel {
 }
 
 impl RealModel {
-    /// The model of that name at a base URL such as `http://127.0.0.1:18090/v1`.
+    /// The model of this name at a base URL such as `http://127.0.0.1:18090/v1`.
     pub(super) fn new(base: &Url, model: &str) -> anyhow::Result<Self> {
         ensure!(
             base.scheme() == "http",
@@ -38,7 +38,7 @@ impl RealModel {
         })
     }
 
-    /// The choice that answers a request: a message and how it ended.
+    /// Requests one completion and returns the choice: a message and its finish reason.
     pub(super) async fn answer(
         &self,
         arm: Arm,
@@ -73,8 +73,8 @@ impl RealModel {
     }
 }
 
-/// Loops call the tools of the task one after the other and then answer; the carrier is the only tool of its arms; fences
-/// need none.
+/// The pinned tool choice. Loops call the task's tools in order and then answer. The carrier is the only tool of
+/// its arms. Fences need no tool.
 fn choice(arm: Arm, seen: &Seen) -> Option<Value> {
     let function = |name: &str| json!({"type": "function", "function": {"name": name}});
     match arm.form() {

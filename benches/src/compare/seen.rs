@@ -1,10 +1,10 @@
-//! A request of a model, as the scripted model and the counters read it.
+//! A model request, parsed for the scripted model and the counters.
 
 use serde_json::Value;
 
 use super::arms::{Arm, Form};
 
-/// Marks of the transcript that the protocol agent renders.
+/// Markers in the protocol agent's transcript.
 const PROTOCOL_TURN: &str = "## Assistant protocol request";
 const NOTICE: &str = "## Runtime notice";
 const NOTHING_RAN: &str = "nothing was executed";
@@ -12,20 +12,20 @@ const NOTHING_RAN: &str = "nothing was executed";
 /// One request.
 #[derive(Debug)]
 pub(super) struct Seen {
-    /// All texts but those of the system, with the arguments of native calls, in their order.
+    /// All texts except system messages, with the arguments of native calls, in order.
     pub(super) text: String,
     /// Results of native tool calls.
     pub(super) results: Vec<String>,
     /// Characters of messages and tools, as JSON.
     pub(super) chars: usize,
-    /// Characters of tool results that stand in it.
+    /// Characters of the tool results in the request.
     pub(super) shown: usize,
-    /// Whether it asks for the repair of a refused declaration.
+    /// Whether the request asks for the repair of a rejected declaration.
     pub(super) is_repair: bool,
 }
 
 impl Seen {
-    /// Reads the body of a chat completion.
+    /// Parses the body of a chat completion.
     pub(super) fn of(arm: Option<Arm>, body: &Value) -> Self {
         let messages = body["messages"].as_array().cloned().unwrap_or_default();
         let mut text = String::new();
@@ -67,7 +67,7 @@ impl Seen {
         }
     }
 
-    /// The token with that beginning. It does not stand inside a longer one.
+    /// Finds the token with this prefix. It must not be part of a longer token.
     pub(super) fn token(&self, beginning: &str) -> Option<&str> {
         self.text.match_indices(beginning).find_map(|(at, _)| {
             let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
@@ -84,7 +84,7 @@ impl Seen {
         })
     }
 
-    /// The last reference to the output of that action.
+    /// The last reference to the output of this action.
     pub(super) fn reference_of(&self, action: &str) -> Option<String> {
         let turn = self.text.rfind(PROTOCOL_TURN)?;
         let run = self.text[turn..].split("run_id: `").nth(1)?;
@@ -102,7 +102,7 @@ pub(super) fn plain(content: &Value) -> String {
     parts.filter_map(|part| part["text"].as_str()).collect()
 }
 
-/// Characters in the fences of results.
+/// Characters inside the fences of results.
 fn fenced_chars(text: &str) -> usize {
     let mut fence: Option<&str> = None;
     let mut chars = 0;

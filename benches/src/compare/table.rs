@@ -1,4 +1,4 @@
-//! The figures as Markdown, and the verdict.
+//! Prints the figures as Markdown, and the verdict.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use super::tasks::Task;
 use super::upstream::TOKEN_CHARS;
 use crate::figures::median;
 
-/// All plays by task and arm. A pair without plays was left out.
+/// All plays by task and arm. A missing pair was skipped.
 pub(super) type Plays = BTreeMap<(Task, Arm), Vec<Play>>;
 
 /// One figure of a play.
@@ -49,7 +49,7 @@ fn right(plays: &Plays, task: Task, arm: Arm) -> Option<bool> {
     Some(plays.iter().all(|play| play.is_right))
 }
 
-/// All tables. A figure of an arm that did not succeed is marked.
+/// All tables. Figures of an arm that did not succeed are marked.
 pub(super) fn tables(plays: &Plays) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "| arm | |\n|---|---|");
@@ -88,7 +88,7 @@ pub(super) fn tables(plays: &Plays) -> String {
     text
 }
 
-/// The rule of the comparison: each line with its outcome.
+/// The criteria of the comparison, each with its outcome.
 pub(super) fn verdict(plays: &Plays) -> Vec<(String, Option<bool>)> {
     let calls = |task, arm| of(plays, task, arm, FIGURES[0].2);
     let pairs = |one: Arm, other: Arm| {
@@ -115,7 +115,7 @@ pub(super) fn verdict(plays: &Plays) -> Vec<(String, Option<bool>)> {
     ));
     let saves = |task, rule: fn(f64, f64) -> bool| {
         let is_kept = rule(calls(task, Arm::Full)?, calls(task, Arm::Parallel)?);
-        // A task that was given up saves nothing.
+        // An abandoned task saves nothing.
         Some(is_kept && right(plays, task, Arm::Full) == Some(true))
     };
     let list = saves(Task::List, |full, parallel| full + 1.0 <= parallel);
@@ -146,7 +146,7 @@ pub(super) fn verdict(plays: &Plays) -> Vec<(String, Option<bool>)> {
     lines
 }
 
-/// All plays for programs.
+/// All plays as JSON.
 pub(super) fn to_json(plays: &Plays) -> Value {
     let rows = plays.iter().flat_map(|((task, arm), plays)| {
         plays.iter().map(|play| {

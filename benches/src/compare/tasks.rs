@@ -1,7 +1,7 @@
-//! The tasks: what a user asks, the steps that answer it, and the token that a right answer holds.
+//! The tasks: the user's request, the steps that answer it, and the tokens of a right answer.
 //!
-//! A step's result holds a token that begins with the step's `token`. It ends in the salt of the play, so that only a
-//! result can tell it.
+//! A step's result holds a token that begins with the step's `token` and ends in the salt of the play. So the
+//! token can come only from a result.
 
 mod plans;
 
@@ -33,13 +33,13 @@ pub(super) enum Task {
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub(super) id: String,
-    /// A tool, or an agent.
+    /// A tool or an agent.
     pub(super) target: &'static str,
     pub(super) kind: Kind,
     pub(super) args: Vec<(&'static str, Arg)>,
-    /// The beginning of the token in its result.
+    /// Prefix of the token in the result.
     pub(super) token: String,
-    /// Whether the answer holds its result.
+    /// Whether the answer must hold the result.
     pub(super) answers: bool,
 }
 
@@ -48,9 +48,9 @@ pub(super) struct Step {
 pub(super) enum Kind {
     /// One call of a tool.
     Tool,
-    /// One call of a tool for each item of that step.
+    /// One call of a tool for each item of this step.
     Each(&'static str),
-    /// One call of a tool, only if that step fails.
+    /// One call of a tool, only if this step fails.
     Instead(&'static str),
     /// A child run.
     Agent,
@@ -64,7 +64,7 @@ pub(super) enum Arg {
     Text(String),
     /// A field in the result of a step.
     Field(&'static str, &'static str),
-    /// A conclusion from the text of a result, which only a reader can draw.
+    /// A conclusion from the text of a result; it needs a model.
     Judged(&'static str),
     /// The item of a list.
     Item,
@@ -86,7 +86,7 @@ impl Task {
         Self::Restart,
     ];
 
-    /// Its name in requests and options.
+    /// The task's name in requests and options.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::OneRead => "one-read",
@@ -104,7 +104,7 @@ impl Task {
         }
     }
 
-    /// Its line in tables.
+    /// The task's row title in tables.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::OneRead => "one read",
@@ -122,12 +122,12 @@ impl Task {
         }
     }
 
-    /// User messages.
+    /// Number of user messages.
     pub(super) fn turns(self) -> usize {
         if self == Self::Long { TURNS } else { 1 }
     }
 
-    /// The user's message of a turn, counted from 1. Its mark tells the scripted model which task it plays.
+    /// The user's message of a turn, counted from 1. Its marker tells the scripted model which task it plays.
     pub(super) fn prompt(self, turn: usize) -> String {
         let text = match self {
             Self::OneRead => "Which code has page p1?".to_owned(),
@@ -158,7 +158,7 @@ impl Task {
         format!("{text} [[{} {turn}]]", self.name())
     }
 
-    /// Task and turn of the last mark in a text.
+    /// Task and turn of the last marker in a text.
     pub(super) fn of(text: &str) -> Option<(Self, usize)> {
         let (_, rest) = text.rsplit_once("[[")?;
         let (mark, _) = rest.split_once("]]")?;
@@ -167,7 +167,7 @@ impl Task {
         Some((task, turn.parse().ok()?))
     }
 
-    /// The tokens that a right answer to the last turn holds.
+    /// The tokens of a right answer to the last turn.
     pub(super) fn expected(self, salt: &str) -> Vec<String> {
         if self == Self::Long {
             return vec![format!("code-p1-{salt}")];
@@ -182,14 +182,14 @@ impl Task {
             .collect()
     }
 
-    /// Whether an arm of native tool calls can do it at all.
+    /// Whether an arm of native tool calls can do the task.
     pub(super) fn is_for_loops(self) -> bool {
         !matches!(self, Self::Approval | Self::Children)
     }
 }
 
 impl Step {
-    /// The beginnings of the tokens of its results.
+    /// Prefixes of the tokens in the step's results.
     pub(super) fn tokens(&self) -> Vec<String> {
         match self.kind {
             Kind::Each(_) => (1..=ITEMS)
@@ -199,7 +199,7 @@ impl Step {
         }
     }
 
-    /// The steps whose results its arguments hold.
+    /// The steps whose results are arguments of this step.
     pub(super) fn sources(&self) -> impl Iterator<Item = &'static str> {
         let each = match self.kind {
             Kind::Each(of) => Some(of),

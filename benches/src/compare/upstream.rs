@@ -1,4 +1,4 @@
-//! The server of models and tools: fixed latencies, and counters of what is asked of it.
+//! The server of models and tools, with fixed latencies and counters of requests.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,16 +18,16 @@ use super::seen::Seen;
 use super::world;
 use crate::stub::{read_request, whole};
 
-/// Time of a model call.
+/// Latency of a model call.
 pub(super) const MODEL: Duration = Duration::from_millis(300);
-/// Time of a tool call.
+/// Latency of a tool call.
 pub(super) const TOOL: Duration = Duration::from_millis(100);
-/// Time of the call in which a runner is restarted.
+/// Latency of the call during which a runner restarts.
 const SLOW: Duration = Duration::from_secs(2);
 const SLOW_TOOL: &str = "check_calendar";
 /// The model of child agents.
 pub(super) const CHILD: &str = "child";
-/// Characters of one token in the estimate of all arms.
+/// Characters per token; the estimate is the same for all arms.
 pub(super) const TOKEN_CHARS: usize = 4;
 
 /// Counts of one play.
@@ -52,14 +52,14 @@ struct State {
     was_slow: bool,
 }
 
-/// State that the connections share.
+/// State shared by the connections.
 struct Shared {
     state: Mutex<State>,
     slow: Notify,
     real: Option<RealModel>,
 }
 
-/// The server. Gone on drop.
+/// The server. It stops on drop.
 pub(super) struct Upstream {
     pub(super) address: String,
     shared: Arc<Shared>,
@@ -67,7 +67,7 @@ pub(super) struct Upstream {
 }
 
 impl Upstream {
-    /// Serves the scripted model, or passes its requests on to a real one.
+    /// Serves the scripted model, or forwards requests to a real one.
     pub(super) async fn start(real: Option<RealModel>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
@@ -85,7 +85,7 @@ impl Upstream {
         })
     }
 
-    /// Begins a play: counters at zero, tokens with this salt.
+    /// Begins a play: resets the counters and sets the salt of the tokens.
     pub(super) fn begin(&self, salt: &str) {
         *self.shared.state() = State {
             salt: salt.to_owned(),
@@ -98,7 +98,7 @@ impl Upstream {
         self.shared.state().tally.clone()
     }
 
-    /// Returns once the slow tool has been called.
+    /// Returns once the slow tool was called.
     pub(super) async fn is_in_slow_tool(&self) {
         self.shared.slow.notified().await;
     }
@@ -226,7 +226,7 @@ async fn speak(socket: &mut TcpStream, shared: &Shared, body: &Value) -> io::Res
     whole(socket, "200 OK", &answer).await
 }
 
-/// An output as a choice.
+/// The output as a choice of a completion.
 fn choice(output: &Output) -> Value {
     let call = |number: usize, name: &str, args: &Value| {
         json!({
@@ -251,7 +251,7 @@ fn choice(output: &Output) -> Value {
     json!({"index": 0, "message": message, "finish_reason": "tool_calls"})
 }
 
-/// One chunk with all of it, one with the end, one with the usage.
+/// Streams one chunk with the message, one with the finish reason, one with the usage.
 async fn stream(socket: &mut TcpStream, choice: &Value, usage: &Value) -> io::Result<()> {
     let mut delta = choice["message"].clone();
     for (index, call) in (0..).zip(delta["tool_calls"].as_array_mut().into_iter().flatten()) {

@@ -8,12 +8,12 @@ use super::tasks::ITEMS;
 
 /// Bytes of the log.
 const LOG_BYTES: usize = 2 << 20;
-/// A page has prose of its own beside its code.
+/// Filler prose of a page beside its code.
 const PROSE: &str = "The harbour office keeps this page. It lists the hours of high and low water, the berths that are free, \
 the boats that are due, and the names of the pilots on duty. Ask at the desk before you move a buoy. ";
 const PROSE_TIMES: usize = 4;
 
-/// One tool: name, its one argument, effect, and its line for models.
+/// One tool: name, its one argument, effect, and its description for models.
 pub(super) const TOOLS: [(&str, Option<&str>, &str, &str); 15] = [
     (
         "read_page",
@@ -86,21 +86,21 @@ pub(super) const TOOLS: [(&str, Option<&str>, &str, &str); 15] = [
         "Finds a free slot for a booking.",
     ),
 ];
-/// Tools with effects and without an approval.
+/// Tools with effects and without approval.
 pub(super) const WRITES: [(&str, &str, &str); 2] = [
     ("book_room", "room", "Books a room."),
     ("book_car", "slot", "Books a car for a slot."),
 ];
 
-/// The answer of a tool.
+/// The response of a tool.
 pub(super) enum Answer {
     Json(Value),
     Text(String),
-    /// It refuses the call.
+    /// The call fails with this text.
     Fails(&'static str),
 }
 
-/// Answers a call in a play with that salt. An argument that no result has told is refused.
+/// Answers a call in a play with this salt. Fails if an argument comes from no earlier result.
 pub(super) fn answer(tool: &str, args: &Value, salt: &str) -> Answer {
     let arg = |name: &str| args[name].as_str().unwrap_or_default();
     let token = |name: &str| format!("{name}-{salt}");
@@ -156,7 +156,7 @@ fn page(page: &str, salt: &str) -> Answer {
     Answer::Json(json!({"code": code, "text": PROSE.repeat(PROSE_TIMES)}))
 }
 
-/// A clue stands in prose, and names the next room only to a reader.
+/// The clue is part of prose; it names the next room only to a model that reads it.
 fn room(room: &str, salt: &str) -> Answer {
     let number = match room.strip_suffix(salt) {
         Some("room-1-") => 2,

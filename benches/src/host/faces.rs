@@ -1,4 +1,4 @@
-//! What each model face adds to the first item of a stream, with many streams at once.
+//! Latency that each model API adds to a stream's first item, with many concurrent streams.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{directly, post};
 use crate::figures::percentile;
 use crate::model::Items;
 
-/// Streams at one time.
+/// Concurrent streams.
 const AT_ONCE: usize = 64;
 
 type Request = fn(&str) -> Vec<u8>;
@@ -17,7 +17,7 @@ const FACES: [(&str, Request); 3] = [
     ("responses", responses),
 ];
 
-/// Milliseconds to the first item, by face, beside the model asked directly in the same round.
+/// Milliseconds to the first item by API, beside the direct model in the same round.
 pub(super) async fn measure(
     rounds: usize,
     (target, gateway): (&str, &str),

@@ -1,4 +1,4 @@
-//! A runner that takes runs, tells their tokens, and says nothing more.
+//! A runner that accepts runs, reports their tokens, and sends no results.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
     transfer-encoding: chunked\r\n\r\n8\r\n: held\n\n\r\n";
 
-/// Gone on drop, with the runs that it holds.
+/// Stops on drop, together with its runs.
 pub(super) struct Runner {
     pub(super) address: String,
     tokens: tokio::sync::Mutex<mpsc::Receiver<String>>,
@@ -37,7 +37,7 @@ impl Runner {
         })
     }
 
-    /// The tokens of so many runs, once they are there.
+    /// Waits for the tokens of `count` runs.
     pub(super) async fn tokens(&self, count: usize) -> anyhow::Result<Vec<String>> {
         let mut waiting = self.tokens.lock().await;
         let mut tokens = Vec::with_capacity(count);

@@ -4,7 +4,7 @@ use action_graph::json::{canonical, parse};
 use action_graph::output::ModelOutput;
 use serde_json::Value;
 
-/// Nesting that the parser follows.
+/// Maximum nesting of the parser.
 const DEPTH: usize = 16;
 
 pub fn check(data: &[u8]) {

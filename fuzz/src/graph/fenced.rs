@@ -13,12 +13,12 @@ pub fn check(data: &[u8]) {
     for world in [&super::FENCED, &super::FLAT] {
         world.judge(&ModelOutput::text(text));
     }
-    // The same bytes inside of a block: most random texts hold none.
+    // The same bytes inside a block, because most random texts hold no block.
     let block = format!("```json agent-protocol\n{text}\n```\n{text}");
     super::FENCED.judge(&ModelOutput::text(&block));
 }
 
-/// The parts of a block lie in the text, in their order.
+/// The parts of a block occur in the text, in order.
 fn check_block(text: &str) {
     if let Found::One(block) = find(text) {
         let parts = [block.before, block.body, block.after];

@@ -1,4 +1,4 @@
-//! References: a text that is one is printed and read back as the same, and points to where it says.
+//! A valid reference survives a round trip, and resolves to the location it names.
 
 use action_graph::bind::is_binding;
 use action_graph::ids::{is_action_id, is_graph_id, is_section_id};

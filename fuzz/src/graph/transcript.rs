@@ -1,4 +1,4 @@
-//! Transcripts: any text is read or refused, and any content is printed so that it is read back.
+//! Any text is parsed or rejected as a transcript. Any content survives rendering and parsing.
 
 use action_graph::transcript::{Attachment, Notice, Turn, parse, render};
 

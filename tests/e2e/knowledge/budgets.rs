@@ -1,4 +1,4 @@
-//! Searches count as calls, whichever face they come by.
+//! Searches count as calls in budgets, on every API.
 
 use rstest::rstest;
 use serde_json::{Value, json};

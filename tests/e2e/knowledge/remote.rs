@@ -1,4 +1,4 @@
-//! A base behind the External Knowledge API, with a far side that does not always behave.
+//! A base behind the External Knowledge API, with a remote server that misbehaves.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use crate::support::held::HeldRun;
 use crate::support::runner::StubRunner;
 use crate::support::{OwnStage, Sqlite, until, within};
 
-/// Answers as its query says, and keeps what it was asked.
+/// A remote server that answers as the query says, and records its requests.
 struct FarSide {
     url: String,
     asked: Arc<Mutex<Vec<(String, Value)>>>,
@@ -89,7 +89,7 @@ async fn serve(mut socket: TcpStream, asked: Arc<Mutex<Vec<(String, Value)>>>) {
             return;
         }
         _ => {
-            // Silent until the gateway goes.
+            // Send nothing until the gateway disconnects.
             while socket.read(&mut [0; 64]).await.is_ok_and(|count| count > 0) {}
             return;
         }
@@ -219,7 +219,7 @@ async fn a_remote_base_that_misbehaves_is_an_error_that_says_how_and_tells_no_se
     );
     assert!(!stage.gateway.log().contains("opens-sesame"));
 
-    // A call that hangs is given up with its run, and audited so.
+    // Cancelling the run aborts a hanging call, and the audit log records it.
     let hanging = run
         .request(Method::POST, path)
         .json(&json!({"query_text": "silence"}));
@@ -274,7 +274,7 @@ async fn a_run_searches_so_often_at_once_and_leaves_room_for_others() {
     let why = (refused.status, refused.detail("reason"));
     assert_eq!(why, (429, &json!("retrievals")), "{}", refused.body);
     searches.shutdown().await;
-    until("a place to be free", async || {
+    until("a slot to be free", async || {
         run.call(path, &good).await.status == 200
     })
     .await;

@@ -1,4 +1,4 @@
-//! How much a request may be answered: what a provider is told of it, and what a budget holds it to.
+//! Output limits of a request: the provider's parameter, and the reservation in budgets.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::support::upstream::{Reply, Upstream};
 
 const CHAT: &str = "/openai/v1/chat/completions";
 
-/// What its provider was asked by a run that says this.
+/// The provider's request for a run's call with these members.
 async fn asked_by(run: &HeldRun, upstream: &Upstream, model: &str, more: &Value) -> Value {
     let said = json!({"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]});
     upstream.reply(Reply::Json(200, said));
@@ -25,7 +25,7 @@ fn asking(model: &str, more: &Value) -> Value {
     body
 }
 
-/// A bound by a name that the provider does not read would bound nothing.
+/// A limit under a name that the provider ignores would have no effect.
 #[tokio::test]
 async fn a_provider_is_told_the_bound_by_the_name_that_it_reads() {
     let [of_openai, of_others] = ["max_completion_tokens", "max_tokens"];
@@ -46,7 +46,7 @@ async fn a_provider_is_told_the_bound_by_the_name_that_it_reads() {
     }
 }
 
-/// Thoughts and a least answer, as a request says them beside its bound.
+/// Reasoning tokens and minimum output, in each form beside the output limit.
 fn beside(tokens: u64) -> [(&'static str, Value); 4] {
     let thinking = json!({"type": "enabled", "budget_tokens": tokens});
     [
@@ -80,7 +80,7 @@ async fn thoughts_and_a_least_answer_are_held_to_the_budget_and_to_the_model() {
         let over = run.call("/models/free/invoke", &native).await;
         assert_eq!(over.status, 429, "{pointer}: {}", over.body);
     }
-    assert!(upstream.asked().is_empty(), "nobody was asked");
+    assert!(upstream.asked().is_empty(), "the provider gets no request");
     for (pointer, more) in beside(38_000) {
         let asked = asked_by(&run, &upstream, "remote", &bounded(more, 16)).await;
         assert_eq!(asked.pointer(pointer), Some(&json!(50)), "{asked}");
@@ -99,12 +99,12 @@ async fn thoughts_and_a_least_answer_are_held_to_the_budget_and_to_the_model() {
     run.end(&stage).await;
 }
 
-/// Anthropic thinks within `max_tokens`, and is told nothing of the run's own words for it.
+/// Anthropic counts reasoning within `max_tokens`, and does not receive the request's own members for it.
 #[tokio::test]
 async fn thoughts_within_the_bound_are_not_counted_beside_it() {
     let budget = "[[budgets]]\nname = \"run-tokens\"\nscope = \"run\"\ntokens = 2000\n";
     let (stage, run, upstream) = remote(budget).await;
-    // All four fit at once: what was reserved for one may be given back after the next has begun.
+    // All four fit at once, because a reservation may be released after the next call begins.
     for (pointer, more) in beside(38_000) {
         let said = json!({"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn",
             "usage": {"input_tokens": 5, "output_tokens": 2}});

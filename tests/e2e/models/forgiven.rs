@@ -1,4 +1,4 @@
-//! Answers of providers that depart from the protocol and are whole all the same, on both faces of the host API.
+//! Tolerated deviations: complete provider responses that depart from the protocol, on both APIs.
 
 use serde_json::{Value, json};
 
@@ -16,14 +16,14 @@ struct Asking {
     upstream: Upstream,
 }
 
-/// The outcome of one answer on one face.
+/// The outcome of one response on one API.
 #[derive(Debug)]
 struct Heard {
     text: String,
     reasoning: String,
     /// Id, name and arguments of each call.
     calls: Vec<(String, String, String)>,
-    /// The code of the error, and what else it says.
+    /// Code and details of the error.
     failed: Option<(String, String)>,
     usage: Value,
 }
@@ -50,7 +50,7 @@ impl Asking {
         text_of(asking).await
     }
 
-    /// The stream of the protocol's own face.
+    /// Reads the stream of the native API.
     async fn native(&self, model: &str, reply: Reply) -> Heard {
         let path = format!("/models/{model}/stream");
         let (status, text) = self.ask(&path, &says("hi"), reply).await;
@@ -71,7 +71,7 @@ impl Asking {
         heard
     }
 
-    /// The stream of OpenAI's face.
+    /// Reads the stream of the OpenAI API.
     async fn openai(&self, model: &str, reply: Reply) -> Heard {
         let mut body = says("hi");
         (body["model"], body["stream"]) = (json!(model), json!(true));
@@ -105,7 +105,7 @@ impl Asking {
         heard
     }
 
-    /// The answer is whole and says this, on both faces. `reply` makes the answer of the provider.
+    /// Checks on both APIs that the response is complete with this text. `reply` makes the provider's response.
     async fn check(&self, model: &str, reply: impl Fn() -> Reply, text: &str) {
         for heard in [
             self.native(model, reply()).await,
@@ -137,7 +137,7 @@ impl Heard {
         self.failed = Some((code.to_owned(), data["error"].to_string()));
     }
 
-    /// Puts calls together by this member, as clients do.
+    /// Joins parts of calls by this member, as clients do.
     fn add_calls(&mut self, calls: &Value, key: &str) {
         for call in calls.as_array().into_iter().flatten() {
             let of = |pointer: &str| {
@@ -590,7 +590,7 @@ async fn batches_that_are_too_large_are_halved() {
     ));
     let refused = json!({"error": {"message": "input must not have more than 1 item: too many"}});
     asking.upstream.reply(Reply::Json(400, refused));
-    // Once behind the refusals, and once knowing the size.
+    // The first request follows the rejections; the second already knows the batch size.
     for _ in 0..10 {
         asking.upstream.reply(vectors(1));
     }

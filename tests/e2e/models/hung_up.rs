@@ -1,4 +1,4 @@
-//! What a completion costs that nobody heard to its end.
+//! Usage of completions whose client disconnects.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -14,10 +14,10 @@ use crate::tools::SHORT;
 const CHAT: &str = "/openai/v1/chat/completions";
 const INVOKE: &str = "/models/remote/invoke";
 const STREAM: &str = "/models/remote/stream";
-/// What the model may answer at most.
+/// Maximum output tokens of the model.
 const MOST: u64 = 50;
 
-/// What a run has used once so many of its calls are counted.
+/// Usage of a run once this many calls are counted.
 async fn used(stage: &Stage, run: &HeldRun, calls: u64) -> Value {
     let path = format!("/v1/runs/{}/usage", run.run_id);
     until("the calls to be counted", async || {
@@ -27,7 +27,7 @@ async fn used(stage: &Stage, run: &HeldRun, calls: u64) -> Value {
     stage.client.get(&path).await.body["total"].clone()
 }
 
-/// Asks, and leaves once the provider was asked.
+/// Sends a request and disconnects once the provider has it.
 async fn hang_up(run: &HeldRun, upstream: &Upstream, path: &str, held: Vec<String>) {
     upstream.reply(Reply::Hold(held));
     let before = upstream.asked().len();
@@ -43,7 +43,7 @@ async fn hang_up(run: &HeldRun, upstream: &Upstream, path: &str, held: Vec<Strin
     }
 }
 
-/// A provider goes on with what it was asked, and bills it.
+/// The provider continues and bills the request.
 #[tokio::test]
 async fn an_answer_that_is_hung_up_on_costs_all_that_was_reserved() {
     let (stage, run, upstream) = remote("").await;
@@ -110,7 +110,7 @@ async fn what_was_not_sent_costs_nothing() {
     let (stage, run, upstream) = remote("").await;
     let address = upstream.url.trim_start_matches("http://").to_owned();
     drop(upstream);
-    until("nobody to be there", async || {
+    until("the provider to be down", async || {
         TcpStream::connect(&address).await.is_err()
     })
     .await;

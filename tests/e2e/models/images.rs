@@ -1,4 +1,4 @@
-//! Images that are artifacts, as a model gets them.
+//! Artifact images in model requests.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use reqwest::Method;
@@ -13,7 +13,7 @@ use crate::support::runner::StubRunner;
 use crate::support::upstream::{Reply, Upstream};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, until};
 
-/// One agent whose runs may read artifacts, and one whose runs may not.
+/// One agent whose runs may read artifacts, and one without this permission.
 async fn stage(engine: Engine, upstream: &Upstream) -> Option<OwnStage> {
     let mut manifest = all_models();
     manifest["permissions"]["artifacts"] = json!(["read", "create"]);
@@ -56,7 +56,7 @@ async fn upload(run: &HeldRun, bytes: Vec<u8>) -> String {
     format!("artifact:{}", made.body["artifact_id"].as_str().unwrap())
 }
 
-/// A question about these images.
+/// A message with these images.
 fn asks(urls: &[&str]) -> Value {
     let mut parts = vec![json!({"type": "text", "text": "what is it?"})];
     parts.extend(

@@ -1,4 +1,4 @@
-//! The granted models behind Anthropic's Messages API.
+//! Granted models through Anthropic's Messages API.
 
 #[path = "messages/clients.rs"]
 mod clients;
@@ -30,13 +30,13 @@ fn asks(model: &str, text: &str) -> Value {
     body
 }
 
-/// The same as a stream.
+/// The same request with streaming.
 fn streams(mut body: Value) -> Value {
     body["stream"] = json!(true);
     body
 }
 
-/// The events of a stream, each under its name.
+/// The events of a stream; each name equals its type.
 async fn told(run: &HeldRun, body: &Value) -> Vec<Value> {
     let request = run.request(Method::POST, MESSAGES).json(body);
     let (status, text) = text_of(request).await;
@@ -55,7 +55,7 @@ fn kinds(events: &[Value]) -> Vec<&str> {
     kinds.collect()
 }
 
-/// All that the deltas of one kind say.
+/// The joined text of all deltas of one kind.
 fn pieces(events: &[Value], name: &str) -> String {
     let pieces = events
         .iter()
@@ -63,12 +63,12 @@ fn pieces(events: &[Value], name: &str) -> String {
     pieces.collect()
 }
 
-/// An event as a provider of that API sends it.
+/// An event as an Anthropic provider sends it.
 fn event(data: &Value) -> String {
     format!("event: {}\ndata: {data}", data["type"].as_str().unwrap())
 }
 
-/// What a run has used once so many of its calls are counted.
+/// Usage of a run once this many calls are counted.
 async fn used(stage: &Stage, run: &HeldRun, calls: u64) -> Value {
     let path = format!("/v1/runs/{}/usage", run.run_id);
     until("the calls to be counted", async || {
@@ -78,7 +78,7 @@ async fn used(stage: &Stage, run: &HeldRun, calls: u64) -> Value {
     stage.client.get(&path).await.body["total"].clone()
 }
 
-/// A request without the credential that a client of the tests sends.
+/// A request without the test client's credential.
 fn anonymous(run: &HeldRun, body: &Value) -> RequestBuilder {
     let client = Client::new(&run.host.url, "");
     client.anonymous(Method::POST, MESSAGES).json(body)
@@ -189,7 +189,7 @@ async fn takes_the_run_token_in_either_header() {
         let (got, text) = text_of(request).await;
         assert_eq!(got, status, "{headers:?}: {text}");
     }
-    // Elsewhere the header is no credential.
+    // Other routes do not accept this header as a credential.
     let native = Client::new(&run.host.url, "").anonymous(Method::GET, "/models");
     let (status, _) = text_of(native.header("x-api-key", &run.token)).await;
     assert_eq!(status, 401);
@@ -254,7 +254,7 @@ async fn lists_granted_models_in_anthropics_form() {
     assert_eq!(run.get("/anthropic/v1/models/forbidden").await.status, 404);
 }
 
-/// Waits until the provider was asked so often.
+/// Waits until the provider has this many requests.
 async fn asked(upstream: &Upstream, count: usize) {
     until("the provider to be asked", async || {
         upstream.asked().len() >= count

@@ -1,4 +1,4 @@
-//! What a run may say to a provider of models, and what its pictures count.
+//! Parameters that a run may pass to a provider, and token counts of images.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ fn with(mut body: Value, more: &Value) -> Value {
     body
 }
 
-/// Both faces say no, each where the run has said it, and nobody is asked.
+/// Both APIs reject the member at its own pointer, and the provider gets no request.
 async fn check_refused(run: &HeldRun, upstream: &Upstream, more: &Value, place: &str) {
     let of_openai = with(with(says("hello"), more), &json!({"model": "remote"}));
     let refused = run.call(CHAT, &of_openai).await;

@@ -1,4 +1,4 @@
-//! What is reserved for a call, while it goes on and when its gateway has died.
+//! Budget reservations of calls: while a call is in progress, and after its gateway has died.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -16,7 +16,7 @@ use crate::support::{Directory, Engine, Postgres, Sqlite, until};
 const BUDGETS: &str = "[[budgets]]\nname = \"month\"\nscope = \"workspace\"\nwindow = \"month\"\n\
     calls = 2\ntokens = 1000\n";
 
-/// What the workspace has used and reserved, in calls and tokens.
+/// Calls and tokens that the workspace has used and reserved.
 async fn used(admin: &Client) -> (u64, u64) {
     let budgets = admin.get("/v1/budgets").await.body;
     let used = &budgets["items"][0]["used"][0];
@@ -29,8 +29,8 @@ async fn invoke(host: &Client, text: &str) -> Answer {
     send(request.json(&says(text))).await.unwrap()
 }
 
-/// A call that is settled, and behind it one that has no end. Gives the tokens that the first has used, and whether
-/// the second will be answered.
+/// Makes a completed call and an endless one. Returns the tokens of the first, and whether the second gets a
+/// response.
 async fn call_and_endless_call(host: &Client, admin: &Client) -> (u64, JoinHandle<bool>) {
     let spent = invoke(host, "hello").await;
     assert_eq!(spent.status, 200, "{}", spent.body);
@@ -50,7 +50,7 @@ async fn call_and_endless_call(host: &Client, admin: &Client) -> (u64, JoinHandl
     (tokens, call)
 }
 
-/// With leases that are over soon.
+/// Sets short leases.
 fn held_briefly(config: &mut Config) {
     config.runs = "lease_seconds = 4".into();
     config.rest += BUDGETS;
@@ -131,7 +131,7 @@ async fn what_is_reserved_stays_so_for_as_long_as_its_call_goes_on() {
         asked.await.unwrap()
     };
     let first = lease().await;
-    // By then the first lease is over, and what had lapsed would have been given back.
+    // Past the first lease's expiry, when a lapsed reservation would be released.
     until("the lease to be renewed", async || {
         lease().await > first + 6_000
     })

@@ -1,4 +1,4 @@
-//! OpenAI's Responses API over the granted models, whatever form their providers speak.
+//! OpenAI's Responses API over the granted models, with every kind of provider.
 
 #[path = "responses/clients.rs"]
 mod clients;

@@ -1,4 +1,4 @@
-//! How many large requests to models there may be at once.
+//! The memory budget for concurrent large model requests.
 
 use reqwest::Method;
 use serde_json::json;
@@ -12,7 +12,7 @@ use crate::support::{Directory, Sqlite, until};
 
 const MIB: usize = 1024 * 1024;
 
-/// Announces a body, and sends none of it.
+/// Announces a body and sends nothing of it.
 async fn announce(run: &HeldRun, path: &str, bytes: usize) -> TcpStream {
     let (place, prefix) = run
         .host
@@ -38,7 +38,7 @@ async fn large_requests_to_models_take_turns_and_small_ones_do_not_wait() {
     });
     let (stage, run) = staged.await.unwrap();
     let hog = HeldRun::start(&stage, &message("m-2")).await;
-    // No request of a model, so that it is answered as soon as it was read.
+    // Invalid as a model request, so the gateway answers right after reading.
     let large = json!({"messages": "a".repeat(5 * MIB)});
     let invoke = "/models/talker/invoke";
     let paths = [
@@ -48,8 +48,8 @@ async fn large_requests_to_models_take_turns_and_small_ones_do_not_wait() {
     ];
     assert_eq!(run.call(invoke, &large).await.status, 400);
 
-    // A run has no more than two of them at a time. Each question takes room, too, and an announcement that comes
-    // amid it finds none: it is made again.
+    // A run may hold two of them at once. Each probe also takes memory, so an announcement during a probe is
+    // rejected; repeat it.
     let mut held = Vec::new();
     until("a run's share to be taken", async || {
         let asked = hog.call(invoke, &large).await;
@@ -60,7 +60,7 @@ async fn large_requests_to_models_take_turns_and_small_ones_do_not_wait() {
         asked.error("details")["reason"] == "model_bytes_of_run"
     })
     .await;
-    // Both are of one endpoint, whose runs leave a quarter to others.
+    // Both runs use one endpoint, whose runs leave a quarter of the budget to others.
     until("the share of an endpoint to be taken", async || {
         let asked = run.call(invoke, &large).await;
         if asked.status != 429 {
@@ -89,7 +89,7 @@ async fn large_requests_to_models_take_turns_and_small_ones_do_not_wait() {
     }
     let small = run.call(invoke, &says("hello")).await;
     assert_eq!(small.status, 200, "{}", small.body);
-    // Who says no length may send the most.
+    // A body without a length reserves the maximum size.
     let chunked = futures_util::stream::iter([Ok::<_, std::io::Error>(says("hello").to_string())]);
     let chunked = run
         .request(Method::POST, invoke)
@@ -117,7 +117,7 @@ async fn vectors_take_room_as_large_requests_do() {
     let texts: Vec<_> = (0..1000).map(|n| n.to_string()).collect();
     let body = json!({"model": "talker", "input": texts});
     let path = "/openai/v1/embeddings";
-    // A body that comes while a probe has its room is refused: it is announced again.
+    // An announcement that arrives during a probe is rejected; repeat it.
     let mut held = Vec::new();
     until("the share of the run to be taken", async || {
         held.push(announce(&run, "/models/talker/invoke", 20 * MIB).await);

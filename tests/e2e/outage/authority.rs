@@ -1,5 +1,5 @@
-//! What a run may do is not guessed: while the table that says so does not answer, nothing is given away and
-//! nobody is asked for it. I8.
+//! Fail closed: while the authority table cannot be read, a run gets no data, and no upstream gets a request.
+//! I8.
 
 use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
@@ -20,7 +20,7 @@ use crate::support::{OwnStage, until};
 const ALL: &str = r#"models = "*", tools = "*", knowledge_bases = "*", history = ["page", "search"],
     events = ["get", "page"], storage = ["plugin"], artifacts = ["metadata", "read", "create"]"#;
 
-/// A run that may do everything, and the far sides of its model and its tool.
+/// A run with all permissions, and the servers of its model and its tool.
 struct House {
     stage: OwnStage,
     proxy: Proxy,
@@ -46,7 +46,7 @@ impl House {
         let (model, tools) = (Upstream::start().await, ToolServer::start().await);
         let configure = |config: &mut Config| {
             config.runs = format!("lease_seconds = {lease_seconds}");
-            // One name for all replicas: a token is for that name.
+            // Tokens are bound to this name, so all replicas share it.
             "public_url = \"http://runnel.invalid\"".clone_into(&mut config.server);
             config.agents[0].resources = ALL;
             config.rest = format!(
@@ -61,8 +61,8 @@ impl House {
         let (stage, proxy) = stage_of(StubRunner::start_as(runner()).await, configure).await?;
         let run = HeldRun::start(&stage, &message("m-1")).await;
         let mut reads = operations(&stage.client).await;
-        // The entry of this event brought no prompt, the run asks no question and starts no child run, and no response is
-        // stored.
+        // These have no data: the event brought no prompt, and the run has no interaction, child run or stored
+        // response.
         let answers_nothing = [
             "get_prompt",
             "await_interaction",
@@ -87,7 +87,7 @@ impl House {
         Some(house)
     }
 
-    /// What is there to be read.
+    /// Writes the data for the read operations.
     async fn leave_marks(&mut self) {
         let host = self.host(&self.stage.client);
         let state = host.request(Method::PUT, "/host/v1/state/conversation/k");
@@ -109,7 +109,7 @@ impl House {
         ]);
     }
 
-    /// The run's token, shown to the replica of this client.
+    /// A client with the run's token for this replica.
     fn host(&self, replica: &Client) -> Client {
         Client::new(&replica.url, &self.run.token)
     }
@@ -120,7 +120,7 @@ impl House {
         self.reads.iter().map(read).collect()
     }
 
-    /// A call of the model and one of the tool.
+    /// One call of the model and one of the tool.
     fn calls(&self, replica: &Client) -> Vec<(String, RequestBuilder)> {
         let host = self.host(replica);
         let says = json!({"messages": [{"role": "user", "content": "hi"}]});
@@ -143,12 +143,12 @@ impl House {
         all
     }
 
-    /// How often the model's and the tool's far sides were asked.
+    /// Requests to the model server and to the tool server.
     fn asked(&self) -> [usize; 2] {
         [self.model.asked().len(), self.tools.seen("/").len()]
     }
 
-    /// Everything that is asked of this replica is given; the model is asked once, and the tool once.
+    /// This replica grants every request; the model and the tool each get one request.
     async fn assert_open(&self, replica: &Client) {
         let done = json!({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]});
         self.model.reply(Reply::Json(200, done));
@@ -160,7 +160,7 @@ impl House {
     }
 }
 
-/// The answers to all of these, asked at the same time.
+/// Sends all requests concurrently and returns the responses.
 async fn answers(requests: Vec<(String, RequestBuilder)>) -> Vec<(String, Answer)> {
     let asking = requests
         .into_iter()
@@ -170,7 +170,7 @@ async fn answers(requests: Vec<(String, RequestBuilder)>) -> Vec<(String, Answer
 
 async fn assert_denied(requests: Vec<(String, RequestBuilder)>) {
     for (what, answer) in answers(requests).await {
-        // Anthropic's face has its own status and form.
+        // The Anthropic API has a status and format of its own.
         if what.contains("anthropic") {
             assert_eq!(answer.status, 529, "{what}: {}", answer.body);
             assert_eq!(answer.error("type"), &json!("overloaded_error"), "{what}");
@@ -187,8 +187,7 @@ async fn assert_denied(requests: Vec<(String, RequestBuilder)>) {
     }
 }
 
-/// Who holds the run's lease knows that it lives. Every other replica asks the table, and so does whoever takes
-/// something out of a budget.
+/// The lease holder knows that the run is live. Other replicas and budget reservations read the authority table.
 #[rstest]
 #[case::refused(Wire::Refusing)]
 #[case::silent(Wire::Holding)]
@@ -212,7 +211,7 @@ async fn a_run_whose_rights_cannot_be_read_is_given_nothing_and_nobody_is_asked_
     let mut requests = house.everything(&beside.client);
     requests.extend(house.calls(&owner));
     assert_denied(requests).await;
-    assert_eq!(house.asked(), asked, "nobody was asked");
+    assert_eq!(house.asked(), asked, "no upstream gets a request");
 
     house.proxy.set(Wire::Whole);
     for replica in [&owner, &beside.client] {
@@ -250,5 +249,5 @@ async fn a_run_whose_lease_has_ended_in_an_outage_is_given_nothing(#[case] wire:
     for (what, answer) in answers(house.everything(&owner)).await {
         assert_eq!(answer.status, 401, "{what}: {}", answer.body);
     }
-    assert_eq!(house.asked(), asked, "nobody was asked");
+    assert_eq!(house.asked(), asked, "no upstream gets a request");
 }

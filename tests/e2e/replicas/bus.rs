@@ -1,4 +1,4 @@
-//! What one replica stores the others tell at once, whatever carries the rings.
+//! Replicas serve each other's changes at once, on every bus.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::support::runner::Request;
 use crate::support::script::{Gate, Step, send, sse_and_wait, sse_head};
 use crate::support::{OwnStage, number};
 
-/// No lease is renewed while the test lasts: a cancel that is heard is heard by the bus, or looked for.
+/// No lease is renewed during the test, so a cancel arrives only by notification or by polling.
 fn patient(config: &mut Config) {
     "heartbeat_seconds = 300.0".clone_into(&mut config.server);
     "lease_seconds = 300.0\ncancel_grace_seconds = 0.0".clone_into(&mut config.runs);
@@ -36,7 +36,7 @@ async fn a_stream_watched_through_another_replica_goes_on_by_itself(
     };
     let gate = gated(&stage, "m-1");
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    // Here, so that the first word is stored; there, so that somebody waits.
+    // The first reader shows that the event is stored; the second one waits on the other replica.
     let mut here = stage.client.follow(&run_id, 0).await;
     assert_eq!(here.event().await.unwrap().id, Some(1));
     let mut there = beside.client.follow(&run_id, 0).await;
@@ -53,7 +53,7 @@ async fn a_stream_watched_through_another_replica_goes_on_by_itself(
     stored.assert_sound(&run_id);
 }
 
-/// It hears of the cancel when it calls another replica, before its own has.
+/// The runner learns of the cancel from another replica, before the replica that drives the run does.
 #[rstest]
 #[tokio::test]
 async fn a_runner_that_hears_of_a_cancel_first_and_hangs_up_has_left_a_cancelled_run(
@@ -92,7 +92,7 @@ async fn a_runner_that_hears_of_a_cancel_first_and_hangs_up_has_left_a_cancelled
     outcome.assert("cancelled cancelled", &expected);
 }
 
-/// `RUNNEL_TEST_CANCELS` of them, and how long each took from the request to the closed socket.
+/// `RUNNEL_TEST_CANCELS` cancels, with the time from each request to the closed socket.
 #[rstest]
 #[tokio::test]
 async fn a_cancel_through_another_replica_closes_the_runners_socket(
@@ -135,7 +135,7 @@ async fn a_follow_up_that_came_by_one_replica_is_pulled_through_another(
     #[values(Bus::Postgres, Bus::Nats, Bus::Silent)] bus: Bus,
 ) {
     let steering = |config: &mut Config| {
-        // Tokens are issued in the name that all replicas have in common.
+        // Tokens are bound to this name, so all replicas share it.
         "public_url = \"http://runnel.invalid\"".clone_into(&mut config.server);
         config.agents[0].concurrency = "steer";
     };
@@ -149,7 +149,7 @@ async fn a_follow_up_that_came_by_one_replica_is_pulled_through_another(
         assert_eq!(answer.run_id(), active.run_id);
         assert_eq!(answer.body["steered"], json!(true), "{}", answer.body);
     }
-    // By the replica that drives the run, and by the one that does not.
+    // Through the replica that drives the run, and through the other.
     let host_of = |replica: &Client| {
         let path = active.host.url.trim_start_matches("http://runnel.invalid");
         Client::new(&format!("{}{path}", replica.url), &active.token)

@@ -1,4 +1,4 @@
-//! A replica whose clock is wrong harms nobody else.
+//! A replica with a wrong clock affects no other replica.
 
 use std::path::PathBuf;
 use std::sync::Once;
@@ -13,7 +13,7 @@ use crate::support::{OwnStage, Postgres, skipped, until};
 
 static SKIPPED: Once = Once::new();
 
-/// The library that lies about the time; `None`, loudly, where there is none.
+/// The faketime library; `None` with a printed notice if it is not installed.
 fn faketime() -> Option<String> {
     let places = ["/usr/lib", "/usr/lib64", "/usr/local/lib"];
     let inside = |place: &str| {
@@ -30,13 +30,13 @@ fn faketime() -> Option<String> {
     found.map(|library| library.display().to_string())
 }
 
-/// Ahead by the hour that a run may wait in its queue, and behind by a little less: the time for
-/// which a run has waited is the one thing that its own replica says.
+/// One clock is ahead by the queue timeout of an hour, one behind by slightly less. Only the time in the queue
+/// is measured by the replica's own clock.
 #[tokio::test]
 async fn a_replica_whose_clock_is_an_hour_off_ends_nobodys_runs_and_loses_none() {
     let Some(library) = faketime() else { return };
     let queueing = |config: &mut Config| {
-        // Long enough that a machine which stands still for a second or two costs nobody a lease.
+        // Long enough that a machine stall of a second or two loses no lease.
         "lease_seconds = 5".clone_into(&mut config.runs);
         config.agents[0].concurrency = "enqueue";
     };
@@ -47,7 +47,7 @@ async fn a_replica_whose_clock_is_an_hour_off_ends_nobodys_runs_and_loses_none()
         let library = library.clone();
         let gateway = &stage.gateway;
         async move {
-            // The clock that only counts is left alone, as it is where somebody sets the other.
+            // The monotonic clock stays correct, as after a change of the system time.
             let variables = [
                 ("LD_PRELOAD", library.as_str()),
                 ("FAKETIME", offset),
@@ -68,9 +68,9 @@ async fn a_replica_whose_clock_is_an_hour_off_ends_nobodys_runs_and_loses_none()
         let says = |log: String| log.contains("this clock differs from the database's");
         says(ahead.log()) && says(behind.log()) && !says(stage.gateway.log())
     };
-    until("the wrong clocks to be told", told).await;
+    until("the clock skew to be logged", told).await;
 
-    // On each a run, and behind it one that waits.
+    // On each replica one live run, with one queued behind it.
     let mut held = Vec::new();
     for (client, name) in [
         (&stage.client, "here"),
@@ -85,7 +85,7 @@ async fn a_replica_whose_clock_is_an_hour_off_ends_nobodys_runs_and_loses_none()
         let waiting = client.post(&in_conversation(&second, name)).await.run_id();
         held.push((run_id, waiting, gates));
     }
-    // Somebody looks for lapsed leases, for longer than one lasts.
+    // The sweep for expired leases runs for longer than a lease.
     for n in 0..2 {
         stage.runner.answer(&format!("victim-{n}"), |run| {
             sse_and_wait(run.delta(1, "one"))

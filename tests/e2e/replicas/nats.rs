@@ -1,4 +1,4 @@
-//! NATS is a hint: while it is away, lies or says everything twice, nothing is lost and nothing is done.
+//! NATS carries hints only: outages, forged messages and duplicates lose no data and cause no action.
 
 use serde_json::json;
 use uuid::Uuid;
@@ -12,7 +12,7 @@ use crate::support::{OwnStage, Postgres, Stage, until};
 const AWAY: &str = "notification bus lost NATS";
 const THERE: &str = "notification bus connected to NATS";
 
-/// On NATS by this URL, looking by itself this often.
+/// A stage on this NATS URL with this poll interval.
 async fn stage_by(url: &str, poll_seconds: f64, more: &str) -> Option<OwnStage> {
     let bus = format!("kind = \"nats\"\nurl = \"{url}\"\npoll_seconds = {poll_seconds:?}\n{more}");
     let configure = |config: &mut Config| {
@@ -23,7 +23,7 @@ async fn stage_by(url: &str, poll_seconds: f64, more: &str) -> Option<OwnStage> 
     OwnStage::on(Postgres, configure).await
 }
 
-/// A run on one replica is watched and cancelled through the other.
+/// A client follows and cancels one replica's runs through the other.
 async fn assert_works(stage: &Stage, other: &crate::support::client::Client, name: &str) {
     let watched = format!("{name}-watched");
     let gate = gated(stage, &watched);
@@ -54,13 +54,13 @@ async fn nats_may_be_away_at_start_and_later_and_is_mentioned_once_an_outage() {
     let beside = stage.gateway.beside().await;
     let logged =
         |words: &str| [stage.gateway.log(), beside.log()].map(|log| log.matches(words).count());
-    until("the outage to be told", async || logged(AWAY) == [1, 1]).await;
+    until("the outage to be logged", async || logged(AWAY) == [1, 1]).await;
     assert_works(&stage, &beside.client, "down-at-start").await;
     line.mend();
     until("NATS to be found", async || logged(THERE) == [1, 1]).await;
     assert_works(&stage, &beside.client, "there").await;
     line.cut();
-    until("the second outage to be told", async || {
+    until("the second outage to be logged", async || {
         logged(AWAY) == [2, 2]
     })
     .await;
@@ -70,7 +70,7 @@ async fn nats_may_be_away_at_start_and_later_and_is_mentioned_once_an_outage() {
     until("NATS to be found again", async || logged(THERE) == [2, 2]).await;
 }
 
-/// Nobody looks by itself for a minute: what is heard afterwards is heard by NATS.
+/// The poll interval is a minute, so later changes arrive only through NATS.
 #[tokio::test]
 async fn rings_are_carried_again_after_an_outage() {
     let Some(server) = nats_server() else { return };
@@ -83,13 +83,13 @@ async fn rings_are_carried_again_after_an_outage() {
     let logged =
         |words: &str| [stage.gateway.log(), beside.log()].map(|log| log.matches(words).count());
     until("NATS to be found", async || logged(THERE) == [1, 1]).await;
-    // One watches through the whole outage, and what happened in it is seen when it is over.
+    // One stream stays open through the outage, and delivers the missed events afterwards.
     let gate = gated(&stage, "through");
     let run_id = stage.client.post(&message("through")).await.run_id();
     let mut there = beside.client.follow(&run_id, 0).await;
     assert_eq!(there.event().await.unwrap().id, Some(1));
     line.cut();
-    until("the outage to be told", async || logged(AWAY) == [1, 1]).await;
+    until("the outage to be logged", async || logged(AWAY) == [1, 1]).await;
     gate.cancel();
     stage.client.finished(&run_id).await;
     line.mend();
@@ -137,7 +137,7 @@ async fn what_a_stranger_rings_cancels_nothing_and_shows_nothing() {
     .map(String::into_bytes)
     .into();
     forged.push(vec![0xff; 1_000]);
-    // Everything again and again, as a server may do whose client lost its place.
+    // Repeats all messages many times, as a server may do for a client that lost its position.
     let storm: Vec<_> = (0..200).flat_map(|_| forged.clone()).collect();
     publish(&server, &subject, &storm).await;
     assert_eq!(stage.client.run(&run_id).await["status"], "running");
@@ -145,7 +145,7 @@ async fn what_a_stranger_rings_cancels_nothing_and_shows_nothing() {
     assert_eq!(
         there.rest().await.len(),
         2,
-        "the gateway's own rings are heard through it all"
+        "the gateway's own notifications arrive throughout"
     );
     let run = beside.client.run(&run_id).await;
     assert_eq!(
@@ -156,7 +156,7 @@ async fn what_a_stranger_rings_cancels_nothing_and_shows_nothing() {
     assert_works(&stage, &beside.client, "after").await;
 }
 
-/// Two installations on one NATS: each has a subject of its own.
+/// Two installations on one NATS server use separate subjects.
 #[tokio::test]
 async fn installations_with_keys_of_their_own_do_not_hear_each_other() {
     let mut subjects = Vec::new();

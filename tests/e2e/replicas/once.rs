@@ -1,4 +1,4 @@
-//! What many send through many replicas is done once.
+//! Concurrent duplicates through several replicas take effect once.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use crate::support::client::{message, send};
 use crate::support::script::sse;
 use crate::support::{OwnStage, Postgres, number};
 
-/// `RUNNEL_TEST_KEYS` events, each by `RUNNEL_TEST_SENDERS` senders at once.
+/// `RUNNEL_TEST_KEYS` events, each from `RUNNEL_TEST_SENDERS` concurrent senders.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_that_many_post_through_two_replicas_is_one_run() {
     let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
@@ -24,7 +24,7 @@ async fn an_event_that_many_post_through_two_replicas_is_one_run() {
             let client = [&stage.client, &beside.client][sender % 2].clone();
             let event_id = format!("m-{key}");
             async move {
-                // By the event's id, and by a key of the sender's choice.
+                // Deduplicate by event id or by idempotency key.
                 let mut request = client.posting(&message(&event_id));
                 if key % 2 == 0 {
                     request = request.header("idempotency-key", &event_id);

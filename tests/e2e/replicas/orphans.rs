@@ -1,4 +1,4 @@
-//! Replicas that die or hang with runs in their hands.
+//! Replicas that die or hang while they drive runs.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use crate::support::runner::Request;
 use crate::support::script::{Gate, Step, send, sse_and_wait, sse_head};
 use crate::support::{OwnStage, Postgres, Stage, number, slow, until, within};
 
-/// What is promised with the settings as they come: a lease of 15 s, and 5 s.
+/// The promise with default settings: a lease of 15 s, and 5 s.
 const PROMISED: Duration = Duration::from_secs(20);
-/// For a machine that does other things as well.
+/// Tolerance for a busy machine.
 const SLACK: Duration = Duration::from_secs(5);
 
 /// `RUNNEL_TEST_ORPHANS` runs on one of three replicas.
@@ -81,12 +81,12 @@ async fn runs_of_a_killed_replica_end_once_and_in_time() {
         assert_eq!(ledger.types(), ["message.delta", "run.failed"]);
         assert_eq!(stage.runner.posts(run_id), 1);
     }
-    // Each was taken by one: the other found it done.
+    // Exactly one replica ended each run.
     let ended = |log: String| log.matches("ended as failed").count();
     assert_eq!(ended(stage.gateway.log()) + ended(sweeper.log()), count);
 }
 
-/// Questions of a run's runner that lie before a replica which hangs, and which it reads when it goes on.
+/// Sends host API requests to a hanging replica, which reads them when it continues.
 async fn questions_of(stage: &Stage, run_id: &str) -> Vec<TcpStream> {
     let of_run =
         |request: &Request| request.is_run() && request.header("runnel-run-id") == Some(run_id);
@@ -104,8 +104,8 @@ async fn questions_of(stage: &Stage, run_id: &str) -> Vec<TcpStream> {
     questions
 }
 
-/// A replica that hangs for longer than its lease and comes back: `RUNNEL_TEST_ZOMBIES` of them, each
-/// with a thousand results in its hands that it may no longer write.
+/// A replica hangs for longer than its lease and continues. `RUNNEL_TEST_ZOMBIES` replicas, each with a thousand
+/// unwritten results that it may no longer store.
 #[tokio::test]
 async fn a_replica_that_comes_back_after_its_lease_writes_nothing() {
     let short = |config: &mut Config| config.runs = "lease_seconds = 1.0".into();
@@ -158,7 +158,7 @@ async fn a_replica_that_comes_back_after_its_lease_writes_nothing() {
         };
         until("the zombie to notice", lost).await;
 
-        // Its own watcher is told the end that the other has written.
+        // Its own reader gets the terminal event that the other replica wrote.
         assert_eq!(here.rest().await.last(), told.last());
         for client in [&stage.client, &beside.client] {
             assert_eq!(client.ledger(&run_id).await, before);
@@ -170,7 +170,7 @@ async fn a_replica_that_comes_back_after_its_lease_writes_nothing() {
         assert_eq!(before.types(), ["message.delta", "run.failed"]);
         assert_eq!(stage.runner.posts(&run_id), 1);
     }
-    // And it lives on.
+    // The replica continues to serve.
     stage
         .runner
         .answer_all(|run| crate::support::script::sse(run.talk(2).concat()));

@@ -1,4 +1,4 @@
-//! What an operator takes away from a run that lives, or waits (J18).
+//! Revocation of rights from live and queued runs (J18).
 
 use reqwest::Method;
 use rstest::rstest;
@@ -30,7 +30,7 @@ async fn who_is_stopped_by_an_operator_reaches_nothing_through_any_replica(
     #[values(Withdrawal::Disable, Withdrawal::Delete)] withdrawal: Withdrawal,
 ) {
     let configure = |config: &mut Config| {
-        // Tokens are issued in the name that all replicas have in common.
+        // Tokens are bound to this name, so all replicas share it.
         "public_url = \"http://runnel.invalid\"".clone_into(&mut config.server);
         config.runs = "cancel_grace_seconds = 50".into();
     };
@@ -56,7 +56,7 @@ async fn who_is_stopped_by_an_operator_reaches_nothing_through_any_replica(
         statuses
     };
 
-    // Nothing new begins. What lives keeps what it was granted, and is cancelled where it must not.
+    // No new run starts. A live run keeps its grants, or is cancelled where it must not continue.
     match withdrawal {
         Withdrawal::Disable => {
             agent["enabled"] = json!(false);

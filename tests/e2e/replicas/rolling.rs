@@ -1,4 +1,4 @@
-//! Replicas are replaced one after the other while clients post and read.
+//! A rolling restart of replicas while clients post and read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::support::{OwnStage, Postgres, number, within};
 const WORKERS: usize = 6;
 const EVENTS: usize = 31;
 
-/// A run of some 150 ms, so that a stop meets runs of every age.
+/// A run of about 150 ms, so that a shutdown meets runs of every age.
 fn steady(run: &Run) -> Vec<Step> {
     let frames = run.talk(EVENTS - 1).into_iter().map(String::into_bytes);
     vec![
@@ -26,10 +26,10 @@ fn steady(run: &Run) -> Vec<Step> {
     ]
 }
 
-/// Where the replicas are. One that is away is asked in vain, and then another is.
+/// Addresses of the replicas. If one is away, the client tries the other.
 type Replicas = watch::Receiver<[Client; 2]>;
 
-/// `RUNNEL_TEST_ROLLS` times each.
+/// `RUNNEL_TEST_ROLLS` restarts of each replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_loses_anything_while_replicas_are_replaced() {
     let soon = |config: &mut Config| config.runs = "lease_seconds = 2.0".into();
@@ -76,7 +76,7 @@ async fn nobody_loses_anything_while_replicas_are_replaced() {
     assert_eq!(asked, runs.len(), "and there are no others");
 }
 
-/// Runs with all that was seen of them, and how often a stream broke off.
+/// Runs with all events read from them, and the number of interrupted streams.
 async fn work(
     replicas: Replicas,
     worker: usize,
@@ -90,7 +90,7 @@ async fn work(
             let client = one_of(&replicas, turn);
             match send(client.posting(&event)).await {
                 Ok(answer) if answer.status == 202 => break answer.run_id(),
-                // It stops, or is not there: the same event by another way.
+                // The replica is stopping or away: post the same event to the other.
                 Ok(answer) => assert_eq!(answer.status, 503, "{}", answer.body),
                 Err(error) => assert!(error.is_request() || error.is_body(), "{error:?}"),
             }

@@ -1,4 +1,4 @@
-//! Many begin with nothing, all at once.
+//! Many replicas start concurrently on an empty database.
 
 use futures_util::future::join_all;
 use sqlx::{Connection, PgConnection};

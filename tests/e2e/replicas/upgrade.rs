@@ -1,4 +1,4 @@
-//! A newer replica changes the tables while an older one serves.
+//! A newer replica migrates the tables while an older one serves.
 
 use crate::support::client::message;
 use crate::support::database::rows;
@@ -6,13 +6,13 @@ use crate::support::held::HeldRun;
 use crate::support::script::sse;
 use crate::support::{OwnStage, Postgres, Stage};
 
-/// What a migration may do to the tables of an older replica: more columns.
+/// A migration that is compatible with an older replica: it adds columns.
 const WIDEN: &str = "DO $$ DECLARE t text; BEGIN \
     FOR t IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' LOOP \
         EXECUTE format('ALTER TABLE %I ADD COLUMN of_a_newer_one BIGINT NOT NULL DEFAULT 0', t); \
     END LOOP; END $$";
 
-/// Everything that is asked for again and again, and that the database knows by heart then.
+/// Uses everything that runs repeatedly and therefore as a prepared statement.
 async fn used(stage: &Stage, round: usize) {
     let (held, talk) = (format!("held-{round}"), format!("talk-{round}"));
     let run = HeldRun::start(stage, &message(&held)).await;

@@ -32,7 +32,7 @@ window = "month"
 calls = 3
 "#;
 
-/// A runner that may do everything that the agents of this file are granted.
+/// A runner with every permission that this file's agents grant.
 fn generous() -> Value {
     let mut manifest = manifest(RUNNER_ID);
     manifest["capabilities"]["knowledge_retrieval"] = json!(true);
@@ -97,7 +97,7 @@ impl Team {
     }
 
     async fn two(stage: &OwnStage) -> [Self; 2] {
-        // Of these ids each is a pattern of the other to a careless query.
+        // In a careless query, `_` of the first id is a wildcard that matches the second.
         [
             Self::new(stage, "team_a").await,
             Self::new(stage, "team-a").await,
@@ -248,7 +248,7 @@ async fn equal_ids_in_two_workspaces_make_independent_runs(
     }
 }
 
-/// A run's token, with ids of a run, an event and an artifact of the other workspace: as with ids that are unknown.
+/// A run token with ids of the other workspace's run, event and artifact gets the same responses as unknown ids.
 #[rstest]
 #[tokio::test]
 async fn run_tokens_open_nothing_of_another_workspace(#[values(Sqlite, Postgres)] engine: Engine) {
@@ -294,7 +294,7 @@ async fn run_tokens_open_nothing_of_another_workspace(#[values(Sqlite, Postgres)
         assert!(compared >= 6, "{compared}");
         // The other run is untouched.
         assert_eq!(team.admin.run(&far.run_id).await["status"], "running");
-        // An event names no upload of another workspace.
+        // An event cannot attach an upload of another workspace.
         let upload = team.admin.request(Method::POST, "/v1/artifacts");
         let upload = send(upload.body(team.mark())).await.unwrap();
         assert_eq!(upload.status, 201, "{}", upload.body);
@@ -312,7 +312,7 @@ async fn run_tokens_open_nothing_of_another_workspace(#[values(Sqlite, Postgres)
     }
 }
 
-/// Every workspace lists the models and bases of the configuration; agents use them by grants alone.
+/// Every workspace lists the configured models and bases; agents need a grant to use them.
 #[rstest]
 #[tokio::test]
 async fn agents_of_every_workspace_need_their_grants(#[values(Sqlite, Postgres)] engine: Engine) {
@@ -350,7 +350,7 @@ async fn agents_of_every_workspace_need_their_grants(#[values(Sqlite, Postgres)]
     }
     bare.release();
 
-    // Three calls in a month for each workspace.
+    // The budget allows three calls a month per workspace.
     for team in [&one, &two] {
         let event_id = format!("m-{}", team.id);
         let run = HeldRun::start_as(&stage, &team.admin, &team.event(&event_id)).await;
@@ -411,7 +411,7 @@ async fn live_runs_and_busy_conversations_count_by_workspace(
     }
 }
 
-/// The next start ends what was streamed, and goes on with what was answered by 202.
+/// The next start ends streamed runs and continues runs answered with 202.
 #[rstest]
 #[tokio::test]
 async fn recovers_the_runs_of_every_workspace(#[values(Sqlite, Postgres)] engine: Engine) {

@@ -1,4 +1,4 @@
-//! The user: posts messages, reads streams to their end, and approves what is asked.
+//! The user: posts messages, reads streams to their end, and answers approval requests.
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ pub(super) struct Client<'a> {
     pub(super) conversation: String,
 }
 
-/// A run as its stream told it.
+/// The outcome of a run, read from its stream.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     messages: Vec<String>,
@@ -75,12 +75,12 @@ impl Client<'_> {
         Ok(Told::read(&stream))
     }
 
-    /// As `say`, and approves what is asked on the way.
+    /// As `say`, and approves each request on the way.
     pub(super) async fn say_and_approve(&self, text: &str) -> anyhow::Result<String> {
         self.say_answering(text, "allow_once").await
     }
 
-    /// As `say`, and says of calls with an unknown outcome that they were not carried out.
+    /// As `say`, and answers that calls with an unknown outcome were not carried out.
     pub(super) async fn say_and_answer(&self, text: &str) -> anyhow::Result<String> {
         self.say_answering(text, "retry").await
     }

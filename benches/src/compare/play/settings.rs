@@ -1,4 +1,4 @@
-//! The gateway's configuration: an agent for each arm, found by the bot of an event.
+//! The gateway's configuration: an agent for each arm, selected by the event's bot id.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::compare::arms::{Arm, Form};
 use crate::compare::upstream::CHILD;
 use crate::compare::world::{TOOLS, WRITES};
 
-/// The id of the protocol agent, whose crate is no dependency of the bench.
+/// Runner id of the protocol agent. A literal, because its crate is not a dependency here.
 const DECLARING: &str = "plugin:runnel/protocol-agent/default";
 /// Agents that a graph may delegate to.
 const RESEARCHERS: [&str; 2] = ["researcher-1", "researcher-2"];
@@ -110,7 +110,7 @@ fn researcher(name: &str) -> Value {
     })
 }
 
-/// An entry of a list of tables. TOML's inline tables are JSON with other colons.
+/// Writes an entry of an array of tables. TOML's inline tables are JSON with `=` for `:`.
 fn entry(text: &mut String, list: &str, value: &Value) -> anyhow::Result<()> {
     writeln!(text, "[[{list}]]")?;
     for (key, value) in value.as_object().into_iter().flatten() {

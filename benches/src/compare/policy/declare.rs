@@ -1,4 +1,4 @@
-//! Declarations: by the carrier, or as a fenced block of the full DSL.
+//! Declarations: through the carrier, or as a fenced block of the full DSL.
 
 use serde_json::{Map, Value, json};
 
@@ -8,10 +8,10 @@ use crate::compare::tasks::{Arg, ITEMS, Kind, Step, Task};
 
 /// The action that expands a result.
 const MORE: &str = "more";
-/// The mark of the alert in the log.
+/// The marker of the alert in the log.
 const ALERT: &str = "ALERT";
 
-/// The next declaration; `None` where nothing is left to try.
+/// The next declaration; `None` if there is nothing left to try.
 pub(super) fn act(view: &View<'_>, task: Task, open: &[&Step]) -> Option<Output> {
     if let Some(step) = open.iter().find(|step| view.was_in_vain(step)) {
         let is_expanded = view.seen.text.contains(&format!("### Result for {MORE}\n"));
@@ -28,7 +28,8 @@ pub(super) fn act(view: &View<'_>, task: Task, open: &[&Step]) -> Option<Output>
     })
 }
 
-/// The steps of the next graph: those that can run now, and where the arm binds, those that need only their results.
+/// Selects the steps of the next graph: those that can run now and, if the arm binds, those that need only their
+/// results.
 fn chosen<'a>(view: &View<'_>, open: &[&'a Step]) -> Vec<&'a Step> {
     let mut chosen: Vec<&Step> = Vec::new();
     for step in open {
@@ -53,7 +54,7 @@ fn chosen<'a>(view: &View<'_>, open: &[&'a Step]) -> Vec<&'a Step> {
     chosen
 }
 
-/// Arguments, with bindings for what is not known yet.
+/// Arguments, with bindings for unknown values.
 fn input(view: &View<'_>, step: &Step) -> Map<String, Value> {
     let value = |arg: &Arg| match (view.value(arg), arg) {
         (Some(value), _) => value,
@@ -111,11 +112,11 @@ fn expand(reference: &str) -> Output {
     Output::Carrier(json!({"kind": "act", "message": "I look for the alert.", "calls": [call]}))
 }
 
-/// A block of the full DSL, with a report where all steps are in it and the arm has reports.
+/// A block of the full DSL. It has a report if it holds all steps and the arm uses reports.
 fn fenced(view: &View<'_>, task: Task, chosen: &[&Step], open: usize) -> String {
     let actions: Vec<_> = chosen.iter().map(|step| action(view, task, step)).collect();
     let mut payload = json!({"type": "action_graph", "actions": actions});
-    // A report of the log would be the log.
+    // A report of the log would repeat the log.
     if view.arm == Arm::Report && chosen.len() == open && task != Task::Large {
         let answers = chosen.iter().filter(|step| step.answers);
         let sections = answers

@@ -2,7 +2,7 @@
 
 use super::{Arg, Kind, Step, TURNS, Task};
 
-/// The steps that answer a turn of a task, in their order.
+/// The steps that answer a turn of a task, in order.
 pub(in super::super) fn steps(task: Task, turn: usize) -> Vec<Step> {
     match task {
         Task::OneRead => vec![page(1).answer()],

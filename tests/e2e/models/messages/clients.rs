@@ -1,4 +1,4 @@
-//! Anthropic's official clients against the face, with each kind of provider behind it.
+//! Anthropic's official clients against the Messages API, with each kind of provider.
 
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -37,7 +37,7 @@ fn given(run: &HeldRun, model: &str) -> Value {
     json!({"base_url": base_url, "token": run.token, "model": model})
 }
 
-/// What a client must have got, whatever answered it.
+/// The expected results of a client, for every provider.
 fn check(got: &Value, model: &str, models: &Value) {
     assert_eq!(got["whole"], SAID, "{got}");
     assert_eq!(got["pieces"], SAID);
@@ -57,7 +57,7 @@ fn check(got: &Value, model: &str, models: &Value) {
     );
 }
 
-/// The answers of an OpenAI-compatible server to one client. It has two keys, and each is told to wait.
+/// Scripts an OpenAI-compatible server for one client. Each of its two keys is rate-limited once.
 fn speaks_openai(upstream: &Upstream) {
     let completion = |said: &str| {
         let message = json!({"role": "assistant", "content": said});
@@ -93,7 +93,7 @@ fn speaks_openai(upstream: &Upstream) {
     }
 }
 
-/// The answers of an Anthropic-shaped server to one client.
+/// Scripts an Anthropic-compatible server for one client.
 fn speaks_anthropic(upstream: &Upstream) {
     let message = |content: Value| {
         json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-up", "content": content,
@@ -136,7 +136,7 @@ fn speaks_anthropic(upstream: &Upstream) {
     upstream.reply(Reply::Json(429, busy));
 }
 
-/// Checks what the client got, and that the provider got the call's id back byte for byte.
+/// Checks the client's results, and that the provider received the same call id back, byte for byte.
 fn check_far(got: &Value, model: &str, upstream: &Upstream) {
     check(got, model, &json!(["remote", "claude"]));
     assert_eq!(got["call_id"], CALL_ID);

@@ -1,4 +1,4 @@
-//! Errors of the face: Anthropic's form, and how calls end.
+//! Errors of the Messages API: their format, and the end of failed calls.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::support::held::HeldRun;
 use crate::support::upstream::Reply;
 use crate::tools::SHORT;
 
-/// The type of an error, once its form is checked.
+/// Checks the format of an error and returns its type.
 fn kind_of(body: &Value) -> &str {
     assert_eq!(body["type"], "error", "{body}");
     let message = body["error"]["message"].as_str().unwrap();

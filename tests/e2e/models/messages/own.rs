@@ -1,4 +1,4 @@
-//! The face with a provider behind it that speaks this API itself.
+//! The Messages API with an Anthropic-compatible provider.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::{MESSAGES, asked, asks, event, kinds, pieces, streams, told, used};
 use crate::support::gateway::Config;
 use crate::support::upstream::Reply;
 
-/// A message with what only client and provider understand.
+/// A message with members that the gateway does not interpret.
 fn message() -> Value {
     json!({"id": "msg_up", "type": "message", "role": "assistant", "model": "claude-up", "content": [
         {"type": "thinking", "thinking": "hm", "signature": "EqMDsigned"},

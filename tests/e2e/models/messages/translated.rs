@@ -1,4 +1,4 @@
-//! The face with a provider behind it that speaks chat completions.
+//! The Messages API with a chat completions provider.
 
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The official clients against the face, with each kind of provider behind it.
+//! The official clients against the Responses API, with each kind of provider.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::support::repository::repository_file;
 use crate::support::upstream::{Reply, Upstream};
 use crate::support::{OwnStage, Sqlite};
 
-/// Who answers behind the face.
+/// Provider of the model.
 #[derive(Clone, Copy, Debug)]
 enum Behind {
     Script,
@@ -21,7 +21,7 @@ enum Behind {
 }
 use Behind::{Chat, Messages, Script};
 
-/// A run, its stage, the model that it asks, and what that says to hello.
+/// A run, its stage, its model, and the model's answer to hello.
 struct Asked {
     stage: OwnStage,
     run: HeldRun,
@@ -47,7 +47,7 @@ impl Behind {
         for reply in if is_chat { of_chat() } else { of_messages() } {
             upstream.reply(reply);
         }
-        // Every key is told to wait.
+        // Every key is rate-limited once.
         let busy = if is_chat { 2 } else { 1 };
         for _ in 0..busy {
             upstream.reply(Reply::Json(429, json!({"error": {"message": "later"}})));
@@ -152,7 +152,7 @@ fn of_messages() -> Vec<Reply> {
     ]
 }
 
-/// What a client must have got.
+/// The expected results of a client.
 fn check_client(got: &Value, asked: &Asked) {
     assert_eq!(got["whole"], asked.said);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Providers that take requests of the Responses API themselves.
+//! Providers that implement the Responses API themselves.
 
 use serde_json::{Value, json};
 
