@@ -197,8 +197,8 @@ impl Store {
     }
 }
 
-/// All events of a workspace. The second condition is always true; it matches the partial index `events_newest`,
-/// which serves lists and no lookup by key or id.
+/// All events of a workspace. The second condition is always true and matches the partial index `events_newest`.
+/// That index serves lists, and no lookup by key or id.
 fn of_workspace(workspace: &WorkspaceId) -> Condition {
     Condition::all()
         .add(events::Column::WorkspaceId.eq(workspace.as_str()))

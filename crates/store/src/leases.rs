@@ -27,14 +27,14 @@ pub use renewal::LeaseKeeper;
 /// Ids of one statement: databases limit the number of parameters.
 const IDS: usize = 500;
 
-/// Leases eligible for take-over.
+/// Filter of leases for take-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leases {
     /// Expired leases.
     Lapsed,
     /// All: the caller is the only owner.
     All,
-    /// Leases of the caller.
+    /// The caller's leases.
     Own,
     /// None.
     None,

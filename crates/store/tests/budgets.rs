@@ -104,7 +104,7 @@ impl Calls {
         self.bench.tamper(&lapse).await;
     }
 
-    /// Calls and tokens of each budget.
+    /// Sums of calls and tokens of each budget.
     async fn used(&self) -> Vec<(u64, u64)> {
         let (bench, mut all) = (&self.bench, Vec::new());
         for budget in BUDGETS {

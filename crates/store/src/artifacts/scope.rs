@@ -19,8 +19,8 @@ pub enum Sharers {
 }
 
 impl Store {
-    /// True when the run, or another one in the sharing scope of its conversation, was created for the event or
-    /// has pulled it.
+    /// True when the run was created for the event or has pulled it. Other runs in the sharing scope of its
+    /// conversation count, too.
     pub async fn has_had_event(
         &self,
         run: &Run,

@@ -34,7 +34,7 @@ pub struct CloseAppends {
 /// Result of closing a run for results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// Closed; results up to this number are stored.
+    /// It is closed; results up to this number are stored.
     Behind(u64),
     /// Still open: the runner's lease is valid.
     Heard,

@@ -55,9 +55,9 @@ pub struct LeaseKeeper {
 }
 
 impl LeaseKeeper {
-    /// Renews the leases of `owner` on these runs. Locked rows come last and wait for their locks, because on a
-    /// slow database results lock a run's row most of the time. The total is at most three quarters of a lease,
-    /// the last quarter for locked rows.
+    /// Renews the leases of `owner` on these runs. Locked rows come last and wait for their locks: on a slow
+    /// database results often lock a run's row. The total is at most three quarters of a lease, the last quarter
+    /// for locked rows.
     pub async fn renew(
         &self,
         owner: &str,

@@ -44,9 +44,9 @@ pub(super) struct Crossing {
 }
 
 impl Crossing {
-    /// Skips run locks when one statement updates all runs in sorted order, which ends do themselves, and for a
-    /// single item that ends no run. Takes no locks for events: they commit separately and learn their rows only
-    /// then.
+    /// Skips run locks when one statement updates all runs in sorted order, because that locks them in order. A
+    /// single item that ends no run needs none either. Takes no locks for events: they commit separately and
+    /// learn their rows only then.
     pub(super) fn of(batch: &[Box<dyn Item>]) -> Self {
         let (mut crossing, mut kinds) = (Self::default(), HashSet::new());
         let (mut is_moved_at_once, mut count) = (true, 0);

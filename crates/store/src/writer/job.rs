@@ -38,7 +38,7 @@ pub(super) trait Item: Send {
     fn settle(self: Box<Self>, refusal: Option<StoreError>);
 }
 
-/// Work and the channel for its result.
+/// A mutation and the channel for its result.
 pub(super) struct Job<W: Work> {
     work: W,
     output: Option<W::Output>,

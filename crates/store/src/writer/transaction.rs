@@ -139,7 +139,7 @@ async fn apply_all(
             left = guarded(apply_together(tx, batch, &together, &mut common)).await?;
             is_first &= left.len() == together.len();
         }
-        // Each item locks its conversation: the common order prevents deadlocks between replicas.
+        // Each item locks its conversation: this order prevents deadlocks between replicas.
         left.sort_by_cached_key(|place| batch[*place].together()?.conversation());
         for place in left.into_iter().chain(alone) {
             applied[place] = if has_time(is_first) {
