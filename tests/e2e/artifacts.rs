@@ -694,8 +694,8 @@ async fn a_run_announces_what_it_has_uploaded_and_nothing_else(
     stage.client.finished(&run_id).await;
 }
 
-/// An announced artifact has its ledger sequence, and belongs to its message in the transcript, even if it is
-/// announced long before the end.
+/// An announced artifact has its ledger sequence and belongs to its message in the transcript. The time of the
+/// announcement does not matter.
 #[rstest]
 #[tokio::test]
 async fn an_announced_artifact_is_bound_to_its_event_and_its_message(

@@ -11,7 +11,7 @@ use crate::support::skipped;
 
 static NO_ROOT: Once = Once::new();
 
-/// True if the service can start harnesses as user `nobody`. Prints a notice otherwise.
+/// True if the service can start harnesses as the unprivileged user. Prints a notice otherwise.
 fn can_change_user() -> bool {
     let can = rustix::process::geteuid().is_root() && Path::new(SYSTEM_PYTHON).exists();
     if !can {
