@@ -100,7 +100,7 @@ fn data_of_url(url: &str) -> &str {
         .map_or("", |(_, data)| data.trim_start())
 }
 
-/// Visits each string of messages and tools that is not plain text, with the message field that contains it and
+/// Visits each string of messages and tools except plain text. Passes the message field that contains it and
 /// its own field name.
 fn walk(
     body: &JsonObject,
