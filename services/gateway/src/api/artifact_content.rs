@@ -1,5 +1,4 @@
-//! Serves the bytes of an artifact, whole or by range, so that a browser never renders them as a page of the
-//! gateway.
+//! Serves the bytes of an artifact, whole or by range. Browsers never render them as a page of the gateway.
 
 use std::ops::Range;
 

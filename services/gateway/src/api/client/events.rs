@@ -44,7 +44,7 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 /// request is a new event with a new run. The key of an event without an `event_id` expires after seven days.
 ///
 /// **Files.** Send a file as base64 (`image_base64`, `file_base64`, `content`, `data:` URLs). Or upload it by
-/// `POST /v1/artifacts` and refer to it by `artifact_id` of an attachment, or by `artifact:ID` in place of a
+/// `POST /v1/artifacts` first. Refer to it by `artifact_id` of an attachment, or by `artifact:ID` in place of a
 /// URL. Files over 64 KiB become artifacts, which the event's runs read without a grant.
 ///
 /// **JSON limits.** On all routes, JSON has at most 64 levels and 100,000 values, without U+0000 and unpaired

@@ -99,7 +99,7 @@ pub(super) async fn find(
 
 /// Retrieves an artifact's metadata.
 ///
-/// Visible artifacts are those of this run, of its event, of earlier runs of the same runner in the same
+/// Visible are artifacts of this run, its event, and earlier runs of the same runner in the same
 /// conversation, and granted files. Files of the run's event, and of events of earlier runs of its agent in its
 /// conversation, need no grant. Others need `artifacts:metadata`.
 #[utoipa::path(get, path = "/host/v1/artifacts/{artifact_id}", tag = "host", security(("run_token" = [])),

@@ -50,8 +50,8 @@ pub(in crate::api) struct ChildWaitQuery {
 /// - **Grants.** The child run gets the intersection of its agent's grants, this run's grants, and `grants`.
 /// - **Context.** It has no conversation and cannot ask users.
 /// - **Budgets.** Its calls count against the budgets of this run, too.
-/// - **End.** It ends with this run. If this run completes with finish reason `waiting_child`, it continues, and
-///   a later run of the same agent in the conversation can follow it.
+/// - **End.** It ends with this run. If this run completes with finish reason `waiting_child`, it continues.
+///   A later run of the same agent in the conversation can follow it.
 /// - **Limits.** A run starts at most 16 child runs. A child run at depth 3 starts none.
 ///
 /// A repeated request with the same idempotency key returns the same child run.

@@ -100,7 +100,7 @@ fn data_of_url(url: &str) -> &str {
         .map_or("", |(_, data)| data.trim_start())
 }
 
-/// Visits each string of messages and tools that is not plain text, with the message field that contains it and
+/// Visits each string of messages and tools except plain text. Passes the message field that contains it and
 /// its own field name.
 fn walk(
     body: &JsonObject,
@@ -238,10 +238,10 @@ pub(in crate::api::host) fn without_data<T>(
     for (kind, data) in data_of(body) {
         let is_inline = INLINE.iter().any(|scheme| data.starts_with(scheme));
         match kind {
-            Kind::Image => apart.images += 1,
-            Kind::File => apart.file_bytes += data.len() as u64,
+            InlineDataKind::Image => apart.images += 1,
+            InlineDataKind::File => apart.file_bytes += data.len() as u64,
         }
-        let takes = is_inline || matches!(kind, Kind::File);
+        let takes = is_inline || matches!(kind, InlineDataKind::File);
         taken.push(takes.then(|| std::mem::take(data)));
     }
     let looked = looking(body);
@@ -254,13 +254,13 @@ pub(in crate::api::host) fn without_data<T>(
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum InlineDataKind {
     Image,
     File,
 }
 
 /// Data of images and files in the messages, in order.
-fn data_of(body: &mut JsonObject) -> Vec<(Kind, &mut String)> {
+fn data_of(body: &mut JsonObject) -> Vec<(InlineDataKind, &mut String)> {
     let messages = body.get_mut("messages").and_then(Value::as_array_mut);
     let contents = messages
         .into_iter()
@@ -268,9 +268,9 @@ fn data_of(body: &mut JsonObject) -> Vec<(Kind, &mut String)> {
         .filter_map(|message| message.get_mut("content")?.as_array_mut());
     let data = contents.flatten().filter_map(|part| {
         let (kind, holder, data) = if part.get("image_url").is_some() {
-            (Kind::Image, "image_url", "url")
+            (InlineDataKind::Image, "image_url", "url")
         } else {
-            (Kind::File, "file", "file_data")
+            (InlineDataKind::File, "file", "file_data")
         };
         let place = match part.get_mut(holder)? {
             Value::Object(members) => members.get_mut(data)?,
