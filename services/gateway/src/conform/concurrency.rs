@@ -1,4 +1,4 @@
-//! Check of two concurrent runs.
+//! Tests two concurrent runs.
 
 use domain::manifest::AcceptedManifest;
 

@@ -36,7 +36,7 @@ pub struct NewDocument {
     pub source: Source,
 }
 
-/// Source of a document's text.
+/// Origin of a document's text.
 #[derive(Clone, Debug)]
 pub enum Source {
     Bytes(Kind, Bytes),

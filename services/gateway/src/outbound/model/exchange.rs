@@ -207,7 +207,7 @@ impl Exchange {
         self.reader.noted()
     }
 
-    /// Tries the keys in turn while they are refused or rate-limited. No response has been read then.
+    /// Tries the keys in turn while they are rejected or rate-limited. No response has been read then.
     async fn send(
         &self,
         path: &[&str],

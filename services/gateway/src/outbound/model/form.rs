@@ -55,7 +55,7 @@ impl Asked {
 /// Header for beta features.
 const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 
-/// Events of one streamed response: the JSON of each `data`. An error is the last item. The stream may end
+/// The events of one streamed response: the JSON of each `data`. An error is the last item. The stream may end
 /// early; the caller checks that the response is complete.
 pub type Events = BoxStream<'static, Result<JsonObject, UpstreamError>>;
 
@@ -92,7 +92,7 @@ pub(super) async fn ask_for_events(
     Ok(until_error(events).boxed())
 }
 
-/// Items up to and including the first error.
+/// The items up to and including the first error.
 fn until_error(
     events: impl Stream<Item = Result<JsonObject, UpstreamError>> + Send + 'static,
 ) -> impl Stream<Item = Result<JsonObject, UpstreamError>> + Send {

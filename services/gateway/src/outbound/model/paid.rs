@@ -18,12 +18,12 @@ struct Used {
 }
 
 impl Paid {
-    /// Paid by a run, whose budgets hold a reservation.
+    /// A run pays; its budgets hold a reservation.
     pub(crate) fn reserved() -> Self {
         Self(Mutex::default())
     }
 
-    /// Paid by the operator: document indexing and searches outside runs.
+    /// The operator pays: document indexing and searches outside runs.
     pub fn by_operator() -> Self {
         Self(Mutex::default())
     }

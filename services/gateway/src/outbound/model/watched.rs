@@ -1,4 +1,4 @@
-//! Health of a provider, from the results of its calls.
+//! The health of a provider, from the results of its calls.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -134,7 +134,7 @@ impl Watched {
         &self.name
     }
 
-    /// Health of the provider; `models` are its models.
+    /// The provider's health; `models` are its models.
     pub fn view(&self, models: Vec<String>) -> ModelProvider {
         let now = (Instant::now(), self.health.clock.now_ms());
         let keys = self.provider.resting_keys().into_iter();

@@ -54,7 +54,7 @@ pub(in crate::outbound::model) enum Item {
     Document(JsonObject),
 }
 
-/// Items of a response. After a `Malformed` error others may follow; any other error is the last item.
+/// The items of a response. After a `Malformed` error others may follow; any other error is the last item.
 pub(in crate::outbound::model) type Items = BoxStream<'static, Result<Item, UpstreamError>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

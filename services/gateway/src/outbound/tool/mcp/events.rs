@@ -52,11 +52,11 @@ pub(super) fn events(
                 Ok(mender.push(chunk))
             })
         });
-    SseStream::from_bytes_stream(bounded).map_ok(move |event| sound(event, &server))
+    SseStream::from_bytes_stream(bounded).map_ok(move |event| validated(event, &server))
 }
 
 /// Validates the message of an event.
-fn sound(mut event: Sse, server: &str) -> Sse {
+fn validated(mut event: Sse, server: &str) -> Sse {
     let Some(message) = event.data.take() else {
         return event;
     };

@@ -24,7 +24,7 @@ pub(super) fn result(result: &CallToolResult) -> Result<Value, UpstreamError> {
         &result.structured_content,
         is_error,
     ) {
-        return sound(Value::String(only.text.clone()));
+        return storable(Value::String(only.text.clone()));
     }
     let mut told = JsonObject::new();
     let content = serde_json::to_value(&result.content);
@@ -36,11 +36,11 @@ pub(super) fn result(result: &CallToolResult) -> Result<Value, UpstreamError> {
     if is_error {
         told.insert("is_error".to_owned(), Value::Bool(true));
     }
-    sound(Value::Object(told))
+    storable(Value::Object(told))
 }
 
 /// Validates that a result is storable and within the size limit.
-fn sound(value: Value) -> Result<Value, UpstreamError> {
+fn storable(value: Value) -> Result<Value, UpstreamError> {
     let text = value.to_string();
     if text.len() > ANSWER_BYTES {
         return Err(UpstreamError::TooLarge { most: ANSWER_BYTES });

@@ -1,4 +1,4 @@
-//! Graph of subschemas and references, used to estimate cost. It has an edge for each meaning of a keyword in
+//! The graph of subschemas and references, used to estimate cost. It has an edge for each meaning of a keyword in
 //! any dialect, so it overestimates.
 
 use std::collections::{BTreeMap, HashMap};
