@@ -678,7 +678,7 @@ const TELL_DATABASES_APART: [&str; 14] = [
     "capacity.rs",
     "connect.rs",
     "database_clock.rs",
-    "doorbell.rs",
+    "notifier.rs",
     "history_search.rs",
     "knowledge/chunks.rs",
     "knowledge/removal.rs",

@@ -716,7 +716,10 @@ async fn guesses_wait_in_line_and_a_good_credential_counts_when_its_turn_comes()
     // The rate limit window may restart once or twice, and each window allows the limit.
     assert!(told[0] >= 20 && told[1] > told[0], "{told:?}");
     let log = stage.gateway.log();
-    assert!(log.contains("an address sent too many wrong credentials"), "{log}");
+    assert!(
+        log.contains("an address sent too many wrong credentials"),
+        "{log}"
+    );
     run.end(&stage).await;
 }
 

@@ -14,9 +14,9 @@ use crate::connect::Store;
 use crate::digest::sha256_hex;
 use crate::entity::{agent_skills, agents};
 use crate::error::{StoreError, parsed, parsed_json};
-use crate::sql::{Row, Sql, locked};
-use crate::state::hold_live_run;
-use crate::writer::{Share, Work};
+use crate::sql::{Sql, SqlRow, locked};
+use crate::state::lock_live_run;
+use crate::writer::{Mutation, Share};
 
 /// A skill with its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,14 +45,14 @@ pub struct RegisterSkill {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SkillRegistered {
     /// Stored now or before: the same content under the same name is the same skill.
-    Stands(RegisteredSkill),
+    Registered(RegisteredSkill),
     /// The agent has the maximum number of skills.
     Full,
     RunEnded,
     AgentGone,
 }
 
-impl Work for RegisterSkill {
+impl Mutation for RegisterSkill {
     type Output = SkillRegistered;
 
     fn order(&self) -> Uuid {
@@ -69,10 +69,10 @@ impl Work for RegisterSkill {
 
     /// Idempotent.
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<SkillRegistered, StoreError> {
-        if !hold_live_run(tx, self.run_id).await? {
+        if !lock_live_run(tx, self.run_id).await? {
             return Ok(SkillRegistered::RunEnded);
         }
-        if !hold_agent(tx, &self.workspace, self.agent_id).await? {
+        if !lock_agent(tx, &self.workspace, self.agent_id).await? {
             return Ok(SkillRegistered::AgentGone);
         }
         let key = (self.agent_id.to_string(), self.skill.skill_name.clone());
@@ -81,7 +81,7 @@ impl Work for RegisterSkill {
         let row = self.row(version + 1);
         match found {
             Some(found) if found.sha256 == row.sha256 => {
-                return Ok(SkillRegistered::Stands(registered(&found)?));
+                return Ok(SkillRegistered::Registered(registered(&found)?));
             }
             Some(_) => {
                 let active = row.clone().into_active_model();
@@ -95,7 +95,7 @@ impl Work for RegisterSkill {
                     .await?;
             }
         }
-        Ok(SkillRegistered::Stands(registered(&row)?))
+        Ok(SkillRegistered::Registered(registered(&row)?))
     }
 }
 
@@ -125,7 +125,7 @@ impl RegisterSkill {
 }
 
 /// Locks the agent's row, so counts and deletes come before or after. False: no such agent.
-async fn hold_agent(
+async fn lock_agent(
     tx: &DatabaseTransaction,
     workspace: &WorkspaceId,
     agent: AgentId,
@@ -143,7 +143,7 @@ pub struct WithdrawSkill {
     pub skill_name: String,
 }
 
-impl Work for WithdrawSkill {
+impl Mutation for WithdrawSkill {
     type Output = bool;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
@@ -185,7 +185,7 @@ pub(crate) async fn skills_of_workspace(
     Ok(skills)
 }
 
-fn read_skill(row: &Row) -> Result<(AgentId, SkillResource), StoreError> {
+fn read_skill(row: &SqlRow) -> Result<(AgentId, SkillResource), StoreError> {
     let name = row.text("skill_name")?;
     let agent = row.text("agent_id")?;
     let skill = SkillResource {

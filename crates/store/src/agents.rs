@@ -9,15 +9,15 @@ use serde_json::json;
 use crate::agent_skills::delete_skills;
 use crate::entity::agents;
 use crate::error::{StoreError, parsed, parsed_json};
-use crate::sql::{Row, locked};
+use crate::sql::{SqlRow, locked};
 use crate::storage::{AreaAccess, area_lock, discard_area};
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 mod reads;
 
 /// Origin of an object. Objects from the config file are read-only in the API.
-pub(crate) const FROM_CONFIG: &str = "config";
-pub(crate) const FROM_API: &str = "api";
+pub(crate) const ORIGIN_CONFIG: &str = "config";
+pub(crate) const ORIGIN_API: &str = "api";
 
 /// An agent with its stored metadata.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,7 +85,7 @@ pub enum SavedAgent {
     Mismatch(i64),
 }
 
-impl Work for SaveAgent {
+impl Mutation for SaveAgent {
     type Output = SavedAgent;
     const SAVEPOINT: bool = true;
 
@@ -103,7 +103,7 @@ impl Work for SaveAgent {
                 workspace,
                 spec,
                 at,
-            } => insert(tx, *id, workspace, FROM_API, columns(spec, &[]), *at).await,
+            } => insert(tx, *id, workspace, ORIGIN_API, columns(spec, &[]), *at).await,
             Self::Update {
                 id,
                 workspace,
@@ -111,7 +111,7 @@ impl Work for SaveAgent {
                 if_match,
                 at,
             } => match changeable(tx, workspace, *id, *if_match).await? {
-                Ok(row) => update(tx, row, FROM_API, columns(spec, &[]), *at).await,
+                Ok(row) => update(tx, row, ORIGIN_API, columns(spec, &[]), *at).await,
                 Err(refused) => Ok(refused),
             },
             Self::Delete {
@@ -139,11 +139,11 @@ impl Work for SaveAgent {
                     .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
                     .filter(agents::Column::Name.eq(spec.name.as_str()));
                 match locked(tx, known).one(tx).await? {
-                    None => insert(tx, *new_id, workspace, FROM_CONFIG, new, *at).await,
+                    None => insert(tx, *new_id, workspace, ORIGIN_CONFIG, new, *at).await,
                     Some(row) if is_unchanged(&row, &new) => {
                         Ok(SavedAgent::Saved(Box::new(agent_record(row)?)))
                     }
-                    Some(row) => update(tx, row, FROM_CONFIG, new, *at).await,
+                    Some(row) => update(tx, row, ORIGIN_CONFIG, new, *at).await,
                 }
             }
             Self::DisableUnnamed {
@@ -154,11 +154,11 @@ impl Work for SaveAgent {
                 agents::Entity::update_many()
                     .col_expr(agents::Column::Enabled, Expr::value(false))
                     // From now on the API owns it, so it can be changed or deleted.
-                    .col_expr(agents::Column::Origin, Expr::value(FROM_API))
+                    .col_expr(agents::Column::Origin, Expr::value(ORIGIN_API))
                     .col_expr(agents::Column::Refused, Expr::value(None::<String>))
                     .col_expr(agents::Column::UpdatedAt, Expr::value(*at))
                     .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
-                    .filter(agents::Column::Origin.eq(FROM_CONFIG))
+                    .filter(agents::Column::Origin.eq(ORIGIN_CONFIG))
                     .filter(agents::Column::Name.is_not_in(names.clone()))
                     .exec(tx)
                     .await?;
@@ -167,7 +167,7 @@ impl Work for SaveAgent {
         }
     }
 
-    async fn stands(
+    async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
         _told: &Self::Output,
@@ -192,7 +192,7 @@ async fn changeable(
     let row = locked(tx, query).one(tx).await?;
     Ok(match row {
         None => Err(SavedAgent::Unknown),
-        Some(row) if row.origin == FROM_CONFIG => Err(SavedAgent::ReadOnly),
+        Some(row) if row.origin == ORIGIN_CONFIG => Err(SavedAgent::ReadOnly),
         Some(row) if if_match.is_some_and(|version| version != row.version) => {
             Err(SavedAgent::Mismatch(row.version))
         }
@@ -201,7 +201,7 @@ async fn changeable(
 }
 
 fn is_unchanged(row: &agents::Model, new: &agents::Model) -> bool {
-    row.origin == FROM_CONFIG
+    row.origin == ORIGIN_CONFIG
         && row.enabled == new.enabled
         && row.refused == new.refused
         && row.spec == new.spec
@@ -280,7 +280,7 @@ fn columns(spec: &AgentSpec, refused: &[Fault]) -> agents::Model {
 }
 
 /// An agent from a result row.
-pub(crate) fn read_agent(row: &Row) -> Result<AgentRecord, StoreError> {
+pub(crate) fn read_agent(row: &SqlRow) -> Result<AgentRecord, StoreError> {
     agent_record(agents::Model {
         id: row.text("id")?,
         workspace_id: row.text("workspace_id")?,

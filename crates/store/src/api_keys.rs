@@ -13,9 +13,9 @@ use sea_orm::{
 use crate::connect::Store;
 use crate::entity::{api_keys, workspaces};
 use crate::error::{StoreError, parsed};
-use crate::page::{Found, PageBound, PageOf};
-use crate::sql::{Row, Sql, columns};
-use crate::writer::Work;
+use crate::page::{ListPage, PageBound, PageOf};
+use crate::sql::{Sql, SqlRow, columns};
+use crate::writer::Mutation;
 
 /// An API key, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct ApiKeyRecord {
 }
 
 /// Stores a new key. [`StoreError::Taken`]: its public part is taken.
-impl Work for ApiKeyRecord {
+impl Mutation for ApiKeyRecord {
     type Output = ();
     const SAVEPOINT: bool = true;
 
@@ -90,7 +90,7 @@ pub enum Revoked {
     Unknown,
 }
 
-impl Work for RevokeApiKey {
+impl Mutation for RevokeApiKey {
     type Output = Revoked;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Revoked, StoreError> {
@@ -156,7 +156,7 @@ impl Store {
     /// workspace.
     pub async fn find_api_key(&self, prefix: &str) -> Result<Option<ApiKeyRecord>, StoreError> {
         let asked = self
-            .quick
+            .point_reads
             .query_sql(WITH_PREFIX.clone(), vec![prefix.into()]);
         asked.await?.first().map(read).transpose()
     }
@@ -194,7 +194,7 @@ impl Store {
         workspace: &WorkspaceId,
         after: Option<&str>,
         bound: impl Into<PageBound<'_>>,
-    ) -> Result<Found<ApiKeyRecord>, StoreError> {
+    ) -> Result<ListPage<ApiKeyRecord>, StoreError> {
         let own = api_keys::Column::WorkspaceId.eq(workspace.as_str());
         let mut keys = api_keys::Entity::find()
             .filter(own.clone())
@@ -213,7 +213,7 @@ impl Store {
     }
 }
 
-fn read(row: &Row) -> Result<ApiKeyRecord, StoreError> {
+fn read(row: &SqlRow) -> Result<ApiKeyRecord, StoreError> {
     record(api_keys::Model {
         id: row.text("id")?,
         workspace_id: row.text("workspace_id")?,

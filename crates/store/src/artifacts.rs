@@ -25,8 +25,8 @@ pub use scope::Sharers;
 pub use sweep::ExpiredArtifact;
 pub(crate) use sweep::expire_of_runs;
 pub use upload::{
-    ArtifactFacts, ArtifactShares, BeginArtifact, Begun, DropArtifact, FinishArtifact, Finished,
-    ShareOf,
+    ArtifactFacts, ArtifactFinished, ArtifactShares, BeginArtifact, Begun, DropArtifact,
+    FinishArtifact, ShareOf,
 };
 
 /// Upload in progress.
@@ -37,7 +37,7 @@ const READY: &str = "ready";
 const DELETING: &str = "deleting";
 
 /// Maximum artifacts named by a transcript message.
-const MOST_ANNOUNCED: u64 = 100;
+const MAX_ANNOUNCED: u64 = 100;
 
 /// Origin of an artifact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +161,7 @@ impl Store {
             .filter(Expr::col(artifacts::Column::ExpiresAt).gt(now))
             .filter(is_announced)
             .order_by_asc(artifacts::Column::Id)
-            .limit(MOST_ANNOUNCED)
+            .limit(MAX_ANNOUNCED)
             .all(&self.readers)
             .await?;
         rows.into_iter().map(record).collect()

@@ -10,14 +10,14 @@ use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryO
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::bulk::{self, Done, Together};
-use crate::common::Common;
+use crate::batch::{self, BatchOp, BatchResult};
 use crate::connect::Store;
 use crate::entity::{run_attempts, runs};
 use crate::error::StoreError;
-use crate::page::{Budget, PageBound, PageOf};
+use crate::page::{PageBound, PageOf, ReadBudget};
 use crate::shared_parts::SharedParts;
-use crate::writer::Work;
+use crate::tx_cache::TxCache;
+use crate::writer::Mutation;
 
 /// Moves a run into its next attempt: `created` → `running`, or a retry of a `running` one.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ impl Dispatch {
     }
 }
 
-impl Work for Dispatch {
+impl Mutation for Dispatch {
     type Output = Dispatched;
     const CHANGES_AGENTS: bool = false;
 
@@ -81,20 +81,20 @@ impl Work for Dispatch {
         self.context.get().len()
     }
 
-    fn together(&self) -> Option<Together<'_>> {
-        Some(Together::Dispatch(self))
+    fn batched(&self) -> Option<BatchOp<'_>> {
+        Some(BatchOp::Dispatch(self))
     }
 
-    fn output_of(&self, done: Done) -> Option<Dispatched> {
+    fn output_of(&self, done: BatchResult) -> Option<Dispatched> {
         match done {
-            Done::Dispatch(dispatched) => Some(dispatched),
+            BatchResult::Dispatch(dispatched) => Some(dispatched),
             _ => None,
         }
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Dispatched, StoreError> {
-        let work = [Together::Dispatch(self)];
-        let done = bulk::apply(tx, &work, &mut Common::default()).await?;
+        let work = [BatchOp::Dispatch(self)];
+        let done = batch::apply(tx, &work, &mut TxCache::default()).await?;
         let dispatched = done
             .into_iter()
             .flatten()
@@ -167,7 +167,7 @@ pub struct AttemptOutcome {
     pub(crate) http_status: Option<i64>,
 }
 
-impl Work for AttemptOutcome {
+impl Mutation for AttemptOutcome {
     type Output = ();
     const CHANGES_AGENTS: bool = false;
 
@@ -175,17 +175,17 @@ impl Work for AttemptOutcome {
         self.run_id.0
     }
 
-    fn together(&self) -> Option<Together<'_>> {
-        Some(Together::Outcome(self))
+    fn batched(&self) -> Option<BatchOp<'_>> {
+        Some(BatchOp::Outcome(self))
     }
 
-    fn output_of(&self, _done: Done) -> Option<()> {
+    fn output_of(&self, _done: BatchResult) -> Option<()> {
         Some(())
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        let work = [Together::Outcome(self)];
-        bulk::apply(tx, &work, &mut Common::default())
+        let work = [BatchOp::Outcome(self)];
+        batch::apply(tx, &work, &mut TxCache::default())
             .await
             .map(drop)
     }
@@ -193,7 +193,7 @@ impl Work for AttemptOutcome {
 
 impl Store {
     /// Records the outcome of an attempt, without waiting for the commit.
-    pub async fn note_attempt(
+    pub async fn record_attempt(
         &self,
         run_id: RunId,
         attempt: u32,
@@ -212,7 +212,7 @@ impl Store {
     }
 
     /// True when the runner streams the results of this attempt, and so appends none.
-    pub async fn does_stream(&self, run_id: RunId, attempt: u32) -> Result<bool, StoreError> {
+    pub async fn is_streaming(&self, run_id: RunId, attempt: u32) -> Result<bool, StoreError> {
         let key = (run_id.to_string(), i64::from(attempt));
         let row = run_attempts::Entity::find_by_id(key);
         let row = row.one(&self.readers).await?;
@@ -223,7 +223,7 @@ impl Store {
     pub async fn find_context(
         &self,
         run_id: RunId,
-        budget: Budget<'_>,
+        budget: ReadBudget<'_>,
     ) -> Result<Option<String>, StoreError> {
         let own = run_attempts::Column::RunId.eq(run_id.to_string());
         let page = PageOf {

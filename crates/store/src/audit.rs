@@ -11,14 +11,14 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::bulk::{Done, Together};
+use crate::batch::{BatchOp, BatchResult};
 use crate::connect::Store;
 use crate::database_clock::{millis, read_now};
 use crate::entity::audit_entries;
 use crate::error::{StoreError, signed, unsigned};
-use crate::page::{Found, PageBound, PageOf};
+use crate::page::{ListPage, PageBound, PageOf};
 use crate::sql::{Sql, executed, inserted};
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 /// An audited call. Contains no values, tokens or user texts.
 #[derive(Clone, Debug)]
@@ -131,17 +131,17 @@ struct WriteAudit {
     entry: AuditEntry,
 }
 
-impl Work for WriteAudit {
+impl Mutation for WriteAudit {
     type Output = ();
 
     const CHANGES_AGENTS: bool = false;
 
-    fn together(&self) -> Option<Together<'_>> {
-        Some(Together::Audit(&self.entry))
+    fn batched(&self) -> Option<BatchOp<'_>> {
+        Some(BatchOp::Audit(&self.entry))
     }
 
-    fn output_of(&self, done: Done) -> Option<()> {
-        matches!(done, Done::Audited).then_some(())
+    fn output_of(&self, done: BatchResult) -> Option<()> {
+        matches!(done, BatchResult::Audited).then_some(())
     }
 
     fn order(&self) -> Uuid {
@@ -152,24 +152,24 @@ impl Work for WriteAudit {
         insert(tx, std::slice::from_ref(&self.entry)).await
     }
 
-    async fn stands(&self, tx: &DatabaseTransaction, (): &()) -> Result<bool, StoreError> {
+    async fn is_committed(&self, tx: &DatabaseTransaction, (): &()) -> Result<bool, StoreError> {
         is_recorded(tx, &self.entry).await
     }
 }
 
 struct WriteOutcome(AuditOutcome);
 
-impl Work for WriteOutcome {
+impl Mutation for WriteOutcome {
     type Output = ();
 
     const CHANGES_AGENTS: bool = false;
 
-    fn together(&self) -> Option<Together<'_>> {
-        Some(Together::Audited(&self.0))
+    fn batched(&self) -> Option<BatchOp<'_>> {
+        Some(BatchOp::Audited(&self.0))
     }
 
-    fn output_of(&self, done: Done) -> Option<()> {
-        matches!(done, Done::Audited).then_some(())
+    fn output_of(&self, done: BatchResult) -> Option<()> {
+        matches!(done, BatchResult::Audited).then_some(())
     }
 
     fn order(&self) -> Uuid {
@@ -194,7 +194,7 @@ impl Work for WriteOutcome {
     }
 
     /// Idempotent, so a retry is harmless.
-    async fn stands(&self, _: &DatabaseTransaction, (): &()) -> Result<bool, StoreError> {
+    async fn is_committed(&self, _: &DatabaseTransaction, (): &()) -> Result<bool, StoreError> {
         Ok(false)
     }
 }
@@ -207,7 +207,7 @@ struct SweepAudit {
 /// Maximum entries per transaction.
 const OLD_ENTRIES: u64 = 1000;
 
-impl Work for SweepAudit {
+impl Mutation for SweepAudit {
     type Output = u64;
     const CHANGES_AGENTS: bool = false;
 
@@ -251,7 +251,7 @@ impl Store {
         run: RunId,
         after: Option<&str>,
         bound: impl Into<PageBound<'_>>,
-    ) -> Result<Found<AuditRecord>, StoreError> {
+    ) -> Result<ListPage<AuditRecord>, StoreError> {
         let own = audit_entries::Column::RunId.eq(run.to_string());
         let page = PageOf {
             rows: audit_entries::Entity::find()

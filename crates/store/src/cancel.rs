@@ -12,7 +12,7 @@ use crate::entity::runs;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::runs::find;
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 /// Result of a cancel request.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ struct RequestCancel {
     at: i64,
 }
 
-impl Work for RequestCancel {
+impl Mutation for RequestCancel {
     type Output = CancelOutcome;
 
     fn order(&self) -> Uuid {

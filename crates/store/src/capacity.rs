@@ -51,7 +51,7 @@ impl Capacities {
 
 /// Counts live runs; near a limit the count stays valid until the commit. An advisory lock then serialises
 /// replicas per workspace. Takes precedence over every other lock of the transaction.
-pub(crate) async fn hold_capacity(
+pub(crate) async fn lock_capacity(
     tx: &impl Sql,
     workspace: &WorkspaceId,
     most: Option<u64>,

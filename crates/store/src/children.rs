@@ -7,20 +7,20 @@ use sea_orm::{DatabaseTransaction, Value};
 use uuid::Uuid;
 
 use crate::connect::Store;
-use crate::conversation::hold_runs;
+use crate::conversation::lock_runs;
 use crate::error::{StoreError, parsed};
 use crate::ingest::Ingest;
 use crate::runs::find;
-use crate::sql::{Row, Sql};
-use crate::state::hold_live_run;
-use crate::writer::Work;
+use crate::sql::{Sql, SqlRow};
+use crate::state::lock_live_run;
+use crate::writer::Mutation;
 
 /// Maximum child runs cancelled by one pass over all parents.
 const BATCH: i64 = 200;
 
 /// The parent of a requested child run.
 #[derive(Clone, Copy, Debug)]
-pub struct ParentOf {
+pub struct ParentRun {
     pub run_id: RunId,
     /// The requesting attempt: a later attempt has another token.
     pub attempt: u32,
@@ -28,7 +28,7 @@ pub struct ParentOf {
 
 /// Reason to refuse a child run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Childless {
+pub enum ChildRefused {
     /// Or another attempt has begun.
     #[error("the run has ended and starts no child run")]
     Ended,
@@ -43,29 +43,29 @@ pub enum Childless {
 
 impl Ingest {
     /// Locks the parent's row until the commit, so its end comes before or after.
-    pub(crate) async fn childless(
+    pub(crate) async fn child_refused(
         &self,
         tx: &DatabaseTransaction,
-    ) -> Result<Option<Childless>, StoreError> {
+    ) -> Result<Option<ChildRefused>, StoreError> {
         let Some(parent) = self.parent else {
             return Ok(None);
         };
-        if !hold_live_run(tx, parent.run_id).await? {
-            return Ok(Some(Childless::Ended));
+        if !lock_live_run(tx, parent.run_id).await? {
+            return Ok(Some(ChildRefused::Ended));
         }
         let run = find(tx, &self.workspace, parent.run_id).await?;
         let run = run.filter(|run| run.attempt == parent.attempt);
         let Some(run) = run else {
-            return Ok(Some(Childless::Ended));
+            return Ok(Some(ChildRefused::Ended));
         };
         if run.cancel_requested_at.is_some() {
-            return Ok(Some(Childless::Cancelled));
+            return Ok(Some(ChildRefused::Cancelled));
         }
         let sql = "SELECT count(*) AS n FROM runs WHERE parent_run_id = $1";
         let values = vec![parent.run_id.to_string().into()];
         let rows = tx.query_sql(sql.to_owned(), values).await?;
         let count = rows.first().map_or(Ok(0), |row| row.number("n"))?;
-        Ok((count >= i64::from(MOST_CHILDREN)).then_some(Childless::TooMany))
+        Ok((count >= i64::from(MOST_CHILDREN)).then_some(ChildRefused::TooMany))
     }
 }
 
@@ -82,7 +82,7 @@ struct Orphan {
     has_parent_ended: bool,
 }
 
-impl Work for EndChildren {
+impl Mutation for EndChildren {
     type Output = Vec<RunId>;
     const CHANGES_AGENTS: bool = false;
 
@@ -98,7 +98,7 @@ impl Work for EndChildren {
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Vec<RunId>, StoreError> {
         let orphans = self.orphans(tx).await?;
         let ids = orphans.iter().map(|orphan| orphan.id).collect();
-        hold_runs(tx, &ids, std::iter::empty()).await?;
+        lock_runs(tx, &ids, std::iter::empty()).await?;
         let cancel = "UPDATE runs SET cancel_requested_at = $1, status_reason = $2 \
                       WHERE id = $3 AND finished_at IS NULL AND cancel_requested_at IS NULL";
         for orphan in &orphans {
@@ -154,7 +154,7 @@ impl EndChildren {
              (p.finished_at IS NOT NULL AND NOT (p.status = $1 AND COALESCE(p.status_reason, '') = $2))) LIMIT $3"
         );
         let rows = tx.query_sql(sql, values).await?;
-        let read = |row: &Row| {
+        let read = |row: &SqlRow| {
             let id = row.text("id")?;
             Ok(Orphan {
                 id: parsed("runs.id", &id, &id)?,

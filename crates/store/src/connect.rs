@@ -14,9 +14,9 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Postgres, Sqlite};
 use tokio::sync::Mutex;
 
 use crate::error::StoreError;
-use crate::inline::Inline;
-use crate::readers::{Quick, Readers};
+use crate::readers::{PointReads, Readers};
 use crate::shared_parts::PartCache;
+use crate::sqlite_direct::SqliteDirect;
 use crate::writer::{self, Writer};
 
 /// The database engine of a store.
@@ -31,36 +31,36 @@ pub enum Backend {
 pub struct Store {
     pub(crate) readers: Readers,
     /// For point reads.
-    pub(crate) quick: Quick,
+    pub(crate) point_reads: PointReads,
     pub(crate) writer: Writer,
     pub(crate) parts: PartCache,
     backend: Backend,
     /// Options of the connection that renews leases: see [`Store::lease_keeper`].
     pub(crate) renewing: Option<Arc<ConnectOptions>>,
     /// Last result of the read probe.
-    answered: Kept<bool>,
+    answered: ProbeResult<bool>,
     /// Last result of the write probe.
-    proof: Kept<Condition>,
+    write_probe: ProbeResult<DatabaseCondition>,
 }
 
 /// Time and result of the last probe. The lock is held during a probe, so concurrent callers share its result.
-type Kept<T> = Arc<Mutex<Option<(Instant, T)>>>;
+type ProbeResult<T> = Arc<Mutex<Option<(Instant, T)>>>;
 
-const READERS: u32 = 8;
+const READ_CONNECTIONS: u32 = 8;
 /// Maximum write connections. The writer uses one at a time. A connection that dies silently on release occupies
 /// its slot until TCP gives up, about 15 minutes.
-const WRITE_PLACES: u32 = 3;
+const WRITE_CONNECTIONS: u32 = 3;
 /// Statement cache size per connection: each statement of the writer exists in all widths.
 const STATEMENTS: usize = 60 * crate::sql::WIDTHS;
-const BETWEEN_PROOFS: Duration = Duration::from_secs(1);
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of the liveness check when the pool releases or acquires a connection.
-const PROOF_OF_LIFE: Duration = Duration::from_secs(1);
+const LIVENESS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum silence within a transaction, however long a lease is.
-const LONGEST_SILENCE: Duration = Duration::from_secs(15);
+const MAX_SILENCE: Duration = Duration::from_secs(15);
 /// Minimum silence: a disk may be slow.
-const SHORTEST_SILENCE: Duration = Duration::from_secs(1);
+const MIN_SILENCE: Duration = Duration::from_secs(1);
 
 // A replica that stops within a transaction must not block others. An acknowledged commit is on disk.
 const POSTGRES_SETTINGS: [(&str, &str); 2] = [
@@ -69,15 +69,15 @@ const POSTGRES_SETTINGS: [(&str, &str); 2] = [
 ];
 /// Maximum wait for a lock: the other items of the batch wait, too. On timeout the item moves to the lock-wait
 /// queue. Longer than the server's `deadlock_timeout`.
-const LONGEST_LOCK_WAIT: Duration = Duration::from_millis(1500);
+const MAX_LOCK_WAIT: Duration = Duration::from_millis(1500);
 
 /// A read of more than 2 s costs more than its result is worth. Pages and searches are bounded, so none should.
 /// `SQLite` has these bounds alone.
-const READING: [(&str, &str); 1] = [("statement_timeout", "2s")];
+const READ_SETTINGS: [(&str, &str); 1] = [("statement_timeout", "2s")];
 
 /// The writer looks rows up by key. A connection caches plans, and a plan made for an empty table keeps scanning
 /// the table after it grows. So the writer uses index lookups only, at a page cost below that of a short scan.
-const WRITING: [(&str, &str); 3] = [
+const WRITE_SETTINGS: [(&str, &str); 3] = [
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
     ("random_page_cost", "0.1"),
@@ -89,7 +89,7 @@ impl Store {
     pub async fn open(
         url: &str,
     ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
-        Self::open_for_leases(url, LONGEST_SILENCE * 3).await
+        Self::open_for_leases(url, MAX_SILENCE * 3).await
     }
 
     /// [`Store::open`] for holders of leases of this length. Within a transaction the database may be silent for
@@ -100,10 +100,16 @@ impl Store {
         lease: Duration,
     ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
         let backend = backend_of(url)?;
-        let silence = (lease / 3).clamp(SHORTEST_SILENCE, LONGEST_SILENCE);
+        let silence = (lease / 3).clamp(MIN_SILENCE, MAX_SILENCE);
         let lock_wait = lock_wait(silence);
-        let options =
-            |connections| options(url, backend, connections, session(lock_wait, &WRITING));
+        let options = |connections| {
+            options(
+                url,
+                backend,
+                connections,
+                session(lock_wait, &WRITE_SETTINGS),
+            )
+        };
         let writes = match backend {
             Backend::Sqlite => {
                 let writes = Database::connect(options(1)).await?;
@@ -111,11 +117,11 @@ impl Store {
                 writes
             }
             Backend::Postgres => {
-                reach(url).await?;
+                wait_for_server(url).await?;
                 let alone = Database::connect(options(1)).await?;
                 migrate(&alone, backend).await?;
                 alone.close().await?;
-                Database::connect(options(WRITE_PLACES)).await?
+                Database::connect(options(WRITE_CONNECTIONS)).await?
             }
         };
         let renewing = (backend == Backend::Postgres).then(|| {
@@ -123,23 +129,28 @@ impl Store {
             renewing.connect_lazy(true);
             Arc::new(renewing)
         });
-        let reading = self::options(url, backend, READERS, session(lock_wait, &READING));
+        let reading = self::options(
+            url,
+            backend,
+            READ_CONNECTIONS,
+            session(lock_wait, &READ_SETTINGS),
+        );
         let readers = Readers::new(Database::connect(reading).await?);
         let path = sqlite_file(url);
-        let asking = path.as_deref().map(Inline::open_to_ask);
-        let quick = Quick::new(readers.clone(), asking.transpose()?);
-        let inline = path.map(|path| Inline::open(&path, BUSY_TIMEOUT, STATEMENTS));
-        let (writer, work) = writer::writer(writes, inline.transpose()?, silence);
+        let asking = path.as_deref().map(SqliteDirect::open_read_only);
+        let point_reads = PointReads::new(readers.clone(), asking.transpose()?);
+        let sqlite_direct = path.map(|path| SqliteDirect::open(&path, BUSY_TIMEOUT, STATEMENTS));
+        let (writer, work) = writer::writer(writes, sqlite_direct.transpose()?, silence);
         Ok((
             Self {
                 readers,
-                quick,
+                point_reads,
                 writer,
                 parts: PartCache::default(),
                 backend,
                 renewing,
                 answered: Arc::default(),
-                proof: Arc::default(),
+                write_probe: Arc::default(),
             },
             work,
         ))
@@ -153,25 +164,25 @@ impl Store {
     /// Probes the database: a query, and the state of the writer. After a commit that failed on the database,
     /// for example on a full disk, it also probes a small write. Each probe runs at most once per second, shared
     /// by concurrent callers.
-    pub async fn condition(&self) -> Condition {
+    pub async fn condition(&self) -> DatabaseCondition {
         // Boxed, like the other probe: the future is large, and every waiting handler embeds it.
-        if !self.writer.is_open() || !kept(&self.answered, Box::pin(self.answers())).await {
-            return Condition::Unreachable;
+        if !self.writer.is_open() || !probed(&self.answered, Box::pin(self.answers())).await {
+            return DatabaseCondition::Unreachable;
         }
         if !self.writer.is_failing() {
-            return Condition::Sound;
+            return DatabaseCondition::Healthy;
         }
         let proving = async {
-            if self.prove_writing().await {
-                Condition::Sound
+            if self.probe_write().await {
+                DatabaseCondition::Healthy
             } else if self.answers().await {
-                Condition::TakesNoWrites
+                DatabaseCondition::WritesFail
             } else {
                 // The database went away since the last probe.
-                Condition::Unreachable
+                DatabaseCondition::Unreachable
             }
         };
-        kept(&self.proof, Box::pin(proving)).await
+        probed(&self.write_probe, Box::pin(proving)).await
     }
 
     async fn answers(&self) -> bool {
@@ -186,19 +197,19 @@ impl Store {
 
 /// Current state of the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
-    Sound,
+pub enum DatabaseCondition {
+    Healthy,
     /// Reads work and writes fail, for example on a full or broken disk.
-    TakesNoWrites,
+    WritesFail,
     /// The database does not answer, or the store is closed.
     Unreachable,
 }
 
 /// Returns the last result if it is younger than one second, or probes now.
-async fn kept<T: Copy>(last: &Kept<T>, trying: impl Future<Output = T>) -> T {
+async fn probed<T: Copy>(last: &ProbeResult<T>, trying: impl Future<Output = T>) -> T {
     let mut last = last.lock().await;
     if let Some((at, known)) = *last
-        && at.elapsed() < BETWEEN_PROOFS
+        && at.elapsed() < PROBE_INTERVAL
     {
         return known;
     }
@@ -209,10 +220,10 @@ async fn kept<T: Copy>(last: &Kept<T>, trying: impl Future<Output = T>) -> T {
 
 /// Connects until the server accepts, within the acquire timeout. The pool's own error names neither the server
 /// nor the cause.
-async fn reach(url: &str) -> Result<(), StoreError> {
+async fn wait_for_server(url: &str) -> Result<(), StoreError> {
     const PAUSE: Duration = Duration::from_millis(200);
     // Starting up, or out of connections: an old replica frees its own.
-    const FOR_NOW: [&str; 2] = ["57P03", "53300"];
+    const TRANSIENT_CODES: [&str; 2] = ["57P03", "53300"];
     let told = |message: String| StoreError::Db(sea_orm::DbErr::Custom(message));
     let options = PgConnectOptions::from_str(url);
     let options = options.map_err(|error| told(format!("database.url: {error}")))?;
@@ -231,7 +242,7 @@ async fn reach(url: &str) -> Result<(), StoreError> {
                     answered.map_or_else(|| error.to_string(), |error| error.message().to_owned());
                 let code = answered.map(|error| error.code().unwrap_or_default());
                 // Other errors of the server are permanent.
-                if code.is_some_and(|code| !FOR_NOW.contains(&&*code)) {
+                if code.is_some_and(|code| !TRANSIENT_CODES.contains(&&*code)) {
                     break;
                 }
             }
@@ -287,7 +298,7 @@ fn backend_of(url: &str) -> Result<Backend, StoreError> {
 
 /// Lock timeout for a silence limit.
 fn lock_wait(silence: Duration) -> Duration {
-    LONGEST_LOCK_WAIT.min(silence / 2)
+    MAX_LOCK_WAIT.min(silence / 2)
 }
 
 /// Statements that configure a `PostgreSQL` session.
@@ -316,7 +327,7 @@ fn options(url: &str, backend: Backend, connections: u32, session: String) -> Co
         .sqlx_logging(false);
     if backend == Backend::Sqlite {
         if connections == 1 {
-            options.map_sqlx_sqlite_pool_opts(leave_broken_transactions);
+            options.map_sqlx_sqlite_pool_opts(drop_broken_connections);
         }
         options.map_sqlx_sqlite_opts(|sqlite| {
             sqlite
@@ -331,7 +342,7 @@ fn options(url: &str, backend: Backend, connections: u32, session: String) -> Co
         options
             .test_before_acquire(false)
             .map_sqlx_postgres_pool_opts(move |pool| {
-                tell_session(leave_silent_connections(pool), session.clone())
+                apply_session_settings(drop_dead_connections(pool), session.clone())
             })
             .map_sqlx_postgres_opts(|postgres| postgres.statement_cache_capacity(STATEMENTS));
     }
@@ -340,7 +351,7 @@ fn options(url: &str, backend: Backend, connections: u32, session: String) -> Co
 
 /// `SQLite` rolls back on a disk failure. The driver still counts the transaction and would fail every later
 /// one, so the pool drops such a connection.
-fn leave_broken_transactions(pool: PoolOptions<Sqlite>) -> PoolOptions<Sqlite> {
+fn drop_broken_connections(pool: PoolOptions<Sqlite>) -> PoolOptions<Sqlite> {
     pool.after_release(|connection, _| {
         Box::pin(async move {
             // After a pending rollback.
@@ -352,24 +363,24 @@ fn leave_broken_transactions(pool: PoolOptions<Sqlite>) -> PoolOptions<Sqlite> {
 
 /// A dead connection would occupy its slot for about 15 minutes, and its next user would wait for the whole
 /// timeout.
-fn leave_silent_connections(pool: PoolOptions<Postgres>) -> PoolOptions<Postgres> {
+fn drop_dead_connections(pool: PoolOptions<Postgres>) -> PoolOptions<Postgres> {
     pool.after_release(|connection, _| Box::pin(is_alive(connection)))
         .before_acquire(|connection, _| Box::pin(is_alive(connection)))
 }
 
 /// By statements: a connection pooler accepts settings within a session, but few startup parameters.
-fn tell_session(pool: PoolOptions<Postgres>, session: String) -> PoolOptions<Postgres> {
+fn apply_session_settings(pool: PoolOptions<Postgres>, session: String) -> PoolOptions<Postgres> {
     pool.after_connect(move |connection, _| {
         let telling = sqlx::raw_sql(AssertSqlSafe(session.clone()));
         Box::pin(async move {
-            let told = tokio::time::timeout(PROOF_OF_LIFE, telling.execute(connection)).await;
+            let told = tokio::time::timeout(LIVENESS_TIMEOUT, telling.execute(connection)).await;
             told.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map(drop)
         })
     })
 }
 
 async fn is_alive(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    match tokio::time::timeout(PROOF_OF_LIFE, connection.ping()).await {
+    match tokio::time::timeout(LIVENESS_TIMEOUT, connection.ping()).await {
         Ok(alive) => alive.map(|()| true),
         Err(_) => Err(sqlx::Error::PoolTimedOut),
     }
@@ -397,10 +408,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn however_many_ask_the_database_is_asked_once_in_a_moment() {
-        let (last, asked) = (Kept::<bool>::default(), AtomicUsize::new(0));
+    async fn shares_one_probe_per_second() {
+        let (last, asked) = (ProbeResult::<bool>::default(), AtomicUsize::new(0));
         let ask = || {
-            kept(&last, async {
+            probed(&last, async {
                 asked.fetch_add(1, Ordering::Relaxed);
                 // The other callers arrive meanwhile.
                 tokio::task::yield_now().await;
@@ -410,9 +421,9 @@ mod tests {
         let answers = tokio::join!(ask(), ask(), ask());
         assert_eq!(answers, (true, true, true));
         assert_eq!(asked.load(Ordering::Relaxed), 1);
-        let before = Instant::now().checked_sub(2 * BETWEEN_PROOFS).unwrap();
+        let before = Instant::now().checked_sub(2 * PROBE_INTERVAL).unwrap();
         *last.lock().await = Some((before, true));
-        assert!(!kept(&last, async { false }).await, "it is old");
+        assert!(!probed(&last, async { false }).await, "it is old");
         assert!(!ask().await, "what failed is kept, too");
     }
 }

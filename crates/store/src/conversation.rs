@@ -17,12 +17,12 @@ use uuid::Uuid;
 use crate::connect::Store;
 use crate::entity::{conversations, runs};
 use crate::error::{StoreError, parsed, unsigned};
-use crate::sql::{EACH_ALONE, Row, Sql, executed, returned, text_array};
+use crate::sql::{EACH_ALONE, Sql, SqlRow, executed, returned, text_array};
 use crate::steering::QUEUED;
 
 /// An unfinished run of the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LiveRun {
+pub struct ConversationRun {
     pub run_id: RunId,
     pub agent_id: AgentId,
     pub status: RunStatus,
@@ -35,7 +35,7 @@ pub struct LiveRun {
 
 /// State of a conversation, read without its lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConversationNow {
+pub struct ConversationState {
     pub last_event_seq: i64,
     pub last_transcript_seq: i64,
     /// True when it has live runs.
@@ -44,11 +44,11 @@ pub struct ConversationNow {
 
 impl Store {
     /// Current state of a conversation. `None`: it does not exist.
-    pub async fn conversation_now(
+    pub async fn conversation_state(
         &self,
         workspace: &WorkspaceId,
         identity: &ConversationIdentity,
-    ) -> Result<Option<ConversationNow>, StoreError> {
+    ) -> Result<Option<ConversationState>, StoreError> {
         let sql = "SELECT c.last_event_seq, c.last_transcript_seq, EXISTS (SELECT 1 FROM runs r \
                    WHERE r.conversation_key = c.key AND r.finished_at IS NULL) AS is_busy \
                    FROM conversations c WHERE c.workspace_id = $1 AND c.bot_id = $2 \
@@ -60,9 +60,13 @@ impl Store {
             &identity.thread_id,
         ];
         let values = values.map(Value::from).into();
-        let found = self.quick.query_sql(sql.to_owned(), values).await?.pop();
-        let read = |row: Row| {
-            Ok(ConversationNow {
+        let found = self
+            .point_reads
+            .query_sql(sql.to_owned(), values)
+            .await?
+            .pop();
+        let read = |row: SqlRow| {
+            Ok(ConversationState {
                 last_event_seq: row.number("last_event_seq")?,
                 last_transcript_seq: row.number("last_transcript_seq")?,
                 is_busy: row.flag("is_busy")?,
@@ -73,7 +77,7 @@ impl Store {
 }
 
 /// Occupancy of the conversation for one agent. `live`: oldest first.
-pub fn occupancy(live: &[LiveRun], agent: AgentId) -> Occupancy {
+pub fn occupancy(live: &[ConversationRun], agent: AgentId) -> Occupancy {
     let own = || live.iter().filter(|run| run.agent_id == agent);
     Occupancy {
         active: own()
@@ -186,7 +190,7 @@ async fn among(
 pub(crate) async fn live_runs(
     tx: &impl Sql,
     key: Option<&str>,
-) -> Result<Vec<LiveRun>, StoreError> {
+) -> Result<Vec<ConversationRun>, StoreError> {
     let Some(key) = key else {
         return Ok(Vec::new());
     };
@@ -200,9 +204,9 @@ pub(crate) async fn live_runs(
     }
     let ids = rows.iter().map(|row| row.text("id"));
     let waiting = steering_waiting(tx, ids.collect::<Result<_, _>>()?).await?;
-    let read = |row: &Row| {
+    let read = |row: &SqlRow| {
         let (run, agent) = (row.text("id")?, row.text("agent_id")?);
-        Ok(LiveRun {
+        Ok(ConversationRun {
             run_id: parsed("runs.id", &run, &run)?,
             agent_id: parsed("runs.agent_id", &run, &agent)?,
             status: RunStatus::parse(&row.text("status")?).ok_or_else(|| StoreError::Corrupt {
@@ -218,7 +222,7 @@ pub(crate) async fn live_runs(
 }
 
 /// Sequence of each run's event in the conversation.
-async fn places(tx: &impl Sql, rows: &[Row]) -> Result<HashMap<String, i64>, StoreError> {
+async fn places(tx: &impl Sql, rows: &[SqlRow]) -> Result<HashMap<String, i64>, StoreError> {
     let events = rows.iter().map(|row| {
         Ok([
             row.text("event_id")?.into(),
@@ -262,7 +266,7 @@ pub(crate) async fn cancel_all(
     }
     cancels.sort_unstable();
     let runs = cancels.iter().map(|(run, _)| run.0);
-    hold_runs(tx, &runs.collect(), std::iter::empty()).await?;
+    lock_runs(tx, &runs.collect(), std::iter::empty()).await?;
     // Compared with the row's value: a constant condition makes a scan of an empty table look cheap.
     let cancel = "UPDATE runs SET cancel_requested_at = ?2 FROM rows \
                   WHERE id = ?1 AND COALESCE(cancel_requested_at, ?2) = ?2";
@@ -273,7 +277,7 @@ pub(crate) async fn cancel_all(
 
 /// Locks these runs and the queued runs of these conversations, in id order. No lock on `SQLite`, which has one
 /// writer.
-pub(crate) async fn hold_runs(
+pub(crate) async fn lock_runs(
     tx: &impl Sql,
     runs: &BTreeSet<Uuid>,
     conversations: impl Iterator<Item = &str>,
@@ -303,8 +307,9 @@ pub(crate) async fn promote_next(
     let mut seen = HashSet::new();
     let mut promoted = Vec::new();
     for run in live.iter().filter(|run| run.status == RunStatus::Queued) {
-        let busy =
-            |other: &LiveRun| other.agent_id == run.agent_id && other.status != RunStatus::Queued;
+        let busy = |other: &ConversationRun| {
+            other.agent_id == run.agent_id && other.status != RunStatus::Queued
+        };
         if !seen.insert(run.agent_id) || live.iter().any(busy) {
             continue;
         }

@@ -15,10 +15,10 @@ use crate::entity::{agents, endpoint_health, runner_endpoints, runners};
 use crate::error::{StoreError, parsed_json, signed};
 use crate::health::write_health;
 use crate::runners::{FoundRunner, RunnerStatus, served_elsewhere};
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 /// Maximum delay in milliseconds between the replies of overlapping checks.
-const LONGEST_QUESTION: i64 = 60_000;
+const MAX_CHECK_OVERLAP: i64 = 60_000;
 const HEALTHY: &str = "healthy";
 
 /// Stores a discovery result. A runner missing from the list becomes absent if an agent is bound to it, and is
@@ -74,7 +74,7 @@ impl Changes {
     }
 }
 
-impl Work for SaveDiscovery {
+impl Mutation for SaveDiscovery {
     /// Refused ids, each with its owning endpoint, if any. Any refused id prevents the whole write.
     type Output = Vec<(RunnerId, Option<EndpointId>)>;
 
@@ -87,7 +87,7 @@ impl Work for SaveDiscovery {
             .map(|runner| (runner.id, Some(runner.endpoint_id)))
             .collect();
         if !self.may_claim {
-            let unserved = self.bound_and_unserved(tx).await?;
+            let unserved = self.unserved_with_agents(tx).await?;
             conflicts.extend(unserved.into_iter().map(|id| (id, None)));
         }
         if !conflicts.is_empty() {
@@ -109,7 +109,7 @@ impl Work for SaveDiscovery {
 
 impl SaveDiscovery {
     /// Listed runners with bound agents that no endpoint serves.
-    async fn bound_and_unserved(
+    async fn unserved_with_agents(
         &self,
         tx: &DatabaseTransaction,
     ) -> Result<Vec<RunnerId>, StoreError> {
@@ -185,7 +185,7 @@ impl SaveDiscovery {
             .iter()
             .filter(|row| row.status != RunnerStatus::Absent.as_str())
             .count() as u64;
-        self.take_away(tx, gone.into_iter().map(|row| row.runner_id).collect())
+        self.remove_unlisted(tx, gone.into_iter().map(|row| row.runner_id).collect())
             .await?;
         Ok(changes)
     }
@@ -235,7 +235,7 @@ impl SaveDiscovery {
     }
 
     /// Removes unlisted runners. Runners with bound agents stay as absent, so the API shows the reason.
-    async fn take_away(
+    async fn remove_unlisted(
         &self,
         tx: &DatabaseTransaction,
         gone: Vec<String>,
@@ -318,7 +318,7 @@ impl SaveDiscovery {
     }
 }
 
-impl Work for SaveFailure {
+impl Mutation for SaveFailure {
     type Output = ();
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
@@ -377,7 +377,7 @@ async fn lock(
     asked_at: i64,
 ) -> Result<Option<runner_endpoints::Model>, StoreError> {
     let is_earlier = runner_endpoints::Column::AskedAt.lte(asked_at);
-    let is_of_a_clock_set_back = runner_endpoints::Column::AskedAt.gt(asked_at + LONGEST_QUESTION);
+    let is_of_a_clock_set_back = runner_endpoints::Column::AskedAt.gt(asked_at + MAX_CHECK_OVERLAP);
     let locked = runner_endpoints::Entity::update_many()
         .col_expr(runner_endpoints::Column::AskedAt, Expr::value(asked_at))
         .filter(runner_endpoints::Column::Id.eq(id.to_string()))

@@ -9,15 +9,15 @@ use sea_orm::{
 };
 use serde_json::Value;
 
-use crate::agents::{FROM_API, FROM_CONFIG};
+use crate::agents::{ORIGIN_API, ORIGIN_CONFIG};
 use crate::connect::Store;
 use crate::entity::runner_endpoints;
 use crate::error::{StoreError, parsed, parsed_json, signed, unsigned};
-use crate::health::forget_health;
-use crate::page::{Found, PageBound, PageOf};
+use crate::health::delete_health;
+use crate::page::{ListPage, PageBound, PageOf};
 use crate::runners::delete_runners;
-use crate::sql::{Row, Sql, locked, returned};
-use crate::writer::Work;
+use crate::sql::{Sql, SqlRow, locked, returned};
+use crate::writer::Mutation;
 
 /// A registered endpoint. `secret` and `headers` are sealed under the master key.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,7 +91,7 @@ pub enum SaveEndpoint {
     },
 }
 
-impl Work for SaveEndpoint {
+impl Mutation for SaveEndpoint {
     type Output = Option<EndpointRecord>;
     const SAVEPOINT: bool = true;
 
@@ -109,7 +109,7 @@ impl Work for SaveEndpoint {
             Self::DisableUnnamed { workspace, names } => {
                 let gone = runner_endpoints::Entity::find()
                     .filter(runner_endpoints::Column::WorkspaceId.eq(workspace.as_str()))
-                    .filter(runner_endpoints::Column::Origin.eq(FROM_CONFIG))
+                    .filter(runner_endpoints::Column::Origin.eq(ORIGIN_CONFIG))
                     .filter(runner_endpoints::Column::Name.is_not_in(names.clone()))
                     .all(tx)
                     .await?;
@@ -120,7 +120,7 @@ impl Work for SaveEndpoint {
                         "it is gone from the configuration file; delete it, or name it there again";
                     runner_endpoints::Entity::update_many()
                         .col_expr(runner_endpoints::Column::Enabled, Expr::value(false))
-                        .col_expr(runner_endpoints::Column::Origin, Expr::value(FROM_API))
+                        .col_expr(runner_endpoints::Column::Origin, Expr::value(ORIGIN_API))
                         .col_expr(runner_endpoints::Column::Health, Expr::value("unknown"))
                         .col_expr(runner_endpoints::Column::HealthReason, Expr::value(why))
                         .filter(runner_endpoints::Column::Id.eq(row.id.as_str()))
@@ -134,7 +134,7 @@ impl Work for SaveEndpoint {
     }
 
     // The creator needs the generated secret, even after a lost commit reply.
-    async fn stands(
+    async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
         _told: &Self::Output,
@@ -187,12 +187,12 @@ async fn delete(
         .filter(runner_endpoints::Column::WorkspaceId.eq(workspace.as_str()));
     let row = locked(tx, row).one(tx).await?;
     let Some(row) = row else { return Ok(None) };
-    if row.origin != FROM_CONFIG {
+    if row.origin != ORIGIN_CONFIG {
         runner_endpoints::Entity::delete_by_id(row.id.clone())
             .exec(tx)
             .await?;
         delete_runners(tx, &row.id).await?;
-        forget_health(tx, &row.id).await?;
+        delete_health(tx, &row.id).await?;
     }
     endpoint_record(row).map(Some)
 }
@@ -256,7 +256,7 @@ impl Store {
         workspace: &WorkspaceId,
         after: Option<&str>,
         bound: impl Into<PageBound<'_>>,
-    ) -> Result<Found<EndpointRecord>, StoreError> {
+    ) -> Result<ListPage<EndpointRecord>, StoreError> {
         let own = runner_endpoints::Column::WorkspaceId.eq(workspace.as_str());
         let page = PageOf {
             rows: runner_endpoints::Entity::find()
@@ -286,7 +286,7 @@ impl Store {
         let enabled = enabled.into_tuple::<(String, String)>();
         let enabled = enabled.all(&self.readers).await?.into_iter();
         Ok(enabled
-            .map(|(name, origin)| (name, origin == FROM_CONFIG))
+            .map(|(name, origin)| (name, origin == ORIGIN_CONFIG))
             .collect())
     }
 }
@@ -307,7 +307,7 @@ pub(crate) async fn endpoint_addresses(
     found.iter().map(read_address).collect()
 }
 
-fn read_address(row: &Row) -> Result<EndpointAddress, StoreError> {
+fn read_address(row: &SqlRow) -> Result<EndpointAddress, StoreError> {
     let id = row.text("id")?;
     Ok(EndpointAddress {
         id: parsed("runner_endpoints.id", &id, &id)?,

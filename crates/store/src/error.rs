@@ -66,10 +66,10 @@ impl From<DbErr> for StoreError {
 
 impl StoreError {
     /// True for transient errors: the database is away, busy, full or restarting.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Sqlite(error) => {
-                sqlite_code_of(error).is_some_and(|code| is_of_the_moment(&code))
+                sqlite_code_of(error).is_some_and(|code| is_transient_code(&code))
             }
             Self::Unreachable
             | Self::Locked
@@ -78,7 +78,7 @@ impl StoreError {
                 DbErr::Exec(RuntimeErr::SqlxError(error))
                 | DbErr::Query(RuntimeErr::SqlxError(error)),
             ) => match error.as_database_error() {
-                Some(error) => error.code().is_some_and(|code| is_of_the_moment(&code)),
+                Some(error) => error.code().is_some_and(|code| is_transient_code(&code)),
                 None => true,
             },
             _ => false,
@@ -88,9 +88,10 @@ impl StoreError {
     /// True when a retry may succeed at once: the database aborted one of two conflicting writers.
     pub(crate) fn is_contention(&self) -> bool {
         if let Self::Sqlite(error) = self {
-            return sqlite_code_of(error).is_some_and(|code| is_choice(&code));
+            return sqlite_code_of(error).is_some_and(|code| is_conflict_code(&code));
         }
-        self.postgres_code().is_some_and(|code| is_choice(&code))
+        self.postgres_code()
+            .is_some_and(|code| is_conflict_code(&code))
     }
 
     /// True after a lock timeout: only work that needs this lock has to wait.
@@ -114,7 +115,7 @@ fn sqlite_code_of(error: &rusqlite::Error) -> Option<String> {
 }
 
 /// `PostgreSQL`: serialization failure, deadlock, lock timeout. `SQLite`: busy.
-fn is_choice(code: &str) -> bool {
+fn is_conflict_code(code: &str) -> bool {
     match sqlite_code(code) {
         Some(code) => code == 5,
         None => matches!(code, "40001" | "40P01" | "55P03"),
@@ -123,11 +124,11 @@ fn is_choice(code: &str) -> bool {
 
 /// Transient codes. `PostgreSQL`: lost connection, exhausted resource, server shutdown, start or disk failure,
 /// timeout. `SQLite`: locked table or file, disk failure or full disk.
-fn is_of_the_moment(code: &str) -> bool {
+fn is_transient_code(code: &str) -> bool {
     match sqlite_code(code) {
         Some(code) => matches!(code, 5 | 6 | 10 | 13 | 14),
         None => {
-            is_choice(code)
+            is_conflict_code(code)
                 || ["08", "53", "57", "58"].contains(&code.get(..2).unwrap_or_default())
                 || matches!(code, "25006" | "25P03" | "25P04")
         }
@@ -183,17 +184,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_is_tried_again_and_what_speaks_against_the_work_is_not() {
+    fn classifies_transient_and_permanent_codes() {
         for code in ["5", "517", "261", "40001", "40P01", "55P03"] {
-            assert!(is_choice(code) && is_of_the_moment(code), "{code}");
+            assert!(is_conflict_code(code) && is_transient_code(code), "{code}");
         }
         for code in [
             "13", "10", "1034", "8458", "08006", "53100", "57P01", "57P03", "57014", "58030",
         ] {
-            assert!(!is_choice(code) && is_of_the_moment(code), "{code}");
+            assert!(!is_conflict_code(code) && is_transient_code(code), "{code}");
         }
         for code in ["19", "2067", "11", "23505", "42P01", "22P05", "28P01", ""] {
-            assert!(!is_choice(code) && !is_of_the_moment(code), "{code}");
+            assert!(
+                !is_conflict_code(code) && !is_transient_code(code),
+                "{code}"
+            );
         }
     }
 }

@@ -11,12 +11,12 @@ use crate::conversation::{ConversationsOf, of_conversations};
 use crate::entity::{events, raw_payloads};
 use crate::error::{StoreError, parsed};
 use crate::page::{PageBound, PageOf};
-use crate::runs::LOOKED_AT;
+use crate::runs::MAX_SCANNED;
 use crate::sql::{Sql, padded};
 use crate::steering::DROPPED;
 
 /// Tolerance in milliseconds: a run may be older than the event that it takes up.
-const AROUND_ENDS: i64 = 60_000;
+const CLOCK_TOLERANCE: i64 = 60_000;
 
 /// A stored event.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,14 +85,14 @@ impl Store {
             Some(run) => self.steering_status(run, &row.event_id).await?,
         };
         let taken_up_by = match steering.as_deref() {
-            Some(DROPPED) => self.run_that_took_up(&row).await?,
+            Some(DROPPED) => self.run_created_for(&row).await?,
             _ => None,
         };
         to_record(row, steering, taken_up_by)
     }
 
     /// The run created for an absorbed event after the absorbing run dropped it.
-    async fn run_that_took_up(&self, event: &events::Model) -> Result<Option<RunId>, StoreError> {
+    async fn run_created_for(&self, event: &events::Model) -> Result<Option<RunId>, StoreError> {
         let (Some(key), Some(absorbed)) = (&event.conversation_key, &event.steered_into) else {
             return Ok(None);
         };
@@ -101,7 +101,7 @@ impl Store {
         let values = vec![
             key.as_str().into(),
             // The other run's end may be timed just before; replica clocks differ.
-            (event.received_at - AROUND_ENDS).into(),
+            (event.received_at - CLOCK_TOLERANCE).into(),
             event.event_id.as_str().into(),
             absorbed.as_str().into(),
         ];
@@ -125,7 +125,7 @@ impl Store {
     }
 
     /// Events of the workspace, newest first, after `position`. With a type filter it scans at most
-    /// [`LOOKED_AT`] events.
+    /// [`MAX_SCANNED`] events.
     pub async fn list_events(
         &self,
         workspace: &WorkspaceId,
@@ -144,12 +144,12 @@ impl Store {
         if let Some(position) = after {
             query = query.filter(is_older(position));
         }
-        let mut look_end = None;
+        let mut scan_end = None;
         if !filter.event_types.is_empty() {
-            look_end = self.events_look_end(query.clone()).await?;
+            scan_end = self.events_scan_end(query.clone()).await?;
             query = query.filter(events::Column::EventType.is_in(padded(&filter.event_types)));
         }
-        if let Some(end) = &look_end {
+        if let Some(end) = &scan_end {
             query = query.filter(is_seen(end));
         }
         let rows = PageOf {
@@ -170,12 +170,12 @@ impl Store {
             received_at: record.received_at,
             event_id: record.event_id.clone(),
         });
-        let next = if has_more { last } else { look_end };
+        let next = if has_more { last } else { scan_end };
         Ok(EventsFound { records, next })
     }
 
-    /// Last event of the scan, when more than [`LOOKED_AT`] match.
-    async fn events_look_end(
+    /// Last event of the scan, when more than [`MAX_SCANNED`] match.
+    async fn events_scan_end(
         &self,
         all: Select<events::Entity>,
     ) -> Result<Option<EventPosition>, StoreError> {
@@ -185,7 +185,7 @@ impl Store {
             .column(events::Column::EventId)
             .order_by_desc(events::Column::ReceivedAt)
             .order_by_desc(events::Column::EventId)
-            .offset(LOOKED_AT - 1)
+            .offset(MAX_SCANNED - 1)
             .limit(1)
             .into_tuple()
             .one(&self.readers)

@@ -68,12 +68,12 @@ pub enum ForeignError {
 }
 
 /// Counts the rows of a table and the bytes of a database.
-struct Meter {
+struct ReadMeter {
     limits: ForeignLimits,
     bytes: usize,
 }
 
-impl Meter {
+impl ReadMeter {
     fn new(limits: ForeignLimits) -> Self {
         Self { limits, bytes: 0 }
     }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_no_views_and_makes_no_files() {
+    fn reads_no_views_and_creates_no_files() {
         let view = File::holding("CREATE VIEW things AS SELECT 'a' AS uuid;");
         assert_eq!(view.read().unwrap(), []);
         let missing = File(std::env::temp_dir().join("no-such-directory/things.db"));

@@ -8,10 +8,10 @@ use sea_orm::{
 use crate::connect::Store;
 use crate::entity::endpoint_health;
 use crate::error::{StoreError, signed, unsigned};
-use crate::page::{Found, PageBound, PageOf};
+use crate::page::{ListPage, PageBound, PageOf};
 
 /// Maximum rows of history per endpoint; older rows are deleted.
-const MOST_HEALTH: i64 = 200;
+const MAX_HEALTH_ROWS: i64 = 200;
 
 /// A change of an endpoint's health or runners.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(crate) async fn write_health(
     let n = last.map_or(0, |last| last.n) + 1;
     endpoint_health::Entity::delete_many()
         .filter(endpoint_health::Column::EndpointId.eq(row.endpoint_id.as_str()))
-        .filter(endpoint_health::Column::N.lte(n - MOST_HEALTH))
+        .filter(endpoint_health::Column::N.lte(n - MAX_HEALTH_ROWS))
         .exec(tx)
         .await?;
     let row = endpoint_health::Model { n, ..row };
@@ -55,7 +55,7 @@ pub(crate) async fn write_health(
 }
 
 /// Deletes the history of a deleted endpoint.
-pub(crate) async fn forget_health(
+pub(crate) async fn delete_health(
     conn: &impl ConnectionTrait,
     endpoint: &str,
 ) -> Result<(), StoreError> {
@@ -73,7 +73,7 @@ impl Store {
         endpoint: EndpointId,
         before: Option<u64>,
         bound: impl Into<PageBound<'_>>,
-    ) -> Result<Found<HealthRecord>, StoreError> {
+    ) -> Result<ListPage<HealthRecord>, StoreError> {
         let before = before.map_or(i64::MAX, signed);
         let own = endpoint_health::Column::EndpointId.eq(endpoint.to_string());
         let page = PageOf {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::connect::Store;
 use crate::entity::{conversations, transcript_items};
 use crate::error::{StoreError, parsed_json};
-use crate::page::{Budget, Found, PageBound, PageOf};
+use crate::page::{ListPage, PageBound, PageOf, ReadBudget};
 use crate::sql::padded;
 
 /// Selects items of one conversation.
@@ -24,7 +24,7 @@ pub struct HistoryQuery<'a> {
     pub limit: u64,
     /// True: include the attachments of each item.
     pub attachments: bool,
-    pub budget: Budget<'a>,
+    pub budget: ReadBudget<'a>,
 }
 
 /// A transcript item.
@@ -66,7 +66,7 @@ impl Store {
         &self,
         conversation_key: &str,
         page: HistoryQuery<'_>,
-    ) -> Result<Found<TranscriptRecord>, StoreError> {
+    ) -> Result<ListPage<TranscriptRecord>, StoreError> {
         let mut query = items_of(conversation_key);
         if let Some(before) = page.before {
             query = query.filter(transcript_items::Column::Seq.lt(before));
@@ -95,7 +95,7 @@ impl Store {
         &self,
         conversation_key: &str,
         places: &[i64],
-        budget: Budget<'_>,
+        budget: ReadBudget<'_>,
     ) -> Result<Vec<TranscriptRecord>, StoreError> {
         if places.is_empty() {
             return Ok(Vec::new());

@@ -10,7 +10,7 @@ use crate::connect::{Backend, Store};
 use crate::entity::{transcript_items, transcript_terms};
 use crate::error::StoreError;
 use crate::history::TranscriptRecord;
-use crate::page::Budget;
+use crate::page::ReadBudget;
 use crate::sql::padded;
 
 /// A search within one conversation.
@@ -33,7 +33,7 @@ pub struct HistoryMatch {
 /// contain the pairs of a longer phrase, but not the phrase.
 const CANDIDATES: u64 = 400;
 /// Maximum texts in memory at a time.
-const AT_A_TIME: usize = 100;
+const TEXTS_IN_MEMORY: usize = 100;
 
 impl Store {
     /// The newest matching items, with their attachments.
@@ -41,12 +41,12 @@ impl Store {
         &self,
         conversation_key: &str,
         wanted: &HistoryMatch,
-        budget: Budget<'_>,
+        budget: ReadBudget<'_>,
     ) -> Result<Vec<TranscriptRecord>, StoreError> {
         let candidates = self.candidates(conversation_key, wanted).await?;
         let most = usize::try_from(wanted.top).unwrap_or(usize::MAX);
         let mut found = Vec::new();
-        for some in candidates.chunks(AT_A_TIME) {
+        for some in candidates.chunks(TEXTS_IN_MEMORY) {
             let texts = self.texts_at(conversation_key, some).await?;
             let matches = |seq: &&i64| {
                 let text = texts.get(*seq).and_then(Option::as_deref);

@@ -1,8 +1,8 @@
 //! Ingest: dedupe, decision and all rows of an accepted event in one transaction (contracts §3).
 
+mod batched;
 mod known;
 mod rows;
-mod together;
 
 use std::sync::Arc;
 
@@ -12,41 +12,41 @@ use sea_orm::{DatabaseTransaction, EntityTrait};
 use uuid::Uuid;
 
 use crate::attempts::FirstAttempt;
-use crate::bulk::{Done, Together};
-use crate::capacity::{Capacities, hold_capacity};
-use crate::children::{Childless, ParentOf};
-use crate::common::Common;
+use crate::batch::{BatchOp, BatchResult};
+use crate::capacity::{Capacities, lock_capacity};
+use crate::children::{ChildRefused, ParentRun};
 use crate::connect::Store;
-use crate::conversation::{LiveRun, live_runs};
+use crate::conversation::{ConversationRun, live_runs};
 use crate::entity::events;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::interactions::{AnsweredBy, Unanswerable};
 use crate::new_run::{Candidate, NewRun, UserMessage};
-use crate::writer::Work;
+use crate::tx_cache::TxCache;
+use crate::writer::Mutation;
 use rows::{Rows, lock_conversations};
 
+pub(crate) use batched::ingest_batch;
 pub use known::EventKey;
-pub(crate) use together::take_together;
 
 /// Input of a decision, read under the conversation's lock.
 #[derive(Debug)]
-pub struct Facts {
+pub struct DecisionFacts {
     pub candidates: Arc<[Candidate]>,
     /// Position of the event, if it has a conversation.
-    pub place: Option<Place>,
+    pub place: Option<ConversationPosition>,
     /// Live runs of the event's conversation, oldest first.
-    pub live: Vec<LiveRun>,
+    pub live: Vec<ConversationRun>,
     pub capacities: Capacities,
     /// Set when the event answers a question that no longer accepts answers.
     pub unanswerable: Option<Unanswerable>,
     /// Set when the parent may not start the requested child run.
-    pub childless: Option<Childless>,
+    pub child_refused: Option<ChildRefused>,
 }
 
 /// Position of an event in its conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ConversationPosition {
     /// Key of the conversation's row.
     pub conversation_key: String,
     pub event_seq: i64,
@@ -56,7 +56,7 @@ pub struct Place {
 
 /// Outcome of a decision: the rows to store.
 #[derive(Clone, Debug)]
-pub enum Plan {
+pub enum IngestPlan {
     /// Nothing: the caller answers with a 4xx or 5xx of its own.
     Refuse,
     /// The event without a run.
@@ -102,7 +102,7 @@ pub struct Ingest {
     /// The platform's own payload as JSON, stored separately.
     pub raw: Option<String>,
     /// Maximum live runs of the workspace.
-    pub most_runs: Option<u64>,
+    pub max_live_runs: Option<u64>,
     pub at: i64,
     pub decide: Decide,
     /// Approximate bytes that the decision adds: a prepared context.
@@ -110,11 +110,11 @@ pub struct Ingest {
     /// The question that the event answers.
     pub answers: Option<AnsweredBy>,
     /// The parent, when the event requests a child run.
-    pub parent: Option<ParentOf>,
+    pub parent: Option<ParentRun>,
 }
 
 /// Decides on an event; called in each try of the transaction.
-pub type Decide = Arc<dyn Fn(&Facts) -> Plan + Send + Sync>;
+pub type Decide = Arc<dyn Fn(&DecisionFacts) -> IngestPlan + Send + Sync>;
 
 /// Result of an ingest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ impl Store {
     }
 }
 
-impl Work for Ingest {
+impl Mutation for Ingest {
     type Output = Ingested;
     const SAVEPOINT: bool = true;
     const TAKES_EVENT: bool = true;
@@ -166,47 +166,47 @@ impl Work for Ingest {
         self.envelope.len() + self.raw.as_ref().map_or(0, String::len) + self.ready_bytes
     }
 
-    fn together(&self) -> Option<Together<'_>> {
+    fn batched(&self) -> Option<BatchOp<'_>> {
         // Answers and child runs are rare, and need their question or parent.
         let is_plain = self.answers.is_none() && self.parent.is_none();
-        is_plain.then_some(Together::Ingest(self))
+        is_plain.then_some(BatchOp::Ingest(self))
     }
 
-    fn output_of(&self, done: Done) -> Option<Ingested> {
+    fn output_of(&self, done: BatchResult) -> Option<Ingested> {
         match done {
-            Done::Ingest(ingested) => Some(ingested),
+            BatchResult::Ingest(ingested) => Some(ingested),
             _ => None,
         }
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Ingested, StoreError> {
-        self.apply_with(tx, &mut Common::default()).await
+        self.apply_with(tx, &mut TxCache::default()).await
     }
 
     async fn apply_with(
         &self,
         tx: &DatabaseTransaction,
-        common: &mut Common,
+        tx_cache: &mut TxCache,
     ) -> Result<Ingested, StoreError> {
         if let Some(known) = self.find_known(tx).await? {
             return Ok(known);
         }
-        let capacities = hold_capacity(tx, &self.workspace, self.most_runs).await?;
+        let capacities = lock_capacity(tx, &self.workspace, self.max_live_runs).await?;
         let conversation = lock_conversations(tx, &[self]).await?.pop();
         // A new conversation has no runs.
         let lived = conversation.as_ref().filter(|row| row.version > 1);
-        let facts = Facts {
-            candidates: common.candidates(tx, &self.workspace).await?,
+        let facts = DecisionFacts {
+            candidates: tx_cache.candidates(tx, &self.workspace).await?,
             live: live_runs(tx, lived.map(|row| row.place.conversation_key.as_str())).await?,
             place: conversation.map(|row| row.place),
             capacities,
             unanswerable: self.unanswerable(tx).await?,
-            childless: self.childless(tx).await?,
+            child_refused: self.child_refused(tx).await?,
         };
         let plan = (self.decide)(&facts);
         // Another replica may have stored this event while this one waited for the conversation. The run that
         // causes the refusal may then be its own.
-        if matches!(plan, Plan::Refuse) && self.find_known(tx).await?.is_some() {
+        if matches!(plan, IngestPlan::Refuse) && self.find_known(tx).await?.is_some() {
             return Err(StoreError::Taken);
         }
         let mut rows = Rows::default();
@@ -217,7 +217,7 @@ impl Work for Ingest {
     }
 
     /// The answer contains the run id, which is unique to this try.
-    async fn stands(
+    async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
         told: &Self::Output,

@@ -15,11 +15,11 @@ use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::ingest::Ingest;
 use crate::ledger::Append;
 use crate::page::{Columns, PageBound, TextPage};
-use crate::runs::LOOKED_AT;
-use crate::sql::{Row, Sql, inserted};
-use crate::writer::Work;
+use crate::runs::MAX_SCANNED;
+use crate::sql::{Sql, SqlRow, inserted};
+use crate::writer::Mutation;
 
-pub use awaited::{AwaitedRecord, CloseAwaited, GiveAnswer, Given};
+pub use awaited::{AnswerDelivery, AwaitedRecord, CloseAwaited, DeliverAnswer};
 
 /// A question to store.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ pub enum TakenAs {
     /// An event with a run of its own. `answer`: the response to its sender, as JSON.
     Event { event_id: String, answer: String },
     /// Delivered to the live run that awaited it.
-    Given,
+    AnswerDelivery,
 }
 
 /// Question and link of an incoming answer.
@@ -80,7 +80,7 @@ pub struct AnsweredBy {
 /// Reason to refuse an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unanswerable {
-    /// For an answer as an event: the run awaits it, or has received one. See [`GiveAnswer`].
+    /// For an answer as an event: the run awaits it, or has received one. See [`DeliverAnswer`].
     Awaited,
     /// The asking run was cancelled or has a cancel request.
     Cancelled,
@@ -172,7 +172,7 @@ impl Store {
     }
 
     /// Questions of the workspace, newest first. With a filter by conversation or open state it scans at most
-    /// [`LOOKED_AT`] questions.
+    /// [`MAX_SCANNED`] questions.
     pub async fn list_interactions(
         &self,
         workspace: &WorkspaceId,
@@ -180,7 +180,7 @@ impl Store {
         bound: impl Into<PageBound<'_>>,
     ) -> Result<InteractionsFound, StoreError> {
         let bound = bound.into();
-        let look_end = self.interactions_look_end(workspace, filter).await?;
+        let scan_end = self.interactions_scan_end(workspace, filter).await?;
         let mut values: Vec<Value> = vec![workspace.as_str().into()];
         let mut place = |value: Value| {
             values.push(value);
@@ -215,7 +215,7 @@ impl Store {
         if let Some(before) = filter.before {
             only.push(format!("i.id < {}", place(before.to_string().into())));
         }
-        if let Some(end) = &look_end {
+        if let Some(end) = &scan_end {
             only.push(format!("i.id >= {}", place(end.as_str().into())));
         }
         only.push("i.id IS NOT NULL ORDER BY i.id DESC".to_owned());
@@ -231,13 +231,13 @@ impl Store {
         let found = rows.try_map(|row| record(&row))?;
         let last = found.items.last().map(|last| last.id.clone());
         Ok(InteractionsFound {
-            next: if found.has_more { last } else { look_end },
+            next: if found.has_more { last } else { scan_end },
             records: found.items,
         })
     }
 
-    /// Last question of the scan, when more than [`LOOKED_AT`] exist and no index serves the filter.
-    async fn interactions_look_end(
+    /// Last question of the scan, when more than [`MAX_SCANNED`] exist and no index serves the filter.
+    async fn interactions_scan_end(
         &self,
         workspace: &WorkspaceId,
         filter: &InteractionFilter,
@@ -246,7 +246,8 @@ impl Store {
         if filter.run_id.is_some() || is_plain {
             return Ok(None);
         }
-        let mut values: Vec<Value> = vec![workspace.as_str().into(), signed(LOOKED_AT - 1).into()];
+        let mut values: Vec<Value> =
+            vec![workspace.as_str().into(), signed(MAX_SCANNED - 1).into()];
         let mut older = "";
         if let Some(before) = filter.before {
             values.push(before.to_string().into());
@@ -260,14 +261,14 @@ impl Store {
     }
 }
 
-fn record(row: &Row) -> Result<InteractionRecord, StoreError> {
+fn record(row: &SqlRow) -> Result<InteractionRecord, StoreError> {
     let id = row.text("id")?;
     let event = (
         row.text_if_any("answer_event_id")?,
         row.text_if_any("answer")?,
     );
     let given = row.number_if_any("given_at")?;
-    let given = given.map(|at| (at, TakenAs::Given));
+    let given = given.map(|at| (at, TakenAs::AnswerDelivery));
     let taken = match (event, row.number_if_any("received_at")?) {
         ((Some(event_id), Some(answer)), Some(at)) => {
             Some((at, TakenAs::Event { event_id, answer }))
@@ -355,7 +356,7 @@ pub struct LinkInteraction {
     pub token_sha256: String,
 }
 
-impl Work for LinkInteraction {
+impl Mutation for LinkInteraction {
     type Output = ();
     const CHANGES_AGENTS: bool = false;
 
@@ -371,7 +372,7 @@ impl Work for LinkInteraction {
 }
 
 /// Deletes the questions of runs with a deleted ledger.
-pub(crate) async fn forget_of_runs(
+pub(crate) async fn delete_of_runs(
     tx: &DatabaseTransaction,
     runs: &[String],
 ) -> Result<(), StoreError> {

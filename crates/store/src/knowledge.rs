@@ -11,8 +11,8 @@ use sea_orm::Value;
 
 use crate::connect::Store;
 use crate::error::{StoreError, unsigned};
-use crate::page::{Columns, Found, PageBound, TextPage};
-use crate::sql::{Row, Sql};
+use crate::page::{Columns, ListPage, PageBound, TextPage};
+use crate::sql::{Sql, SqlRow};
 
 pub use chunks::{NewChunk, WriteChunks};
 pub use indexing::{BeginIndexing, FailIndexing, FinishIndexing, IndexingBegun};
@@ -97,7 +97,7 @@ const COLUMNS: Columns = Columns {
     ],
 };
 
-fn record(row: &Row) -> Result<DocumentRecord, StoreError> {
+fn record(row: &SqlRow) -> Result<DocumentRecord, StoreError> {
     let document_id = row.text("document_id")?;
     let count = |column: &'static str| unsigned(column, &document_id, row.number(column)?);
     Ok(DocumentRecord {
@@ -142,7 +142,7 @@ async fn find_row(
     conn: &impl Sql,
     base: &BaseKey,
     document_id: &str,
-) -> Result<Option<Row>, StoreError> {
+) -> Result<Option<SqlRow>, StoreError> {
     let columns = COLUMNS.selected();
     let sql = format!(
         "SELECT {columns} FROM knowledge_documents \
@@ -170,7 +170,7 @@ impl Store {
         base: &BaseKey,
         after: Option<&str>,
         bound: impl Into<PageBound<'_>>,
-    ) -> Result<Found<DocumentRecord>, StoreError> {
+    ) -> Result<ListPage<DocumentRecord>, StoreError> {
         let bound = bound.into();
         let page = TextPage {
             columns: COLUMNS,

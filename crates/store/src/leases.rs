@@ -18,9 +18,9 @@ use crate::connect::Store;
 use crate::database_clock::{database_now, lease_end};
 use crate::entity::runs;
 use crate::error::{StoreError, parsed};
-use crate::retention::left_to_us;
+use crate::retention::skip_locked;
 use crate::runs::readable;
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 pub use renewal::LeaseKeeper;
 
@@ -29,9 +29,9 @@ const IDS: usize = 500;
 
 /// Filter of leases for take-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leases {
+pub enum LeaseFilter {
     /// Expired leases.
-    Lapsed,
+    Expired,
     /// All: the caller is the only owner.
     All,
     /// The caller's leases.
@@ -40,10 +40,10 @@ pub enum Leases {
     None,
 }
 
-impl Leases {
+impl LeaseFilter {
     fn condition(self, owner: &str, backend: DbBackend) -> Condition {
         match self {
-            Self::Lapsed => {
+            Self::Expired => {
                 let end = Expr::col(runs::Column::LeaseExpiresAt);
                 Condition::all().add(end.lt(database_now(backend)))
             }
@@ -59,7 +59,7 @@ impl Store {
     pub async fn expired_runs(
         &self,
         owner: &str,
-        leases: Leases,
+        leases: LeaseFilter,
         limit: u64,
     ) -> Result<Vec<Run>, StoreError> {
         let models = runs::Entity::find()
@@ -80,7 +80,7 @@ impl Store {
         run: &Run,
         owner: &str,
         lease: Duration,
-        leases: Leases,
+        leases: LeaseFilter,
     ) -> Result<Option<i64>, StoreError> {
         let (id, epoch, owner) = (run.id, run.lease_epoch, owner.to_owned());
         self.write(TakeOver {
@@ -95,15 +95,15 @@ impl Store {
 
     /// Takes over these runs in one commit, under the rules of [`Store::take_over`]. Skips locked rows, so
     /// replicas do not wait for each other.
-    pub async fn take_over_some(
+    pub async fn take_over_batch(
         &self,
         ids: Vec<RunId>,
         owner: &str,
         lease: Duration,
-        leases: Leases,
+        leases: LeaseFilter,
     ) -> Result<Vec<Run>, StoreError> {
         let owner = owner.to_owned();
-        self.write(TakeOverSome {
+        self.write(TakeOverBatch {
             ids,
             owner,
             lease,
@@ -113,7 +113,7 @@ impl Store {
     }
 
     /// Runs of `owner` with a cancel request, and its time.
-    pub async fn asked_to_end(&self, owner: &str) -> Result<Vec<(RunId, i64)>, StoreError> {
+    pub async fn cancel_requests_of(&self, owner: &str) -> Result<Vec<(RunId, i64)>, StoreError> {
         let rows: Vec<(String, i64)> = runs::Entity::find()
             .select_only()
             .column(runs::Column::Id)
@@ -135,10 +135,10 @@ struct TakeOver {
     epoch: i64,
     owner: String,
     lease: Duration,
-    leases: Leases,
+    leases: LeaseFilter,
 }
 
-impl Work for TakeOver {
+impl Mutation for TakeOver {
     type Output = Option<i64>;
 
     fn order(&self) -> Uuid {
@@ -161,7 +161,7 @@ impl Work for TakeOver {
     }
 
     // An unreported take-over would leave the run idle until the lease expires again.
-    async fn stands(
+    async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
         told: &Self::Output,
@@ -173,14 +173,14 @@ impl Work for TakeOver {
     }
 }
 
-struct TakeOverSome {
+struct TakeOverBatch {
     ids: Vec<RunId>,
     owner: String,
     lease: Duration,
-    leases: Leases,
+    leases: LeaseFilter,
 }
 
-impl Work for TakeOverSome {
+impl Mutation for TakeOverBatch {
     type Output = Vec<Run>;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Vec<Run>, StoreError> {
@@ -193,7 +193,7 @@ impl Work for TakeOverSome {
                 .filter(runs::Column::Id.is_in(ids.iter().map(ToString::to_string)))
                 .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
                 .filter(self.leases.condition(&self.owner, backend));
-            let free: Vec<String> = left_to_us(tx, query).into_tuple().all(tx).await?;
+            let free: Vec<String> = skip_locked(tx, query).into_tuple().all(tx).await?;
             let epoch = Expr::col(runs::Column::LeaseEpoch).add(1);
             runs::Entity::update_many()
                 .col_expr(runs::Column::LeaseEpoch, epoch)
@@ -212,7 +212,7 @@ impl Work for TakeOverSome {
     }
 
     // All rows are committed or none. Another replica may have taken some since.
-    async fn stands(
+    async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
         told: &Self::Output,

@@ -9,19 +9,19 @@ use sea_orm::{DatabaseTransaction, EntityTrait};
 use uuid::Uuid;
 
 use crate::audit::AuditEntry;
-use crate::bulk::{Done, Together, advance, insert_segments, items_of};
+use crate::batch::{BatchOp, BatchResult, advance, insert_segments, items_of};
 use crate::conversation::lock_all;
 use crate::entity::{run_rejections, runs};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
-use crate::handover::note_judged;
 use crate::interactions::{NewInteraction, insert_interactions};
+use crate::promotion::Promotion;
+use crate::release::record_judged;
 use crate::sql::inserted;
-use crate::succession::Succession;
 use crate::transcript::{TranscriptWrite, write_transcripts};
-use crate::writer::{Share, Work};
+use crate::writer::{Mutation, Share};
 
-pub use lines::{Line, RejectionRecord};
+pub use lines::{LedgerLine, RejectionRecord};
 
 /// One commit of one run. When the compare-and-set updates no row, the owner has lost the run and nothing is
 /// written.
@@ -46,14 +46,14 @@ pub struct Append {
     pub interactions: Vec<NewInteraction>,
     /// For async runs: all results up to this number are in the ledger after this commit.
     pub judged_through: Option<u64>,
-    pub terminal: Option<Terminal>,
+    pub terminal: Option<RunEnd>,
     /// Epoch milliseconds.
     pub at: i64,
 }
 
 /// The end of a run, written with its last event.
 #[derive(Clone, Debug)]
-pub struct Terminal {
+pub struct RunEnd {
     pub status: RunStatus,
     pub reason: String,
     pub output: Option<String>,
@@ -63,10 +63,10 @@ pub struct Terminal {
     /// Messages of the run in order, for a run with a conversation.
     pub transcript: Vec<TranscriptWrite>,
     /// Follow-up of the end, for a run with a conversation.
-    pub succession: Option<Succession>,
+    pub promotion: Option<Promotion>,
 }
 
-impl Terminal {
+impl RunEnd {
     /// Final status of a run: an accepted cancel overrides the runner's results.
     pub fn status_after(&self, was_cancelled: bool) -> RunStatus {
         if was_cancelled {
@@ -93,11 +93,11 @@ pub enum Appended {
     Lost,
 }
 
-impl Work for Append {
+impl Mutation for Append {
     type Output = Appended;
 
     fn weight(&self) -> usize {
-        self.lines.len() + self.terminal.as_ref().map_or(0, Terminal::weight)
+        self.lines.len() + self.terminal.as_ref().map_or(0, RunEnd::weight)
     }
 
     fn order(&self) -> Uuid {
@@ -105,8 +105,8 @@ impl Work for Append {
     }
 
     fn conversation(&self) -> Option<&str> {
-        let succession = self.terminal.as_ref()?.succession.as_ref()?;
-        Some(&succession.conversation_key)
+        let promotion = self.terminal.as_ref()?.promotion.as_ref()?;
+        Some(&promotion.conversation_key)
     }
 
     fn shares(&self) -> Vec<Share> {
@@ -116,7 +116,7 @@ impl Work for Append {
 
     const CHANGES_AGENTS: bool = false;
 
-    fn together(&self) -> Option<Together<'_>> {
+    fn batched(&self) -> Option<BatchOp<'_>> {
         let is_plain = self.to > self.from
             && self.states.is_empty()
             && self.rejections.is_empty()
@@ -125,23 +125,23 @@ impl Work for Append {
             && self.interactions.is_empty()
             && self.judged_through.is_none();
         is_plain.then_some(match self.terminal {
-            Some(_) => Together::End(self),
-            None => Together::Append(self),
+            Some(_) => BatchOp::End(self),
+            None => BatchOp::Append(self),
         })
     }
 
-    fn output_of(&self, done: Done) -> Option<Appended> {
+    fn output_of(&self, done: BatchResult) -> Option<Appended> {
         match done {
-            Done::Append(appended) => Some(appended),
+            BatchResult::Append(appended) => Some(appended),
             _ => None,
         }
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Appended, StoreError> {
-        let succession = self
+        let promotion = self
             .terminal
             .as_ref()
-            .and_then(|terminal| terminal.succession.as_ref());
+            .and_then(|terminal| terminal.promotion.as_ref());
         lock_all(tx, self.conversation().into_iter()).await?;
         if advance(tx, &[self]).await?.is_empty() {
             return Ok(Appended::Lost);
@@ -152,7 +152,7 @@ impl Work for Append {
         insert_segments(tx, &[self]).await?;
         insert_interactions(tx, self).await?;
         if let Some(through) = self.judged_through {
-            note_judged(tx, self.run_id, through).await?;
+            record_judged(tx, self.run_id, through).await?;
         }
         let audits = self.apply_states(tx).await?;
         self.insert_rejections(tx).await?;
@@ -163,15 +163,15 @@ impl Work for Append {
             failpoint::pass("project.transcript").await?;
             write_transcripts(tx, items).await?;
         }
-        let next = match succession {
-            Some(succession) => succession.carry_out(tx, self).await?,
+        let next = match promotion {
+            Some(promotion) => promotion.promote(tx, self).await?,
             None => Vec::new(),
         };
         failpoint::pass(self.failpoints().0).await?;
         Ok(Appended::Written { next })
     }
 
-    async fn stands(
+    async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
         told: &Self::Output,

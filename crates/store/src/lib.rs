@@ -3,26 +3,26 @@
 //! One writer task per database ([`writer`]) commits all writes in batches; reads use their own pool. Every
 //! query is keyed by workspace or run.
 
-mod bulk;
+mod batch;
 mod cancel;
 mod capacity;
 mod children;
-mod common;
 mod connect;
 mod conversation;
 mod database_clock;
 mod digest;
-mod doorbell;
 mod entity;
 mod error;
 mod event_log;
 pub mod failpoint;
 pub mod foreign;
-mod inline;
-pub mod meter;
+pub mod metrics;
+mod notifier;
 mod page;
 mod readers;
 mod sql;
+mod sqlite_direct;
+mod tx_cache;
 mod workspaces;
 pub mod writer;
 
@@ -30,12 +30,12 @@ mod agent_skills;
 mod agents;
 mod api_keys;
 mod artifacts;
+mod async_runs;
 mod attempts;
 mod audit;
-mod deferrals;
 mod discovery;
+mod discovery_claims;
 mod endpoints;
-mod handover;
 mod health;
 mod history;
 mod history_search;
@@ -47,6 +47,8 @@ mod ledger;
 mod new_run;
 mod overview;
 mod preview;
+mod promotion;
+mod release;
 mod retention;
 mod runners;
 mod runs;
@@ -57,44 +59,42 @@ mod skills;
 mod state;
 mod steering;
 mod storage;
-mod succession;
 mod tool_calls;
 mod transcript;
-mod turns;
 mod usage;
 
 pub use agent_skills::{AgentSkillRecord, RegisterSkill, SkillRegistered, WithdrawSkill};
 pub use agents::{AgentRecord, SaveAgent, SavedAgent};
 pub use api_keys::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked};
 pub use artifacts::{
-    ArtifactFacts, ArtifactOrigin, ArtifactRecord, ArtifactShares, BeginArtifact, Begun,
-    BindArtifact, Bound, DropArtifact, ExpiredArtifact, FinishArtifact, Finished, ShareOf, Sharers,
+    ArtifactFacts, ArtifactFinished, ArtifactOrigin, ArtifactRecord, ArtifactShares, BeginArtifact,
+    Begun, BindArtifact, Bound, DropArtifact, ExpiredArtifact, FinishArtifact, ShareOf, Sharers,
     UnbindArtifact,
+};
+pub use async_runs::{
+    AppendResults, AppendsClosed, AsyncRun, Backlog, CloseAppends, Heartbeat, Heartbeating,
+    ResultsAppended, StartAsyncRun, result_digest,
 };
 pub use attempts::{Dispatch, Dispatched, FirstAttempt, STARTED};
 pub use audit::{AuditEntry, AuditOutcome, AuditRecord};
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
-pub use children::{Childless, ParentOf};
-pub use connect::{Backend, Condition, Store, check_database_url};
-pub use conversation::{ConversationNow, ConversationsOf, LiveRun, occupancy};
-pub use deferrals::{
-    AppendResults, Backlog, CloseAppends, Closed, Defer, Deferral, Heard, Heartbeat,
-    ResultsAppended, result_digest,
-};
+pub use children::{ChildRefused, ParentRun};
+pub use connect::{Backend, DatabaseCondition, Store, check_database_url};
+pub use conversation::{ConversationRun, ConversationState, ConversationsOf, occupancy};
 pub use digest::{hex, sha256_hex};
 pub use discovery::{SaveDiscovery, SaveFailure};
-pub use doorbell::Notice;
 pub use endpoints::{EndpointAddress, EndpointRecord, SaveEndpoint};
 pub use error::StoreError;
 pub use event_log::{EventFilter, EventPosition, EventRecord};
-pub use handover::LeftOff;
 pub use health::HealthRecord;
 pub use history::{HistoryQuery, TranscriptRecord};
 pub use history_search::HistoryMatch;
-pub use ingest::{Decide, EventKey, Facts, Ingest, Ingested, Place, Plan};
+pub use ingest::{
+    ConversationPosition, Decide, DecisionFacts, EventKey, Ingest, IngestPlan, Ingested,
+};
 pub use interactions::{
-    AnsweredBy, AnsweredInteraction, AwaitedRecord, CloseAwaited, GiveAnswer, Given,
+    AnswerDelivery, AnsweredBy, AnsweredInteraction, AwaitedRecord, CloseAwaited, DeliverAnswer,
     InteractionFilter, InteractionRecord, InteractionsFound, LinkInteraction, NewInteraction,
     TakenAs, Unanswerable, answer_event_id,
 };
@@ -103,22 +103,24 @@ pub use knowledge::{
     FinishIndexing, FoundChunk, IndexingBegun, NewChunk, Posting, Recipe, StoredVector,
     SweepKnowledge, WriteChunks,
 };
-pub use leases::{LeaseKeeper, Leases};
-pub use ledger::{Append, Appended, Line, RejectionRecord, Terminal};
+pub use leases::{LeaseFilter, LeaseKeeper};
+pub use ledger::{Append, Appended, LedgerLine, RejectionRecord, RunEnd};
 pub use new_run::{Candidate, NewRun, UserMessage};
-pub use page::{Budget, Found, OverBudget, PAGE_BYTES, PageBound, PageBudget};
+pub use notifier::NotifyEvent;
+pub use page::{ListPage, OverBudget, PAGE_BYTES, PageBound, PageBudget, ReadBudget};
+pub use promotion::{CreateForEvent, Promotion};
+pub use release::ResumePoint;
 pub use runners::{FoundRunner, RunnerRecord, RunnerStatus};
 pub use runs::{RunFilter, RunInputs, RunPosition, RunWindow, RunsFound};
 pub use shared_parts::SharedParts;
-pub use signing_keys::{ForgetKeys, RotateKey, SigningKeyRecord};
+pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};
 pub use skills::ActivateSkill;
 pub use state::{STATE_KEYS, StateAccess, StateChange, StatePart, StateRecord, StateWritten};
 pub use steering::{PULL_BYTES, PullSteering, SteeredEvent};
 pub use storage::{
-    AreaAccess, BeginUpload, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, FinishUpload,
-    GiveUpload, PutIf, Quota, Uploaded, WriteChunk,
+    AbandonUpload, AreaAccess, BeginUpload, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob,
+    FinishUpload, PutIf, Quota, UploadStep, WriteChunk,
 };
-pub use succession::{Succession, TakeUp};
 pub use tool_calls::{
     BeginToolCall, FinishToolCall, GoesOn, KeyOf, TOOL_CALLS, ToolCallBegun, ToolCallEnd,
 };

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::agent_skills::skills_of_workspace;
 use crate::agents::{AgentRecord, read_agent};
 use crate::attempts::FirstAttempt;
-use crate::bulk::{Intent, insert_intents};
+use crate::batch::{DispatchIntent, insert_intents};
 use crate::database_clock::{lease_end_sql, millis};
 use crate::endpoints::{EndpointAddress, endpoint_addresses};
 use crate::entity::{agents, runners};
@@ -203,7 +203,7 @@ pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<()
             let texts = [&run.agent_spec, &run.snapshot];
             texts.map(|text| {
                 let apart = run.shared.apart(text);
-                named.keep(&apart);
+                named.add_kept(&apart);
                 Value::from(apart.text)
             })
         })
@@ -222,7 +222,7 @@ pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<()
         inserted(tx, into, frozen.collect()).await?;
     } else {
         let whole = rows_frozen.map(|(row, frozen)| {
-            let mut values = [const { Value::Bool(None) }; OWN + 2];
+            let mut values = [const { Value::Bool(None) }; OWN_VALUES + 2];
             let all = own_values(row).into_iter().chain(frozen);
             values
                 .iter_mut()
@@ -235,7 +235,7 @@ pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<()
     }
     let intents = rows.iter().filter_map(|row| {
         let attempt = row.begin.attempt()?;
-        Some(Intent {
+        Some(DispatchIntent {
             run: row.run.id,
             attempt: FirstAttempt::NUMBER,
             context: attempt.context.get(),
@@ -249,7 +249,7 @@ pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<()
 /// Inserts a run from its own values and the columns in `also`. The lease end uses the database clock.
 fn inserting(backend: DbBackend, also: &str) -> String {
     let lease_end = lease_end_sql(backend, "?1");
-    let values = OWN + also.matches(',').count();
+    let values = OWN_VALUES + also.matches(',').count();
     let values = (2..=values).fold(lease_end, |values, place| format!("{values}, ?{place}"));
     format!(
         "INSERT INTO runs (lease_expires_at, id, workspace_id, event_id, agent_id, agent_version, runner_id, \
@@ -259,9 +259,9 @@ fn inserting(backend: DbBackend, also: &str) -> String {
 }
 
 /// Number of values in a run's own row.
-const OWN: usize = 21;
+const OWN_VALUES: usize = 21;
 
-fn own_values(RunRow { event, run, begin }: &RunRow<'_>) -> [Value; OWN] {
+fn own_values(RunRow { event, run, begin }: &RunRow<'_>) -> [Value; OWN_VALUES] {
     let attempt = begin.attempt();
     let number = attempt.map_or(0, |_| i64::from(FirstAttempt::NUMBER));
     [

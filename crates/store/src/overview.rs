@@ -9,7 +9,7 @@ use crate::entity::runs;
 use crate::error::StoreError;
 
 /// Maximum count of runs per status.
-const MOST: u64 = 10_000;
+const MAX_COUNTED: u64 = 10_000;
 
 impl Store {
     /// Unfinished runs by status, up to 10,000 each.
@@ -21,7 +21,7 @@ impl Store {
                 .from(runs::Entity)
                 .and_where(runs::Column::FinishedAt.is_null())
                 .and_where(runs::Column::Status.eq(status.as_str()))
-                .limit(MOST)
+                .limit(MAX_COUNTED)
                 .to_owned();
             let count = Query::select()
                 .expr_as(Func::count(Expr::val(1)), "n")

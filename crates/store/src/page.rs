@@ -13,7 +13,7 @@ use sea_orm::{
 };
 
 use crate::error::{StoreError, signed};
-use crate::sql::{Row, Sql, padded};
+use crate::sql::{Sql, SqlRow, padded};
 
 /// Default maximum bytes of a page.
 pub const PAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -33,9 +33,9 @@ pub struct OverBudget {
 
 /// The budget of a page; none by default.
 #[derive(Clone, Copy, Default)]
-pub struct Budget<'a>(Option<&'a dyn PageBudget>);
+pub struct ReadBudget<'a>(Option<&'a dyn PageBudget>);
 
-impl<'a> Budget<'a> {
+impl<'a> ReadBudget<'a> {
     pub fn of(budget: &'a dyn PageBudget) -> Self {
         Self(Some(budget))
     }
@@ -49,7 +49,7 @@ impl<'a> Budget<'a> {
     }
 }
 
-impl fmt::Debug for Budget<'_> {
+impl fmt::Debug for ReadBudget<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "Budget" } else { "None" })
     }
@@ -60,14 +60,14 @@ impl fmt::Debug for Budget<'_> {
 pub struct PageBound<'a> {
     pub limit: u64,
     pub bytes: usize,
-    pub budget: Budget<'a>,
+    pub budget: ReadBudget<'a>,
 }
 
 impl<'a> PageBound<'a> {
     /// `limit` rows and [`PAGE_BYTES`].
     pub fn new(limit: u64, budget: &'a dyn PageBudget) -> Self {
         Self {
-            budget: Budget::of(budget),
+            budget: ReadBudget::of(budget),
             ..limit.into()
         }
     }
@@ -78,22 +78,22 @@ impl From<u64> for PageBound<'_> {
         Self {
             limit,
             bytes: PAGE_BYTES,
-            budget: Budget::default(),
+            budget: ReadBudget::default(),
         }
     }
 }
 
 /// A page of a list.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found<T> {
+pub struct ListPage<T> {
     pub items: Vec<T>,
     pub has_more: bool,
 }
 
-impl<T> Found<T> {
+impl<T> ListPage<T> {
     /// Converts each item of the page.
-    pub fn map<U>(self, view: impl FnMut(T) -> U) -> Found<U> {
-        Found {
+    pub fn map<U>(self, view: impl FnMut(T) -> U) -> ListPage<U> {
+        ListPage {
             items: self.items.into_iter().map(view).collect(),
             has_more: self.has_more,
         }
@@ -102,8 +102,8 @@ impl<T> Found<T> {
     pub(crate) fn try_map<U>(
         self,
         read: impl FnMut(T) -> Result<U, StoreError>,
-    ) -> Result<Found<U>, StoreError> {
-        Ok(Found {
+    ) -> Result<ListPage<U>, StoreError> {
+        Ok(ListPage {
             items: self.items.into_iter().map(read).collect::<Result<_, _>>()?,
             has_more: self.has_more,
         })
@@ -128,7 +128,7 @@ impl<E: EntityTrait> PageOf<E> {
         self,
         conn: &impl ConnectionTrait,
         bound: PageBound<'_>,
-    ) -> Result<Found<E::Model>, StoreError>
+    ) -> Result<ListPage<E::Model>, StoreError>
     where
         K: TryGetable + Into<Value> + Clone,
         E::Model: Sync,
@@ -143,7 +143,7 @@ impl<E: EntityTrait> PageOf<E> {
             .into_tuple()
             .all(conn)
             .await?;
-        let Fitting { keys, has_more } = fitting(sizes, bound)?;
+        let FittingKeys { keys, has_more } = fitting(sizes, bound)?;
         let mut items = Vec::with_capacity(keys.len());
         if !keys.is_empty() {
             let rows = self.find(&keys).all(conn).await?;
@@ -156,7 +156,7 @@ impl<E: EntityTrait> PageOf<E> {
                 items.extend(rows.iter_mut().find(is_it).and_then(Option::take));
             }
         }
-        Ok(Found { items, has_more })
+        Ok(ListPage { items, has_more })
     }
 
     fn find<K: Into<Value> + Clone>(&self, keys: &[K]) -> Select<E> {
@@ -245,7 +245,7 @@ impl TextPage<'_> {
         rest: &str,
         mut values: Vec<Value>,
         bound: PageBound<'_>,
-    ) -> Result<Found<Row>, StoreError> {
+    ) -> Result<ListPage<SqlRow>, StoreError> {
         let Self {
             columns,
             from,
@@ -259,12 +259,12 @@ impl TextPage<'_> {
             "SELECT {key} AS page_key, {bytes} AS page_bytes FROM {from} WHERE {owner} AND {rest} LIMIT ${last}"
         );
         let sizes = conn.query_sql(sql, values).await?;
-        let size = |row: &Row| Ok((row.text("page_key")?, row.number("page_bytes")?));
+        let size = |row: &SqlRow| Ok((row.text("page_key")?, row.number("page_bytes")?));
         let sizes: Result<Vec<_>, StoreError> = sizes.iter().map(size).collect();
-        let Fitting { keys, has_more } = fitting(sizes?, bound)?;
+        let FittingKeys { keys, has_more } = fitting(sizes?, bound)?;
         if keys.is_empty() {
             let items = Vec::new();
-            return Ok(Found { items, has_more });
+            return Ok(ListPage { items, has_more });
         }
         let mut values = self.owner_values.clone();
         let places = padded(&keys).into_iter().map(|key| {
@@ -278,12 +278,12 @@ impl TextPage<'_> {
         let named = rows.into_iter().map(|row| Ok((row.text(name)?, row)));
         let mut named = named.collect::<Result<HashMap<_, _>, StoreError>>()?;
         let items = keys.iter().filter_map(|key| named.remove(key)).collect();
-        Ok(Found { items, has_more })
+        Ok(ListPage { items, has_more })
     }
 }
 
 /// Keys of the rows that fit a page.
-pub(crate) struct Fitting<K> {
+pub(crate) struct FittingKeys<K> {
     pub(crate) keys: Vec<K>,
     has_more: bool,
 }
@@ -292,7 +292,7 @@ pub(crate) struct Fitting<K> {
 pub(crate) fn fitting<K>(
     sizes: Vec<(K, i64)>,
     bound: PageBound<'_>,
-) -> Result<Fitting<K>, StoreError> {
+) -> Result<FittingKeys<K>, StoreError> {
     let all = sizes.len();
     let most = usize::try_from(bound.limit).unwrap_or(usize::MAX);
     let mut taken = 0_usize;
@@ -306,7 +306,7 @@ pub(crate) fn fitting<K>(
         keys.push(key);
     }
     bound.budget.take(taken)?;
-    Ok(Fitting {
+    Ok(FittingKeys {
         has_more: all > keys.len(),
         keys,
     })
@@ -343,7 +343,7 @@ mod tests {
             let bound = PageBound {
                 limit,
                 bytes,
-                budget: Budget::default(),
+                budget: ReadBudget::default(),
             };
             let found = fitting(sizes.collect(), bound).unwrap();
             assert_eq!((found.keys.len(), found.has_more), (expected, more));
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_budget_refuses_a_page_unread() {
+    fn full_budget_refuses_page_before_read() {
         struct Full;
         impl PageBudget for Full {
             fn take(&self, bytes: usize) -> Result<(), OverBudget> {

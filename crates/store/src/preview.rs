@@ -11,18 +11,18 @@ use crate::connect::Store;
 use crate::conversation::live_runs;
 use crate::entity::{agents, conversations};
 use crate::error::StoreError;
-use crate::ingest::Facts;
+use crate::ingest::DecisionFacts;
 use crate::new_run::with_runners;
 
 impl Store {
     /// Current decision inputs for an event of this conversation. The candidates are all agents of the workspace
     /// by name, with disabled ones.
-    pub async fn facts_now(
+    pub async fn current_facts(
         &self,
         workspace: &WorkspaceId,
         conversation: Option<&ConversationIdentity>,
-        most_runs: Option<u64>,
-    ) -> Result<Facts, StoreError> {
+        max_live_runs: Option<u64>,
+    ) -> Result<DecisionFacts, StoreError> {
         let all = agents::Entity::find()
             .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
             .order_by_asc(agents::Column::Name)
@@ -37,13 +37,13 @@ impl Store {
         };
         let skills = skills_of_workspace(&self.readers, workspace).await?;
         let candidates = with_runners(&self.readers, workspace, all, skills);
-        Ok(Facts {
+        Ok(DecisionFacts {
             unanswerable: None,
-            childless: None,
+            child_refused: None,
             candidates: candidates.await?.into(),
             place: None,
             live: live_runs(&self.readers, key.as_deref()).await?,
-            capacities: count_live(&self.readers, workspace, most_runs).await?,
+            capacities: count_live(&self.readers, workspace, max_live_runs).await?,
         })
     }
 

@@ -11,11 +11,11 @@ use sea_orm::{
 use sqlx::PgPool;
 
 use crate::error::StoreError;
-use crate::inline::Inline;
-use crate::sql::{Row, Sql};
+use crate::sql::{Sql, SqlRow};
+use crate::sqlite_direct::SqliteDirect;
 
 /// Timeout of one query, with the wait for a connection.
-const PATIENCE: Duration = Duration::from_secs(10);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub(crate) struct Readers(DatabaseConnection);
@@ -37,19 +37,22 @@ impl Readers {
 
 /// Point reads on the path of every request. `SQLite` answers them on the calling thread.
 #[derive(Clone)]
-pub(crate) struct Quick {
+pub(crate) struct PointReads {
     pool: Readers,
-    inline: Option<Arc<Inline>>,
+    sqlite_direct: Option<Arc<SqliteDirect>>,
 }
 
-impl Quick {
-    pub(crate) fn new(pool: Readers, inline: Option<Inline>) -> Self {
-        let inline = inline.map(Arc::new);
-        Self { pool, inline }
+impl PointReads {
+    pub(crate) fn new(pool: Readers, sqlite_direct: Option<SqliteDirect>) -> Self {
+        let sqlite_direct = sqlite_direct.map(Arc::new);
+        Self {
+            pool,
+            sqlite_direct,
+        }
     }
 }
 
-impl Sql for Quick {
+impl Sql for PointReads {
     fn backend(&self) -> DbBackend {
         self.pool.backend()
     }
@@ -58,9 +61,9 @@ impl Sql for Quick {
         self.pool.execute_sql(sql, values).await
     }
 
-    async fn query_sql(&self, sql: String, values: Vec<Value>) -> Result<Vec<Row>, StoreError> {
-        if let Some(inline) = &self.inline {
-            match inline.query_sql(sql.clone(), values.clone()).await {
+    async fn query_sql(&self, sql: String, values: Vec<Value>) -> Result<Vec<SqlRow>, StoreError> {
+        if let Some(sqlite_direct) = &self.sqlite_direct {
+            match sqlite_direct.query_sql(sql.clone(), values.clone()).await {
                 // Another connection holds the file: wait in the pool, which blocks no other task.
                 Err(error) if error.is_contention() => {}
                 answered => return answered,
@@ -71,9 +74,9 @@ impl Sql for Quick {
 }
 
 async fn bounded<T>(asking: impl Future<Output = Result<T, DbErr>>) -> Result<T, DbErr> {
-    let answered = tokio::time::timeout(PATIENCE, asking).await;
+    let answered = tokio::time::timeout(QUERY_TIMEOUT, asking).await;
     answered.unwrap_or_else(|_| {
-        let message = format!("the database did not answer within {PATIENCE:?}");
+        let message = format!("the database did not answer within {QUERY_TIMEOUT:?}");
         Err(DbErr::Conn(RuntimeErr::Internal(message)))
     })
 }

@@ -17,7 +17,7 @@ use crate::database_clock::{ago, database_now, millis, read_now};
 use crate::entity::{budget_usage, run_attempts, run_rejections, run_segments, runs, tool_calls};
 use crate::error::StoreError;
 use crate::sql::Sql;
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 /// Maximum runs per transaction, and bytes of their events: other writes wait. A larger run, up to 64 MiB, has
 /// its own transaction.
@@ -28,7 +28,7 @@ const BATCH_BYTES: i64 = 4 * 1024 * 1024;
 const BATCH_EVENTS: i64 = 10_000;
 
 /// The longest budget window is a month: older windows are over in every time zone.
-const WINDOWS_KEPT: Duration = Duration::from_hours(62 * 24);
+const WINDOW_RETENTION: Duration = Duration::from_hours(62 * 24);
 /// Maximum sums per transaction.
 const SUMS: u64 = 500;
 
@@ -43,7 +43,7 @@ struct Prune {
     age: Duration,
 }
 
-impl Work for Prune {
+impl Mutation for Prune {
     type Output = u64;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
@@ -58,11 +58,11 @@ impl Work for Prune {
             .filter(Expr::exists(open_question(backend)).not())
             .order_by_asc(runs::Column::FinishedAt)
             .limit(BATCH);
-        let old: Vec<(String, i64)> = left_to_us(tx, query).into_tuple().all(tx).await?;
+        let old: Vec<(String, i64)> = skip_locked(tx, query).into_tuple().all(tx).await?;
         if old.is_empty() {
             return Ok(0);
         }
-        let old = at_once(tx, few_events(old)).await?;
+        let old = within_byte_limit(tx, within_event_limit(old)).await?;
         let count = old.len() as u64;
         runs::Entity::update_many()
             .col_expr(runs::Column::PrunedAt, database_now(backend))
@@ -96,7 +96,7 @@ impl Work for Prune {
             .await?;
         crate::artifacts::expire_of_runs(tx, &old).await?;
         // Pulls of steering events stay with the runs: access to attachments depends on them.
-        crate::interactions::forget_of_runs(tx, &old).await?;
+        crate::interactions::delete_of_runs(tx, &old).await?;
         Ok(count)
     }
 }
@@ -113,12 +113,12 @@ fn subjects(old: &[String]) -> SelectStatement {
 /// Deletes sums of past budget windows. Current and unlimited windows stay.
 struct SweepBudgets;
 
-impl Work for SweepBudgets {
+impl Mutation for SweepBudgets {
     type Output = u64;
     const CHANGES_AGENTS: bool = false;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
-        let over = read_now(tx).await? - millis(WINDOWS_KEPT);
+        let over = read_now(tx).await? - millis(WINDOW_RETENTION);
         // Replicas skip each other's rows; SQLite has one writer and no such clause.
         let ours = match tx.get_database_backend() {
             DbBackend::Postgres => "FOR UPDATE SKIP LOCKED",
@@ -146,7 +146,7 @@ fn open_question(backend: DbBackend) -> SelectStatement {
 }
 
 /// The first of these runs within the limit of events per transaction, but at least one.
-fn few_events(old: Vec<(String, i64)>) -> Vec<String> {
+fn within_event_limit(old: Vec<(String, i64)>) -> Vec<String> {
     let mut left = BATCH_EVENTS;
     let fits = |(n, (_, events)): &(usize, (String, i64))| {
         left -= events;
@@ -157,7 +157,10 @@ fn few_events(old: Vec<(String, i64)>) -> Vec<String> {
 }
 
 /// The first of these runs within the byte limit of a transaction, but at least one.
-async fn at_once(tx: &DatabaseTransaction, old: Vec<String>) -> Result<Vec<String>, StoreError> {
+async fn within_byte_limit(
+    tx: &DatabaseTransaction,
+    old: Vec<String>,
+) -> Result<Vec<String>, StoreError> {
     // Both databases know the length of a large value without reading it.
     let length =
         Func::cust(Alias::new("octet_length")).arg(Expr::col(run_segments::Column::Payload));
@@ -184,7 +187,7 @@ async fn at_once(tx: &DatabaseTransaction, old: Vec<String>) -> Result<Vec<Strin
 }
 
 /// Skips rows locked by other replicas.
-pub(crate) fn left_to_us<S: QuerySelect>(tx: &DatabaseTransaction, query: S) -> S {
+pub(crate) fn skip_locked<S: QuerySelect>(tx: &DatabaseTransaction, query: S) -> S {
     // SQLite has one writer and no such clause.
     match tx.get_database_backend() {
         DbBackend::Postgres => query.lock_with_behavior(LockType::Update, LockBehavior::SkipLocked),

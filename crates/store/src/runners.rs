@@ -7,8 +7,8 @@ use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter, QueryOrder
 use crate::connect::Store;
 use crate::entity::runners;
 use crate::error::{StoreError, parsed};
-use crate::page::{Found, PageBound, PageOf};
-use crate::sql::Row;
+use crate::page::{ListPage, PageBound, PageOf};
+use crate::sql::SqlRow;
 
 /// A runner of the registry.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,7 +104,7 @@ impl Store {
         workspace: &WorkspaceId,
         after: Option<&str>,
         bound: impl Into<PageBound<'_>>,
-    ) -> Result<Found<RunnerRecord>, StoreError> {
+    ) -> Result<ListPage<RunnerRecord>, StoreError> {
         let own = runners::Column::WorkspaceId.eq(workspace.as_str());
         let page = PageOf {
             rows: runners::Entity::find()
@@ -175,7 +175,7 @@ pub(crate) async fn delete_runners(
 }
 
 /// A runner from a result row.
-pub(crate) fn read_runner(row: &Row) -> Result<RunnerRecord, StoreError> {
+pub(crate) fn read_runner(row: &SqlRow) -> Result<RunnerRecord, StoreError> {
     runner_record(runners::Model {
         workspace_id: row.text("workspace_id")?,
         runner_id: row.text("runner_id")?,

@@ -20,7 +20,7 @@ use crate::conversation::{ConversationsOf, of_conversations};
 use crate::database_clock::ago;
 use crate::entity::runs;
 use crate::error::{StoreError, parsed, unsigned};
-use crate::page::{Budget, Found, PageBound, PageOf};
+use crate::page::{ListPage, PageBound, PageOf, ReadBudget};
 use crate::sql::padded;
 
 pub use inputs::RunInputs;
@@ -50,7 +50,7 @@ pub struct RunWindow<'a> {
     pub limit: u64,
     /// Maximum bytes of a page; the first row is always included.
     pub bytes: usize,
-    pub budget: Budget<'a>,
+    pub budget: ReadBudget<'a>,
 }
 
 /// A page of runs.
@@ -70,10 +70,10 @@ pub struct RunPosition {
 }
 
 /// Maximum rows scanned by one request for a filter without an index.
-pub(crate) const LOOKED_AT: u64 = 10_000;
+pub(crate) const MAX_SCANNED: u64 = 10_000;
 
 /// Maximum of a count: its cost grows with the result.
-const COUNTED: u64 = 1000;
+const MAX_COUNTED: u64 = 1000;
 
 impl Store {
     /// A run of the workspace.
@@ -100,11 +100,11 @@ impl Store {
         filter: &RunFilter,
         window: &RunWindow<'_>,
     ) -> Result<RunsFound, StoreError> {
-        let look_end = self.look_end(workspace, filter, window).await?;
+        let scan_end = self.scan_end(workspace, filter, window).await?;
         let mut query = runs::Entity::find()
             .filter(of(workspace, filter))
             .filter(within(window));
-        if let Some(end) = look_end {
+        if let Some(end) = scan_end {
             query = query.filter(up_to(end, window));
         }
         let page = PageOf {
@@ -121,19 +121,19 @@ impl Store {
             budget: window.budget,
         };
         let found = page.read::<String>(&self.readers, bound).await?;
-        let Found { items, has_more } = found.try_map(to_domain)?;
+        let ListPage { items, has_more } = found.try_map(to_domain)?;
         let last = items.last().map(|run| RunPosition {
             created_at: run.created_at,
             run_id: run.id,
         });
         Ok(RunsFound {
-            next: if has_more { last } else { look_end },
+            next: if has_more { last } else { scan_end },
             runs: items,
         })
     }
 
-    /// Last run of the scan, when more than [`LOOKED_AT`] exist and no index serves the filter.
-    async fn look_end(
+    /// Last run of the scan, when more than [`MAX_SCANNED`] exist and no index serves the filter.
+    async fn scan_end(
         &self,
         workspace: &WorkspaceId,
         filter: &RunFilter,
@@ -155,7 +155,7 @@ impl Store {
             .column(runs::Column::Id)
             .order_by(runs::Column::CreatedAt, order_of(window))
             .order_by(runs::Column::Id, order_of(window))
-            .offset(LOOKED_AT - 1)
+            .offset(MAX_SCANNED - 1)
             .limit(1)
             .into_tuple()
             .one(&self.readers)
@@ -167,21 +167,21 @@ impl Store {
         last.map(position).transpose()
     }
 
-    /// Number of runs of the workspace; `None`: more than 1000, or a scan of more than [`LOOKED_AT`].
+    /// Number of runs of the workspace; `None`: more than 1000, or a scan of more than [`MAX_SCANNED`].
     pub async fn count_runs(
         &self,
         workspace: &WorkspaceId,
         filter: &RunFilter,
     ) -> Result<Option<u64>, StoreError> {
         let all = RunWindow::default();
-        if self.look_end(workspace, filter, &all).await?.is_some() {
+        if self.scan_end(workspace, filter, &all).await?.is_some() {
             return Ok(None);
         }
         let some = runs::Entity::find()
             .select_only()
             .column(runs::Column::Id)
             .filter(of(workspace, filter))
-            .limit(COUNTED + 1)
+            .limit(MAX_COUNTED + 1)
             .into_query();
         let count = Func::count(Expr::cust("*")).cast_as(Alias::new("bigint"));
         let counting = Query::select()
@@ -190,7 +190,7 @@ impl Store {
             .to_owned();
         let row = self.readers.query_one(&counting).await?;
         let n: i64 = row.map_or(Ok(0), |row| row.try_get("", "n"))?;
-        Ok(u64::try_from(n).ok().filter(|n| *n <= COUNTED))
+        Ok(u64::try_from(n).ok().filter(|n| *n <= MAX_COUNTED))
     }
 
     /// Runs that wait for dispatch, created at least `age` ago, oldest first; all for `None`.

@@ -17,35 +17,35 @@ use crate::database_clock::{millis, read_now};
 use crate::digest::sha256_hex;
 use crate::entity::shared_parts;
 use crate::error::StoreError;
-use crate::page::Budget;
+use crate::page::ReadBudget;
 use crate::sql::{Sql, executed, padded, returned};
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 /// Encloses the hash of a part.
 const MARK: char = '\u{1}';
 /// Minimum size of a part: marks and rows of a shared part cost about 200 bytes.
-const LEAST_BYTES: usize = 512;
+const MIN_PART_BYTES: usize = 512;
 /// Maximum bytes of the part cache; it is cleared when full.
 const CACHE_BYTES: usize = 32 * 1024 * 1024;
 /// An unused part is deleted after this time.
-const UNUSED_KEPT: Duration = Duration::from_hours(24);
+const UNUSED_RETENTION: Duration = Duration::from_hours(24);
 /// Maximum parts of one delete transaction; a part may have a few MiB.
 const BATCH: u64 = 20;
 
 /// Candidate parts in the stored texts of a run. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct SharedParts(Arc<[Part]>);
+pub struct SharedParts(Arc<[SharedPart]>);
 
 #[derive(Debug)]
-struct Part {
+struct SharedPart {
     sha256: String,
     text: String,
 }
 
 /// A text with its parts replaced by marks.
-pub(crate) struct Apart<'a> {
+pub(crate) struct StoredText<'a> {
     pub(crate) text: String,
-    named: Vec<&'a Part>,
+    named: Vec<&'a SharedPart>,
 }
 
 impl Default for SharedParts {
@@ -57,9 +57,11 @@ impl Default for SharedParts {
 impl SharedParts {
     /// Keeps the texts of at least 512 bytes.
     pub fn of(texts: impl IntoIterator<Item = String>) -> Self {
-        let worth = texts.into_iter().filter(|text| text.len() >= LEAST_BYTES);
+        let worth = texts
+            .into_iter()
+            .filter(|text| text.len() >= MIN_PART_BYTES);
         let mut parts: Vec<_> = worth
-            .map(|text| Part {
+            .map(|text| SharedPart {
                 sha256: sha256_hex(text.as_bytes()),
                 text,
             })
@@ -70,8 +72,8 @@ impl SharedParts {
     }
 
     /// Replaces the first occurrence of each part by a mark.
-    pub(crate) fn apart(&self, whole: &str) -> Apart<'_> {
-        let mut apart = Apart {
+    pub(crate) fn apart(&self, whole: &str) -> StoredText<'_> {
+        let mut apart = StoredText {
             text: whole.to_owned(),
             named: Vec::new(),
         };
@@ -90,21 +92,21 @@ impl SharedParts {
 #[derive(Default)]
 pub(crate) struct NamedParts<'a> {
     /// Parts, with true for those kept as long as their runs, without expiry.
-    parts: BTreeMap<&'a str, (&'a Part, bool)>,
+    parts: BTreeMap<&'a str, (&'a SharedPart, bool)>,
     /// Parts of contexts, deleted with the ledger of their runs.
     uses: Vec<(&'a str, RunId)>,
 }
 
 impl<'a> NamedParts<'a> {
     /// Adds the parts of a text kept with its run.
-    pub(crate) fn keep(&mut self, apart: &Apart<'a>) {
+    pub(crate) fn add_kept(&mut self, apart: &StoredText<'a>) {
         for part in &apart.named {
             self.parts.insert(&part.sha256, (part, true));
         }
     }
 
     /// Adds the parts of a text pruned with the run's ledger.
-    pub(crate) fn lend(&mut self, apart: &Apart<'a>, run: RunId) {
+    pub(crate) fn add_pruned(&mut self, apart: &StoredText<'a>, run: RunId) {
         for part in &apart.named {
             self.parts.entry(&part.sha256).or_insert((part, false));
             self.uses.push((&part.sha256, run));
@@ -186,12 +188,12 @@ impl PartCache {
 /// Deletes unused parts.
 struct SweepParts;
 
-impl Work for SweepParts {
+impl Mutation for SweepParts {
     type Output = u64;
     const CHANGES_AGENTS: bool = false;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
-        let old = read_now(tx).await? - millis(UNUSED_KEPT);
+        let old = read_now(tx).await? - millis(UNUSED_RETENTION);
         let lock = match tx.get_database_backend() {
             DbBackend::Postgres => "FOR UPDATE SKIP LOCKED",
             _ => "",
@@ -227,7 +229,7 @@ impl Store {
         &self,
         row: &str,
         stored: String,
-        budget: Budget<'_>,
+        budget: ReadBudget<'_>,
     ) -> Result<String, StoreError> {
         if !stored.contains(MARK) {
             return Ok(stored);
@@ -291,8 +293,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_each_long_part_out_once() {
-        let long = "a".repeat(LEAST_BYTES);
+    fn extracts_each_long_part_once() {
+        let long = "a".repeat(MIN_PART_BYTES);
         let longer = format!("{long}b");
         let parts = SharedParts::of([long.clone(), longer.clone(), "short".to_owned()]);
         assert_eq!(parts.0.len(), 2);
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn empties_the_part_cache_at_its_bound() {
+    fn clears_part_cache_at_its_limit() {
         let cache = PartCache::default();
         let third: Arc<str> = "x".repeat(CACHE_BYTES / 3).into();
         for name in ["a", "b", "c", "d"] {

@@ -52,7 +52,7 @@ fn of_scope(scope: StateScope) -> (u64, u64) {
 
 /// Reason to refuse a new key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ScopeFull {
+pub(crate) enum KeyLimit {
     #[error("a scope has at most {STATE_KEYS} keys")]
     Whole,
     #[error("the run, or its agent, has used its share of the {STATE_KEYS} keys of the scope")]
@@ -60,11 +60,11 @@ pub(crate) enum ScopeFull {
 }
 
 /// Checks the limits for a new key and returns the run's agent. Existing keys need no check.
-pub(crate) async fn room_for_key(
+pub(crate) async fn check_key_limits(
     tx: &DatabaseTransaction,
     access: &StateAccess,
     run: RunId,
-) -> Result<Result<Option<String>, ScopeFull>, StoreError> {
+) -> Result<Result<Option<String>, KeyLimit>, StoreError> {
     let agent = agent_of(tx, run).await?;
     let sql = "SELECT COUNT(*) AS made, COUNT(CASE WHEN created_run_id = $3 THEN 1 END) AS of_run, \
         COUNT(CASE WHEN agent_id = $4 THEN 1 END) AS of_agent \
@@ -79,10 +79,10 @@ pub(crate) async fn room_for_key(
     let (most_of_run, most_of_agent) = of_scope(access.scope);
     let is_full = |column, most| Ok::<_, StoreError>(row.number(column)? >= signed(most));
     if is_full("made", STATE_KEYS)? {
-        return Ok(Err(ScopeFull::Whole));
+        return Ok(Err(KeyLimit::Whole));
     }
     if is_full("of_run", most_of_run)? || is_full("of_agent", most_of_agent)? {
-        return Ok(Err(ScopeFull::Share));
+        return Ok(Err(KeyLimit::Share));
     }
     Ok(Ok(agent))
 }

@@ -11,7 +11,7 @@ use crate::connect::Store;
 use crate::database_clock::database_now;
 use crate::entity::{signing_keys, workspaces};
 use crate::error::StoreError;
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 /// A signing key. `secret` is sealed under the master key and never printed.
 #[derive(Clone)]
@@ -33,7 +33,7 @@ pub struct RotateKey {
     pub at: i64,
 }
 
-impl Work for RotateKey {
+impl Mutation for RotateKey {
     type Output = RotationPlan;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<RotationPlan, StoreError> {
@@ -103,9 +103,9 @@ async fn retire(tx: &DatabaseTransaction, key: &KeyTimes) -> Result<(), StoreErr
 
 /// Deletes expired keys by the database clock, so a replica with a fast clock deletes no valid key.
 #[derive(Clone, Copy, Debug)]
-pub struct ForgetKeys;
+pub struct DeleteExpiredKeys;
 
-impl Work for ForgetKeys {
+impl Mutation for DeleteExpiredKeys {
     type Output = ();
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {

@@ -11,8 +11,8 @@ use uuid::Uuid;
 use crate::digest::sha256_hex;
 use crate::error::{StoreError, parsed_json};
 use crate::sql::Sql;
-use crate::state::{StateAccess, find_locked, hold_live_run, upsert};
-use crate::writer::{Share, Work};
+use crate::state::{StateAccess, find_locked, lock_live_run, upsert};
+use crate::writer::{Mutation, Share};
 
 /// Activates a skill in a live run. False: the run has ended.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub struct ActivateSkill {
     pub at: i64,
 }
 
-impl Work for ActivateSkill {
+impl Mutation for ActivateSkill {
     type Output = bool;
     const CHANGES_AGENTS: bool = false;
 
@@ -38,7 +38,7 @@ impl Work for ActivateSkill {
 
     /// Idempotent.
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
-        if !hold_live_run(tx, self.run_id).await? {
+        if !lock_live_run(tx, self.run_id).await? {
             return Ok(false);
         }
         self.begin_entry(tx).await?;

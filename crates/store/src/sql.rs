@@ -34,7 +34,7 @@ pub(crate) trait Sql: Sync {
         &self,
         sql: String,
         values: Vec<Value>,
-    ) -> impl Future<Output = Result<Vec<Row>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<SqlRow>, StoreError>> + Send;
 
     /// Executes a statement for each row of values. The pool sends many rows in one statement, because each
     /// statement costs a round trip.
@@ -66,7 +66,7 @@ pub(crate) trait Sql: Sync {
         &self,
         text: &str,
         rows: Vec<[Value; N]>,
-    ) -> impl Future<Output = Result<Vec<Row>, StoreError>> + Send {
+    ) -> impl Future<Output = Result<Vec<SqlRow>, StoreError>> + Send {
         async move {
             let mut found = Vec::new();
             for (sql, values) in statements(rows, text) {
@@ -103,20 +103,20 @@ impl<C: ConnectionTrait> Sql for C {
         Ok(())
     }
 
-    async fn query_sql(&self, sql: String, values: Vec<Value>) -> Result<Vec<Row>, StoreError> {
+    async fn query_sql(&self, sql: String, values: Vec<Value>) -> Result<Vec<SqlRow>, StoreError> {
         let statement = Statement::from_sql_and_values(self.backend(), sql, values);
         let rows = self.query_all_raw(statement).await?;
-        Ok(rows.into_iter().map(Row::Pooled).collect())
+        Ok(rows.into_iter().map(SqlRow::Pooled).collect())
     }
 }
 
 /// A result row.
-pub(crate) enum Row {
+pub(crate) enum SqlRow {
     Pooled(QueryResult),
-    Inline(crate::inline::InlineRow),
+    SqliteDirect(crate::sqlite_direct::DirectRow),
 }
 
-impl Row {
+impl SqlRow {
     pub(crate) fn text(&self, column: &str) -> Result<String, StoreError> {
         self.get(column)
     }
@@ -144,7 +144,7 @@ impl Row {
     fn get<T: TryGetable + FromSql>(&self, column: &str) -> Result<T, StoreError> {
         match self {
             Self::Pooled(row) => Ok(row.try_get("", column)?),
-            Self::Inline(row) => row.get(column),
+            Self::SqliteDirect(row) => row.get(column),
         }
     }
 }
@@ -219,7 +219,7 @@ pub(crate) async fn returned<const N: usize>(
     conn: &impl Sql,
     rows: Vec<[Value; N]>,
     text: &str,
-) -> Result<Vec<Row>, StoreError> {
+) -> Result<Vec<SqlRow>, StoreError> {
     if rows.is_empty() {
         return Ok(Vec::new());
     }
@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_parted_into_powers_of_two() {
+    fn splits_rows_into_powers_of_two() {
         let part = |mut left: usize| {
             let mut parts = Vec::new();
             while left > 0 {
@@ -320,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_as_long_as_a_power_of_two_and_of_the_same() {
+    fn pads_lists_to_powers_of_two() {
         assert_eq!(padded([1, 2, 3]), [1, 2, 3, 3]);
         assert_eq!(padded([1, 2]), [1, 2]);
         assert!(padded(Vec::<u8>::new()).is_empty());
     }
 
     #[test]
-    fn a_statement_over_rows_is_one_over_many_or_one_over_each() {
+    fn expands_row_statements_for_many_or_one() {
         let check = |text: &str, many: &str, one: &str| {
             assert_eq!(over_rows(text, "VALUES ($1, $2)"), many);
             assert_eq!(over_one_row(text, 2), one);

@@ -18,9 +18,9 @@ use crate::connect::Store;
 use crate::digest::sha256_hex;
 use crate::entity::{runs, state_entries};
 use crate::error::StoreError;
-use crate::shares::{ScopeFull, room_for_key};
+use crate::shares::{KeyLimit, check_key_limits};
 use crate::sql::{EACH_ALONE, Sql, locked, returned};
-use crate::writer::{Share, Work};
+use crate::writer::{Mutation, Share};
 
 /// Maximum keys of one scope and owner.
 pub const STATE_KEYS: u64 = 1000;
@@ -81,7 +81,7 @@ pub enum StateWritten {
     RunEnded,
 }
 
-impl Work for StateChange {
+impl Mutation for StateChange {
     type Output = StateWritten;
 
     fn order(&self) -> Uuid {
@@ -93,7 +93,7 @@ impl Work for StateChange {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<StateWritten, StoreError> {
-        if !hold_live_run(tx, self.run_id).await? {
+        if !lock_live_run(tx, self.run_id).await? {
             return Ok(StateWritten::RunEnded);
         }
         crate::audit::insert(tx, [&self.audit]).await?;
@@ -109,7 +109,7 @@ impl Work for StateChange {
             let Some(current) = current else {
                 return Ok(StateWritten::Absent);
             };
-            note_deleted(tx, &self.access, current.version).await?;
+            record_deleted(tx, &self.access, current.version).await?;
             state_entries::Entity::delete_by_id(primary_key(&self.access, &self.key))
                 .exec(tx)
                 .await?;
@@ -123,10 +123,10 @@ impl Work for StateChange {
         };
         let agent = match current {
             Some(_) => None,
-            None => match room_for_key(tx, &self.access, self.run_id).await? {
+            None => match check_key_limits(tx, &self.access, self.run_id).await? {
                 Ok(agent) => agent,
-                Err(ScopeFull::Whole) => return Ok(StateWritten::Full),
-                Err(ScopeFull::Share) => return Ok(StateWritten::ShareFull),
+                Err(KeyLimit::Whole) => return Ok(StateWritten::Full),
+                Err(KeyLimit::Share) => return Ok(StateWritten::ShareFull),
             },
         };
         let first = first_version(tx, &self.access).await?;
@@ -135,7 +135,7 @@ impl Work for StateChange {
         Ok(StateWritten::Version(version))
     }
 
-    async fn stands(
+    async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
         _told: &Self::Output,
@@ -145,7 +145,7 @@ impl Work for StateChange {
 }
 
 /// Locks the row of a live run, so its end commits before or after this transaction. False: the run has ended.
-pub(crate) async fn hold_live_run(
+pub(crate) async fn lock_live_run(
     tx: &DatabaseTransaction,
     run: RunId,
 ) -> Result<bool, StoreError> {
@@ -168,14 +168,14 @@ pub(crate) async fn apply_update(
     run_id: RunId,
     update: &StateUpdate,
     at: i64,
-) -> Result<Result<(), ScopeFull>, StoreError> {
+) -> Result<Result<(), KeyLimit>, StoreError> {
     let access = StateAccess {
         scope: update.scope,
         identity: update.identity.clone(),
     };
     let agent = match find_locked(tx, &access, &update.key).await? {
         Some(_) => None,
-        None => match room_for_key(tx, &access, run_id).await? {
+        None => match check_key_limits(tx, &access, run_id).await? {
             Ok(agent) => agent,
             Err(full) => return Ok(Err(full)),
         },
@@ -193,7 +193,7 @@ async fn first_version(tx: &DatabaseTransaction, access: &StateAccess) -> Result
     Ok(rows.first().map_or(Ok(0), |row| row.number("version"))? + 1)
 }
 
-async fn note_deleted(
+async fn record_deleted(
     tx: &DatabaseTransaction,
     access: &StateAccess,
     version: i64,
@@ -319,7 +319,7 @@ impl Store {
             "SELECT ?3 AS place FROM rows WHERE EXISTS (SELECT 1 FROM state_entries s \
              WHERE s.scope = ?1 AND s.scope_sha256 = ?2 {EACH_ALONE})"
         );
-        let found = returned(&self.quick, rows, &filled).await?;
+        let found = returned(&self.point_reads, rows, &filled).await?;
         let places = found.iter().map(|row| row.number("place"));
         let places: HashSet<i64> = places.collect::<Result<_, _>>()?;
         let mut place = 0_i64..;

@@ -16,8 +16,8 @@ use crate::entity::{events, steering_items};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::sql::{EACH_ALONE, Sql, returned};
-use crate::state::hold_live_run;
-use crate::writer::Work;
+use crate::state::lock_live_run;
+use crate::writer::Mutation;
 
 pub(crate) const QUEUED: &str = "queued";
 pub(crate) const PULLED: &str = "pulled";
@@ -65,7 +65,7 @@ impl PullSteering {
     }
 }
 
-impl Work for PullSteering {
+impl Mutation for PullSteering {
     /// `None`: the run has ended.
     type Output = Option<Vec<SteeredEvent>>;
 
@@ -79,7 +79,7 @@ impl Work for PullSteering {
             self.taken().clone_from(&before);
             return Ok(before);
         }
-        if !hold_live_run(tx, self.run_id).await? {
+        if !lock_live_run(tx, self.run_id).await? {
             return Ok(None);
         }
         crate::audit::insert(tx, [&self.audit]).await?;
@@ -129,7 +129,7 @@ pub(crate) async fn absorb(
 }
 
 /// Subset of these runs with unpulled events.
-pub(crate) async fn left_among(
+pub(crate) async fn with_unpulled_among(
     tx: &impl Sql,
     runs: impl Iterator<Item = RunId>,
 ) -> Result<HashSet<String>, StoreError> {
@@ -147,7 +147,7 @@ pub(crate) async fn left_among(
 }
 
 /// Drops the unpulled events of an ending run and returns them for new runs.
-pub(crate) async fn drop_leftovers(
+pub(crate) async fn drop_unpulled(
     tx: &DatabaseTransaction,
     workspace: &WorkspaceId,
     run: RunId,

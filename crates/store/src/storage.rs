@@ -21,16 +21,16 @@ use crate::entity::{storage_blobs, storage_chunks, storage_garbage};
 use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::shares;
 use crate::sql::Sql;
-use crate::state::hold_live_run;
-use crate::writer::Work;
+use crate::state::lock_live_run;
+use crate::writer::Mutation;
 
-pub use upload::{BeginUpload, FinishUpload, GiveUpload, PutIf, Uploaded, WriteChunk};
+pub use upload::{AbandonUpload, BeginUpload, FinishUpload, PutIf, UploadStep, WriteChunk};
 
 /// Chunk size in bytes. A content has chunks 0..n of this size; the last one may be shorter.
 pub const CHUNK_BYTES: usize = 256 * 1024;
 
 /// A replaced content stays readable for this long.
-const READING: Duration = Duration::from_mins(2);
+const READABLE_FOR: Duration = Duration::from_mins(2);
 
 /// Contents per transaction: each may have 10 MiB, and other writes wait.
 const SWEEP: u64 = 4;
@@ -90,7 +90,7 @@ pub enum BlobDeleted {
     RunEnded,
 }
 
-impl Work for DeleteBlob {
+impl Mutation for DeleteBlob {
     type Output = BlobDeleted;
 
     fn lock(&self) -> Option<String> {
@@ -102,7 +102,7 @@ impl Work for DeleteBlob {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<BlobDeleted, StoreError> {
-        if !hold_live_run(tx, self.run_id).await? {
+        if !lock_live_run(tx, self.run_id).await? {
             return Ok(BlobDeleted::RunEnded);
         }
         crate::audit::insert(tx, [&self.audit]).await?;
@@ -116,7 +116,7 @@ impl Work for DeleteBlob {
         Ok(BlobDeleted::Deleted)
     }
 
-    async fn stands(
+    async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
         _told: &Self::Output,
@@ -167,7 +167,7 @@ async fn discard(
         area: Set(access.area.as_str().to_owned()),
         owner: Set(access.owner.clone()),
         size: Set(blob.size),
-        expires_at: Set(read_now(tx).await? + millis(READING)),
+        expires_at: Set(read_now(tx).await? + millis(READABLE_FOR)),
         run_id: Set(Some(blob.run_id.clone())),
         agent_id: Set(blob.agent_id.clone()),
     };
@@ -190,7 +190,7 @@ pub(crate) async fn discard_area(
     tx: &DatabaseTransaction,
     access: &AreaAccess,
 ) -> Result<(), StoreError> {
-    let at = read_now(tx).await? + millis(READING);
+    let at = read_now(tx).await? + millis(READABLE_FOR);
     let of_owner = "WHERE workspace_id = $1 AND area = $2 AND owner = $3";
     let moved = format!(
         "INSERT INTO storage_garbage (content_id, workspace_id, area, owner, size, expires_at) \
@@ -215,7 +215,7 @@ async fn usage(tx: &DatabaseTransaction, access: &AreaAccess) -> Result<Quota, S
 
 /// Limits the usage to a run or an agent.
 #[derive(Clone, Copy)]
-enum Part<'a> {
+enum UsageScope<'a> {
     Run(&'a str),
     Agent(&'a str),
 }
@@ -224,7 +224,7 @@ enum Part<'a> {
 async fn usage_of(
     tx: &DatabaseTransaction,
     access: &AreaAccess,
-    part: Option<Part<'_>>,
+    part: Option<UsageScope<'_>>,
 ) -> Result<Quota, StoreError> {
     // The sum of BIGINT is NUMERIC on `PostgreSQL`.
     let sum = |column: SimpleExpr| {
@@ -233,11 +233,11 @@ async fn usage_of(
     };
     let (of_blobs, of_garbage) = match part {
         None => (Condition::all(), Condition::all()),
-        Some(Part::Run(run)) => (
+        Some(UsageScope::Run(run)) => (
             Condition::all().add(storage_blobs::Column::RunId.eq(run)),
             Condition::all().add(storage_garbage::Column::RunId.eq(run)),
         ),
-        Some(Part::Agent(agent)) => (
+        Some(UsageScope::Agent(agent)) => (
             Condition::all().add(storage_blobs::Column::AgentId.eq(agent)),
             Condition::all().add(storage_garbage::Column::AgentId.eq(agent)),
         ),
@@ -285,8 +285,12 @@ async fn within_shares(
 ) -> Result<Result<Option<String>, ShareFull>, StoreError> {
     let (of_run, of_agent) = shares::of_area(access.area, area_bytes);
     let (id, agent) = (run.to_string(), shares::agent_of(tx, run).await?);
-    let mut parts = vec![(Part::Run(&id), of_run)];
-    parts.extend(agent.as_deref().map(|agent| (Part::Agent(agent), of_agent)));
+    let mut parts = vec![(UsageScope::Run(&id), of_run)];
+    parts.extend(
+        agent
+            .as_deref()
+            .map(|agent| (UsageScope::Agent(agent), of_agent)),
+    );
     for (part, most) in parts {
         let used = usage_of(tx, access, Some(part)).await?.bytes;
         let used = used.saturating_sub(freed);
@@ -302,7 +306,7 @@ struct ShareFull;
 
 struct SweepStorage;
 
-impl Work for SweepStorage {
+impl Mutation for SweepStorage {
     type Output = u64;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
@@ -313,7 +317,7 @@ impl Work for SweepStorage {
             .filter(Expr::col(storage_garbage::Column::ExpiresAt).lt(now))
             .order_by_asc(storage_garbage::Column::ExpiresAt)
             .limit(SWEEP);
-        let expired: Vec<String> = crate::retention::left_to_us(tx, query)
+        let expired: Vec<String> = crate::retention::skip_locked(tx, query)
             .into_tuple()
             .all(tx)
             .await?;

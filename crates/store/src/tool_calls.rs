@@ -17,8 +17,8 @@ use crate::connect::Store;
 use crate::database_clock::{millis, read_now};
 use crate::entity::tool_calls;
 use crate::error::StoreError;
-use crate::state::hold_live_run;
-use crate::writer::Work;
+use crate::state::lock_live_run;
+use crate::writer::Mutation;
 
 /// Maximum keys of one run: each stores a result.
 pub const TOOL_CALLS: u64 = 1000;
@@ -106,7 +106,7 @@ pub enum ToolCallBegun {
     RunEnded,
 }
 
-impl Work for BeginToolCall {
+impl Mutation for BeginToolCall {
     type Output = ToolCallBegun;
     const CHANGES_AGENTS: bool = false;
 
@@ -119,7 +119,7 @@ impl Work for BeginToolCall {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<ToolCallBegun, StoreError> {
-        if !hold_live_run(tx, self.run_id).await? {
+        if !lock_live_run(tx, self.run_id).await? {
             return Ok(ToolCallBegun::RunEnded);
         }
         let id = self.key_of.row(self.run_id, &self.key);
@@ -154,7 +154,7 @@ impl Work for BeginToolCall {
         }
     }
 
-    async fn stands(
+    async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
         _told: &Self::Output,
@@ -231,7 +231,7 @@ pub struct FinishToolCall {
     pub end: ToolCallEnd,
 }
 
-impl Work for FinishToolCall {
+impl Mutation for FinishToolCall {
     type Output = ();
     const CHANGES_AGENTS: bool = false;
 
@@ -278,7 +278,7 @@ struct SweepToolCalls;
 /// Maximum rows per transaction.
 const BATCH: u64 = 200;
 
-impl Work for SweepToolCalls {
+impl Mutation for SweepToolCalls {
     type Output = u64;
     const CHANGES_AGENTS: bool = false;
 

@@ -15,7 +15,7 @@ use crate::connect::Store;
 use crate::entity::transcript_items;
 use crate::error::StoreError;
 use crate::sql::{Sql, executed, inserted, returned};
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 /// Version of the terms made by this binary.
 const TERMS_VERSION: i64 = 1;
@@ -83,7 +83,7 @@ pub(crate) async fn write_transcripts(
         } = row.item;
         (conversation_key, seq, terms)
     });
-    enter_terms(conn, terms).await
+    insert_terms(conn, terms).await
 }
 
 /// Assigns each row its sequence in the conversation.
@@ -143,7 +143,7 @@ async fn place(
 }
 
 /// Adds items to the full-text index: conversation, sequence, terms. Items without words have no row.
-async fn enter_terms(
+async fn insert_terms(
     conn: &impl Sql,
     items: impl Iterator<Item = (String, i64, String)>,
 ) -> Result<(), StoreError> {
@@ -160,17 +160,17 @@ async fn enter_terms(
 }
 
 /// Indexes items without terms, written by an older gateway.
-struct EnterBacklog;
+struct IndexBacklog;
 
 /// Items of one commit; other writes wait for it.
 const BACKLOG: u64 = 32;
 
-fn is_not_entered() -> Expr {
+fn is_unindexed() -> Expr {
     // Must match the partial index's condition.
     Expr::cust("terms_version = 0")
 }
 
-impl Work for EnterBacklog {
+impl Mutation for IndexBacklog {
     type Output = u64;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
@@ -179,7 +179,7 @@ impl Work for EnterBacklog {
             .column(transcript_items::Column::ConversationKey)
             .column(transcript_items::Column::Seq)
             .column(transcript_items::Column::Content)
-            .filter(is_not_entered())
+            .filter(is_unindexed())
             .order_by_asc(transcript_items::Column::ConversationKey)
             .order_by_asc(transcript_items::Column::Seq)
             .limit(BACKLOG)
@@ -194,13 +194,13 @@ impl Work for EnterBacklog {
                 )
                 .filter(transcript_items::Column::ConversationKey.eq(key.as_str()))
                 .filter(transcript_items::Column::Seq.eq(*seq))
-                .filter(is_not_entered())
+                .filter(is_unindexed())
                 .exec(tx)
                 .await?;
             // Otherwise another replica has indexed it concurrently.
             if entered.rows_affected == 1 {
                 let terms = terms_of(key, content.as_deref());
-                enter_terms(tx, std::iter::once((key.clone(), *seq, terms))).await?;
+                insert_terms(tx, std::iter::once((key.clone(), *seq, terms))).await?;
             }
         }
         Ok(rows.len() as u64)
@@ -209,15 +209,15 @@ impl Work for EnterBacklog {
 
 impl Store {
     /// Indexes a batch of items from an older gateway. False: none are left.
-    pub async fn enter_some_terms(&self) -> Result<bool, StoreError> {
+    pub async fn index_backlog(&self) -> Result<bool, StoreError> {
         let some: Option<i64> = transcript_items::Entity::find()
             .select_only()
             .column(transcript_items::Column::Seq)
-            .filter(is_not_entered())
+            .filter(is_unindexed())
             .limit(1)
             .into_tuple()
             .one(&self.readers)
             .await?;
-        Ok(some.is_some() && self.write(EnterBacklog).await? == BACKLOG)
+        Ok(some.is_some() && self.write(IndexBacklog).await? == BACKLOG)
     }
 }

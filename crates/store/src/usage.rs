@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::connect::Store;
 use crate::entity::{budget_usage, usage_calls};
 use crate::error::{StoreError, signed, unsigned};
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 pub use reserved::ReserveBudget;
 
@@ -77,15 +77,15 @@ pub struct UsageOfRun {
 
 /// Key of one row of sums.
 #[derive(Clone, Copy)]
-struct Sum<'a> {
+struct SumKey<'a> {
     budget: &'a str,
     subject: &'a str,
     window_start: i64,
 }
 
 impl BudgetLine {
-    fn sum(&self) -> Sum<'_> {
-        Sum {
+    fn sum(&self) -> SumKey<'_> {
+        SumKey {
             budget: &self.budget.name,
             subject: &self.subject,
             window_start: self.window_start,
@@ -104,7 +104,7 @@ impl UsedCall {
     }
 }
 
-impl Work for SettleUsage {
+impl Mutation for SettleUsage {
     type Output = ();
 
     const CHANGES_AGENTS: bool = false;
@@ -151,7 +151,7 @@ impl Work for SettleUsage {
         Ok(())
     }
 
-    async fn stands(&self, tx: &DatabaseTransaction, (): &()) -> Result<bool, StoreError> {
+    async fn is_committed(&self, tx: &DatabaseTransaction, (): &()) -> Result<bool, StoreError> {
         let found = usage_calls::Entity::find_by_id(self.call.id.to_string())
             .one(tx)
             .await?;
@@ -162,7 +162,7 @@ impl Work for SettleUsage {
 /// Adds to sums and subtracts from them; returns the new sums.
 async fn add(
     tx: &impl ConnectionTrait,
-    of: Sum<'_>,
+    of: SumKey<'_>,
     more: Amount,
     less: Amount,
 ) -> Result<Amount, StoreError> {
@@ -199,7 +199,7 @@ async fn add(
 }
 
 #[derive(FromQueryResult)]
-struct Sums {
+struct UsageSums {
     kind: String,
     resource: String,
     calls: i64,
@@ -230,10 +230,10 @@ impl Store {
             .group_by(Column::Resource)
             .order_by_asc(Column::Kind)
             .order_by_asc(Column::Resource)
-            .into_model::<Sums>()
+            .into_model::<UsageSums>()
             .all(&self.readers)
             .await?;
-        let read = |sums: Sums| {
+        let read = |sums: UsageSums| {
             let sum = |value| unsigned("usage_calls", &sums.resource, value);
             Ok(UsageOfRun {
                 calls: sum(sums.calls)?,

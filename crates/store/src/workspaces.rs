@@ -9,8 +9,8 @@ use crate::api_keys::ApiKeyRecord;
 use crate::connect::Store;
 use crate::entity::{api_keys, workspaces};
 use crate::error::StoreError;
-use crate::page::{Found, PageBound, PageOf};
-use crate::writer::Work;
+use crate::page::{ListPage, PageBound, PageOf};
+use crate::writer::Mutation;
 
 /// A workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct CreateWorkspace {
     pub key: ApiKeyRecord,
 }
 
-impl Work for CreateWorkspace {
+impl Mutation for CreateWorkspace {
     type Output = bool;
     const SAVEPOINT: bool = true;
 
@@ -55,7 +55,11 @@ impl Work for CreateWorkspace {
     }
 
     // The caller needs the key, even after a lost commit reply.
-    async fn stands(&self, tx: &DatabaseTransaction, told: &bool) -> Result<bool, StoreError> {
+    async fn is_committed(
+        &self,
+        tx: &DatabaseTransaction,
+        told: &bool,
+    ) -> Result<bool, StoreError> {
         let key = api_keys::Entity::find_by_id(self.key.id.to_string());
         Ok(*told && key.one(tx).await?.is_some())
     }
@@ -67,7 +71,7 @@ impl Store {
         &self,
         after: Option<&str>,
         bound: impl Into<PageBound<'_>>,
-    ) -> Result<Found<WorkspaceRecord>, StoreError> {
+    ) -> Result<ListPage<WorkspaceRecord>, StoreError> {
         let mut rows = workspaces::Entity::find().order_by_asc(workspaces::Column::Id);
         if let Some(after) = after {
             rows = rows.filter(workspaces::Column::Id.gt(after));

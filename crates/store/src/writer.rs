@@ -5,14 +5,14 @@
 //! the writer retries its items one by one, so a bad item fails alone. A commit with a lost reply may have
 //! succeeded, so each item checks for its earlier result before a retry.
 
-mod aside;
+mod batch_plan;
 mod commits;
-mod crossing;
 mod job;
-mod patience;
-mod places;
+mod lock_order;
+mod lock_wait_queue;
 mod queue;
 mod transaction;
+mod tx_timeout;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -25,23 +25,23 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::bulk::{Done, Together};
-use crate::common::Common;
+use crate::batch::{BatchOp, BatchResult};
 use crate::connect::Store;
 use crate::error::StoreError;
-use crate::inline::Inline;
-use crate::meter;
-use commits::{Commits, Reached};
+use crate::metrics;
+use crate::sqlite_direct::SqliteDirect;
+use crate::tx_cache::TxCache;
+use commits::{Commits, DatabaseReached};
 use job::{Item, Job};
-use patience::Patience;
-use queue::{Inbox, queue};
+use queue::{WriteQueue, queue};
+use tx_timeout::TxTimeout;
 
-pub(crate) use crossing::Share;
+pub(crate) use lock_order::Share;
 pub(crate) use queue::Writer;
 
 /// A set of mutations for one run, or one ingest. The writer applies it inside its transaction, and again from
 /// the start after a failed transaction.
-pub trait Work: Send + Sync + 'static {
+pub trait Mutation: Send + Sync + 'static {
     /// The caller's result after the commit.
     type Output: Send + Sync + 'static;
 
@@ -87,12 +87,12 @@ pub trait Work: Send + Sync + 'static {
     const CHANGES_AGENTS: bool = true;
 
     /// The batch operation of this work, if its kind has one. The writer then does not call `apply`.
-    fn together(&self) -> Option<Together<'_>> {
+    fn batched(&self) -> Option<BatchOp<'_>> {
         None
     }
 
     /// The caller's result, built from the result of the batch operation.
-    fn output_of(&self, _done: Done) -> Option<Self::Output> {
+    fn output_of(&self, _done: BatchResult) -> Option<Self::Output> {
         None
     }
 
@@ -106,14 +106,14 @@ pub trait Work: Send + Sync + 'static {
     fn apply_with(
         &self,
         tx: &DatabaseTransaction,
-        _common: &mut Common,
+        _common: &mut TxCache,
     ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send {
         self.apply(tx)
     }
 
     /// True when an earlier try with the result `_told` is committed, so a retry must not apply it again.
     /// Idempotent work needs no check.
-    fn stands(
+    fn is_committed(
         &self,
         _tx: &DatabaseTransaction,
         _told: &Self::Output,
@@ -123,7 +123,7 @@ pub trait Work: Send + Sync + 'static {
 }
 
 /// Shares work across retries without a copy.
-impl<W: Work> Work for Arc<W> {
+impl<W: Mutation> Mutation for Arc<W> {
     type Output = W::Output;
     const SAVEPOINT: bool = W::SAVEPOINT;
     const URGENT: bool = W::URGENT;
@@ -151,11 +151,11 @@ impl<W: Work> Work for Arc<W> {
 
     const CHANGES_AGENTS: bool = W::CHANGES_AGENTS;
 
-    fn together(&self) -> Option<Together<'_>> {
-        W::together(self)
+    fn batched(&self) -> Option<BatchOp<'_>> {
+        W::batched(self)
     }
 
-    fn output_of(&self, done: Done) -> Option<Self::Output> {
+    fn output_of(&self, done: BatchResult) -> Option<Self::Output> {
         W::output_of(self, done)
     }
 
@@ -169,23 +169,23 @@ impl<W: Work> Work for Arc<W> {
     fn apply_with(
         &self,
         tx: &DatabaseTransaction,
-        common: &mut Common,
+        tx_cache: &mut TxCache,
     ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send {
-        W::apply_with(self, tx, common)
+        W::apply_with(self, tx, tx_cache)
     }
 
-    fn stands(
+    fn is_committed(
         &self,
         tx: &DatabaseTransaction,
         told: &Self::Output,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        W::stands(self, tx, told)
+        W::is_committed(self, tx, told)
     }
 }
 
 impl Store {
     /// Queues `work` and returns after its commit.
-    pub async fn write<W: Work>(&self, work: W) -> Result<W::Output, StoreError> {
+    pub async fn write<W: Mutation>(&self, work: W) -> Result<W::Output, StoreError> {
         let (reply, answer) = oneshot::channel();
         let job = Job::new(work, Some(reply));
         self.writer.send(Box::new(job)).await?;
@@ -200,14 +200,14 @@ impl Store {
 
     /// Queues `work` and returns before its commit, for rows without a waiting caller. During a database outage
     /// the writer keeps 1,024 such items for retry. Further items are lost, and all of them when the process
-    /// ends. `stands` must detect an earlier commit.
-    pub async fn write_later<W: Work>(&self, work: W) -> Result<(), StoreError> {
+    /// ends. `is_committed` must detect an earlier commit.
+    pub async fn write_later<W: Mutation>(&self, work: W) -> Result<(), StoreError> {
         self.writer.send(Box::new(Job::new(work, None))).await
     }
 
     /// Commits a small write; true on success.
-    pub(crate) async fn prove_writing(&self) -> bool {
-        let proven = self.write(Proof).await.is_ok();
+    pub(crate) async fn probe_write(&self) -> bool {
+        let proven = self.write(WriteProbe).await.is_ok();
         if proven {
             self.writer.is_failing.store(false, Ordering::Release);
         }
@@ -216,9 +216,9 @@ impl Store {
 }
 
 /// A commit that reaches the disk and changes nothing.
-struct Proof;
+struct WriteProbe;
 
-impl Work for Proof {
+impl Mutation for WriteProbe {
     type Output = ();
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
@@ -236,17 +236,17 @@ impl Work for Proof {
 /// [`Store::open_for_leases`].
 pub(crate) fn writer(
     db: DatabaseConnection,
-    inline: Option<Inline>,
+    sqlite_direct: Option<SqliteDirect>,
     silence: Duration,
 ) -> (Writer, impl Future<Output = ()> + Send + use<>) {
     let is_failing = Arc::new(AtomicBool::new(false));
     let (writer, inbox) = queue(Arc::clone(&is_failing));
-    let blocks = inline.is_some();
-    let commits = Commits::new(db, inline, is_failing, Patience::of(silence));
+    let blocks = sqlite_direct.is_some();
+    let commits = Commits::new(db, sqlite_direct, is_failing, TxTimeout::of(silence));
     let work = keep_running(commits, inbox);
     let work = async move {
         if blocks {
-            on_a_thread_of_its_own(work).await;
+            on_dedicated_thread(work).await;
         } else {
             work.await;
         }
@@ -256,7 +256,7 @@ pub(crate) fn writer(
 
 /// Runs `work` on a dedicated thread, because its statements and commits block. The thread has its own runtime:
 /// the pool returns connections in tasks, which would otherwise wait for busy workers of the caller's runtime.
-async fn on_a_thread_of_its_own(work: impl Future<Output = ()> + Send + 'static) {
+async fn on_dedicated_thread(work: impl Future<Output = ()> + Send + 'static) {
     let (done, ended) = oneshot::channel::<()>();
     let thread = std::thread::Builder::new().name("writer".to_owned());
     let spawned = thread.spawn(move || {
@@ -278,30 +278,30 @@ async fn on_a_thread_of_its_own(work: impl Future<Output = ()> + Send + 'static)
 
 /// Runs the writer until the store is closed. Items catch their own panics. A panic elsewhere drops the gathered
 /// items: their callers get an error, and the writer continues.
-async fn keep_running(commits: Commits, mut inbox: Inbox) {
+async fn keep_running(commits: Commits, mut inbox: WriteQueue) {
     while AssertUnwindSafe(run(&commits, &mut inbox))
         .catch_unwind()
         .await
         .is_err()
     {
         tracing::error!("writer panicked and lost its batch, continuing with the next");
-        meter::panicked();
+        metrics::panicked();
     }
 }
 
-async fn run(commits: &Commits, inbox: &mut Inbox) {
+async fn run(commits: &Commits, inbox: &mut WriteQueue) {
     // A panic may leave deferred items.
-    catch_up(commits, inbox).await;
-    while let Some(mut gathered) = inbox.gather(commits.aside_due()).await {
+    commit_deferred(commits, inbox).await;
+    while let Some(mut gathered) = inbox.gather(commits.next_lock_retry()).await {
         let mut batch = commits.take_kept();
         batch.append(&mut gathered.items);
         commit(commits, batch).await;
-        catch_up(commits, inbox).await;
-        commits.try_aside().await;
+        commit_deferred(commits, inbox).await;
+        commits.retry_lock_waits().await;
         if let Some(done) = gathered.closing {
-            finish_aside(commits).await;
-            commits.take_kept().into_iter().for_each(lose);
-            commits.tidy_up();
+            drain_lock_waits(commits).await;
+            commits.take_kept().into_iter().for_each(fail_unreachable);
+            commits.truncate_wal();
             let _ = done.send(());
             return;
         }
@@ -309,18 +309,18 @@ async fn run(commits: &Commits, inbox: &mut Inbox) {
 }
 
 /// Tries the items in the lock-wait queue once more, then fails them.
-async fn finish_aside(commits: &Commits) {
-    if let Some(due) = commits.aside_due() {
+async fn drain_lock_waits(commits: &Commits) {
+    if let Some(due) = commits.next_lock_retry() {
         tokio::time::sleep_until(due.into()).await;
-        commits.try_aside().await;
-        commits.give_up_aside(None);
+        commits.retry_lock_waits().await;
+        commits.fail_expired_lock_waits(None);
     }
 }
 
 /// Deferred items commit before newer ones; only urgent items overtake them.
-async fn catch_up(commits: &Commits, inbox: &mut Inbox) {
-    while commits.is_late() {
-        let mut batch = commits.take_late();
+async fn commit_deferred(commits: &Commits, inbox: &mut WriteQueue) {
+    while commits.is_deferred() {
+        let mut batch = commits.take_deferred();
         batch.append(&mut inbox.gather_urgent());
         commit(commits, batch).await;
     }
@@ -331,19 +331,19 @@ async fn catch_up(commits: &Commits, inbox: &mut Inbox) {
 async fn commit(commits: &Commits, mut batch: Vec<Box<dyn Item>>) {
     batch.sort_by_key(|item| item.order());
     let (urgent, rest): (Vec<_>, Vec<_>) = batch.into_iter().partition(|item| item.is_urgent());
-    let (next, later) = apart(commits.backend(), rest);
+    let (next, later) = split_batch(commits.backend(), rest);
     // The database is unreachable: fail the remaining items instead of a second timeout.
-    if commits.together(urgent).await == Reached::No {
-        commits.give_up(next.into_iter().chain(later));
-    } else if commits.together(next).await == Reached::No {
-        commits.give_up(later);
+    if commits.batched(urgent).await == DatabaseReached::No {
+        commits.fail_all(next.into_iter().chain(later));
+    } else if commits.batched(next).await == DatabaseReached::No {
+        commits.fail_all(later);
     } else {
-        commits.put_off(later);
+        commits.defer(later);
     }
 }
 
 /// Splits a batch into the next transaction and the rest. Order: events, plain items, items with advisory locks.
-fn apart(backend: DbBackend, batch: Vec<Box<dyn Item>>) -> (Batch, Batch) {
+fn split_batch(backend: DbBackend, batch: Vec<Box<dyn Item>>) -> (ItemBatch, ItemBatch) {
     // On SQLite no commits run concurrently.
     if backend == DbBackend::Sqlite {
         return (batch, Vec::new());
@@ -356,8 +356,8 @@ fn apart(backend: DbBackend, batch: Vec<Box<dyn Item>>) -> (Batch, Batch) {
     (next, parts.flatten().collect())
 }
 
-type Batch = Vec<Box<dyn Item>>;
+type ItemBatch = Vec<Box<dyn Item>>;
 
-fn lose(item: Box<dyn Item>) {
-    item.settle(Some(StoreError::Unreachable));
+fn fail_unreachable(item: Box<dyn Item>) {
+    item.finish(Some(StoreError::Unreachable));
 }

@@ -8,29 +8,29 @@ use domain::run::Run;
 use futures_util::future::join_all;
 use protocol::id::RunId;
 use store::{
-    AnsweredBy, AwaitedRecord, CloseAwaited, Dispatched, GiveAnswer, Given, Ingested,
-    NewInteraction, Plan, Store, TakenAs, Unanswerable, answer_event_id,
+    AnswerDelivery, AnsweredBy, AwaitedRecord, CloseAwaited, DeliverAnswer, Dispatched, IngestPlan,
+    Ingested, NewInteraction, Store, TakenAs, Unanswerable, answer_event_id,
 };
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::support::{Bench, Dice, audit, dispatch, new_run, on_both};
+use crate::support::{StoreFixture, TestRng, audit, dispatch, new_run, on_both};
 
 on_both!(
-    gives_answers_to_the_run_or_as_events,
-    takes_one_answer_while_the_run_lives,
-    takes_no_answer_after_expiry_was_told,
+    delivers_answer_to_run_or_as_event,
+    accepts_one_answer_while_run_is_live,
+    refuses_answer_after_expiry_notification,
 );
 
 /// Expiry of the questions here, in epoch milliseconds.
 const EXPIRES_AT: i64 = 9_000_000;
 
 /// A run with an open question; returns the run and the question's id.
-async fn asking(bench: &Bench, event_id: &str) -> (Run, String) {
+async fn asking(bench: &StoreFixture, event_id: &str) -> (Run, String) {
     let run_id = RunId(Uuid::now_v7());
     let mut event = bench.event(event_id, "body");
     event.conversation = None;
-    event.decide = Arc::new(move |_| Plan::Start {
+    event.decide = Arc::new(move |_| IngestPlan::Start {
         run: Box::new(new_run(run_id)),
         attempt: None,
         message: None,
@@ -59,8 +59,8 @@ async fn asking(bench: &Bench, event_id: &str) -> (Run, String) {
     (*run, id)
 }
 
-fn given(bench: &Bench, run: &Run, id: &str, answer: &str, at: i64) -> GiveAnswer {
-    GiveAnswer {
+fn given(bench: &StoreFixture, run: &Run, id: &str, answer: &str, at: i64) -> DeliverAnswer {
+    DeliverAnswer {
         workspace: bench.workspace.clone(),
         id: id.to_owned(),
         run_id: run.id,
@@ -74,20 +74,25 @@ fn given(bench: &Bench, run: &Run, id: &str, answer: &str, at: i64) -> GiveAnswe
 
 /// Destination of an answer.
 #[derive(Debug, PartialEq)]
-enum Went {
+enum Destination {
     ToRun,
     ToEvent,
     /// The question already had this or another answer.
     Nowhere,
 }
 
-async fn answer(bench: &Bench, store: &Store, (run, id): (&Run, &str), answer: &str) -> Went {
+async fn answer(
+    bench: &StoreFixture,
+    store: &Store,
+    (run, id): (&Run, &str),
+    answer: &str,
+) -> Destination {
     let give = given(bench, run, id, answer, 4_000);
     match store.write(give).await.unwrap() {
-        Given::Stored => Went::ToRun,
-        Given::Same | Given::Other => Went::Nowhere,
-        Given::Refused(why) => panic!("{why:?}"),
-        Given::RunEnded => {
+        AnswerDelivery::Stored => Destination::ToRun,
+        AnswerDelivery::Same | AnswerDelivery::Other => Destination::Nowhere,
+        AnswerDelivery::Refused(why) => panic!("{why:?}"),
+        AnswerDelivery::RunEnded => {
             let mut event = bench.event(&answer_event_id(id), answer);
             event.dedupe_key = answer_event_id(id);
             event.conversation = None;
@@ -97,20 +102,20 @@ async fn answer(bench: &Bench, store: &Store, (run, id): (&Run, &str), answer: &
             });
             event.decide = Arc::new(|facts| {
                 assert_eq!(facts.unanswerable, None);
-                Plan::Keep {
+                IngestPlan::Keep {
                     answer: "{}".to_owned(),
                 }
             });
             match store.ingest(event).await.unwrap() {
-                Ingested::Stored { .. } => Went::ToEvent,
-                Ingested::Replayed { .. } | Ingested::Mismatch => Went::Nowhere,
+                Ingested::Stored { .. } => Destination::ToEvent,
+                Ingested::Replayed { .. } | Ingested::Mismatch => Destination::Nowhere,
                 other => panic!("{other:?}"),
             }
         }
     }
 }
 
-async fn gives_answers_to_the_run_or_as_events(bench: Bench) {
+async fn delivers_answer_to_run_or_as_event(bench: StoreFixture) {
     const RACES: usize = 1_000;
     const AT_ONCE: usize = 50;
     let mut writers = JoinSet::new();
@@ -125,7 +130,7 @@ async fn gives_answers_to_the_run_or_as_events(bench: Bench) {
     };
     let race = async |number: usize| {
         let (run, id) = asking(&bench, &format!("e-{number}")).await;
-        let mut dice = Dice(0x9E37_79B9 + number as u64);
+        let mut dice = TestRng(0x9E37_79B9 + number as u64);
         // Spreads the writes over several batches: writes of one batch share a transaction and cannot race.
         let mut apart = || Duration::from_micros(dice.below(10_000));
         let [to_end, to_first, to_second] = [apart(), apart(), apart()];
@@ -145,8 +150,8 @@ async fn gives_answers_to_the_run_or_as_events(bench: Bench) {
         );
         let stored = [&first, &second]
             .into_iter()
-            .find(|went| **went != Went::Nowhere);
-        let nowhere = [&first, &second].map(|went| *went == Went::Nowhere);
+            .find(|went| **went != Destination::Nowhere);
+        let nowhere = [&first, &second].map(|went| *went == Destination::Nowhere);
         assert_ne!(nowhere[0], nowhere[1], "{first:?} {second:?}");
         let awaited = bench
             .store
@@ -159,12 +164,12 @@ async fn gives_answers_to_the_run_or_as_events(bench: Bench) {
         let event = event.await.unwrap();
         let found = bench.store.find_interaction(&bench.workspace, &id).await;
         let found = found.unwrap().unwrap().answered.unwrap();
-        let is_given = *stored.unwrap() == Went::ToRun;
+        let is_given = *stored.unwrap() == Destination::ToRun;
         assert_eq!(
             (awaited.given.is_some(), event.is_some()),
             (is_given, !is_given)
         );
-        assert_eq!(found.taken == TakenAs::Given, is_given);
+        assert_eq!(found.taken == TakenAs::AnswerDelivery, is_given);
         is_given
     };
     let mut given = 0;
@@ -178,7 +183,7 @@ async fn gives_answers_to_the_run_or_as_events(bench: Bench) {
     );
 }
 
-async fn takes_one_answer_while_the_run_lives(bench: Bench) {
+async fn accepts_one_answer_while_run_is_live(bench: StoreFixture) {
     let (run, id) = asking(&bench, "e-1").await;
     let store = &bench.store;
     let give = async |text: &str| {
@@ -188,15 +193,15 @@ async fn takes_one_answer_while_the_run_lives(bench: Bench) {
             .unwrap()
     };
     let late = given(&bench, &run, &id, "a", EXPIRES_AT);
-    let expired = Given::Refused(Unanswerable::Expired);
+    let expired = AnswerDelivery::Refused(Unanswerable::Expired);
     assert_eq!(store.write(late).await.unwrap(), expired);
     let mut replaced = given(&bench, &run, &id, "a", 4_000);
     replaced.token_sha256 = Some("old".to_owned());
-    let gone = Given::Refused(Unanswerable::LinkReplaced);
+    let gone = AnswerDelivery::Refused(Unanswerable::LinkReplaced);
     assert_eq!(store.write(replaced).await.unwrap(), gone);
-    assert_eq!(give("a").await, Given::Stored);
-    assert_eq!(give("a").await, Given::Same);
-    assert_eq!(give("b").await, Given::Other);
+    assert_eq!(give("a").await, AnswerDelivery::Stored);
+    assert_eq!(give("a").await, AnswerDelivery::Same);
+    assert_eq!(give("b").await, AnswerDelivery::Other);
     let awaited = store.find_awaited(run.id, "q").await.unwrap().unwrap();
     assert_eq!(awaited.given.as_deref(), Some("a"));
     assert_eq!(store.find_awaited(run.id, "p").await.unwrap(), None);
@@ -204,11 +209,11 @@ async fn takes_one_answer_while_the_run_lives(bench: Bench) {
     let cancel = store.request_cancel(&bench.workspace, cancelled.id, None, 4_000);
     cancel.await.unwrap();
     let give = given(&bench, &cancelled, &id, "a", 4_000);
-    let gone = Given::Refused(Unanswerable::Cancelled);
+    let gone = AnswerDelivery::Refused(Unanswerable::Cancelled);
     assert_eq!(store.write(give).await.unwrap(), gone);
 }
 
-async fn takes_no_answer_after_expiry_was_told(bench: Bench) {
+async fn refuses_answer_after_expiry_notification(bench: StoreFixture) {
     let (run, id) = asking(&bench, "e-1").await;
     let close = |at: i64| CloseAwaited {
         workspace: bench.workspace.clone(),
@@ -236,7 +241,7 @@ async fn takes_no_answer_after_expiry_was_told(bench: Bench) {
     assert_eq!(find().await, closed);
     // Another replica's clock may be behind.
     let give = given(&bench, &run, &id, "a", EXPIRES_AT - 1);
-    let expired = Given::Refused(Unanswerable::Expired);
+    let expired = AnswerDelivery::Refused(Unanswerable::Expired);
     assert_eq!(bench.store.write(give).await.unwrap(), expired);
     assert_eq!(find().await, closed);
 }

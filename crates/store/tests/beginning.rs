@@ -2,28 +2,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Bench, dispatch, new_run, on_both};
+use crate::support::{StoreFixture, dispatch, new_run, on_both};
 use protocol::id::RunId;
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use store::{
-    Appended, Budget, ConversationNow, Dispatch, Dispatched, FirstAttempt, Ingest, Ingested,
-    Leases, Plan,
+    Appended, ConversationState, Dispatch, Dispatched, FirstAttempt, Ingest, IngestPlan, Ingested,
+    LeaseFilter, ReadBudget,
 };
 use uuid::Uuid;
 
 on_both!(
-    a_run_that_begins_with_its_event_is_dispatched_by_its_commit,
-    a_run_whose_owner_died_before_it_posted_is_taken_over,
-    a_conversation_is_quiet_until_a_run_begins_and_after_it_has_ended,
+    dispatches_run_with_ingest_commit,
+    takes_over_run_before_its_post,
+    conversation_is_busy_only_during_runs,
 );
 
 /// An event with a run dispatched at ingest.
-fn beginning(bench: &Bench, id: &str, lease: Duration) -> Ingest {
+fn beginning(bench: &StoreFixture, id: &str, lease: Duration) -> Ingest {
     let run = RunId(Uuid::now_v7());
     let answer = id.to_owned();
     Ingest {
-        decide: Arc::new(move |_| Plan::Start {
+        decide: Arc::new(move |_| IngestPlan::Start {
             run: Box::new(new_run(run)),
             attempt: Some(Box::new(FirstAttempt {
                 owner: "me".to_owned(),
@@ -39,7 +39,7 @@ fn beginning(bench: &Bench, id: &str, lease: Duration) -> Ingest {
     }
 }
 
-async fn a_run_that_begins_with_its_event_is_dispatched_by_its_commit(bench: Bench) {
+async fn dispatches_run_with_ingest_commit(bench: StoreFixture) {
     let event = beginning(&bench, "e-1", Duration::from_mins(1));
     let stored = bench.store.ingest(event).await.unwrap();
     assert!(matches!(stored, Ingested::Stored { .. }), "{stored:?}");
@@ -50,7 +50,7 @@ async fn a_run_that_begins_with_its_event_is_dispatched_by_its_commit(bench: Ben
     );
     let context = bench
         .store
-        .find_context(run.id, Budget::default())
+        .find_context(run.id, ReadBudget::default())
         .await
         .unwrap();
     assert_eq!(context.as_deref(), Some(r#"{"told":1}"#));
@@ -60,7 +60,7 @@ async fn a_run_that_begins_with_its_event_is_dispatched_by_its_commit(bench: Ben
     assert!(created.is_empty(), "{created:?}");
     let taken = bench
         .store
-        .take_over(&run, "another", Duration::ZERO, Leases::Lapsed);
+        .take_over(&run, "another", Duration::ZERO, LeaseFilter::Expired);
     assert_eq!(taken.await.unwrap(), None);
     let mut as_created = run.clone();
     (as_created.status, as_created.lease_epoch) = (RunStatus::Created, 0);
@@ -76,13 +76,16 @@ async fn a_run_that_begins_with_its_event_is_dispatched_by_its_commit(bench: Ben
     assert_eq!(written, Appended::Written { next: Vec::new() });
 }
 
-async fn a_run_whose_owner_died_before_it_posted_is_taken_over(bench: Bench) {
+async fn takes_over_run_before_its_post(bench: StoreFixture) {
     let event = beginning(&bench, "e-1", Duration::ZERO);
     bench.store.ingest(event).await.unwrap();
     let run = bench.only_run().await;
-    let taken = bench
-        .store
-        .take_over(&run, "another", Duration::from_mins(1), Leases::Lapsed);
+    let taken = bench.store.take_over(
+        &run,
+        "another",
+        Duration::from_mins(1),
+        LeaseFilter::Expired,
+    );
     assert_eq!(taken.await.unwrap(), Some(2));
     // The old owner is fenced.
     let append = bench.append(&run, 0, &["one"]);
@@ -90,10 +93,10 @@ async fn a_run_whose_owner_died_before_it_posted_is_taken_over(bench: Bench) {
     assert_eq!(written, Appended::Lost);
 }
 
-async fn a_conversation_is_quiet_until_a_run_begins_and_after_it_has_ended(bench: Bench) {
+async fn conversation_is_busy_only_during_runs(bench: StoreFixture) {
     let identity = bench.event("e-1", "a").conversation.unwrap();
-    let now = || bench.store.conversation_now(&bench.workspace, &identity);
-    let seen = |last_event_seq, last_transcript_seq, is_busy| ConversationNow {
+    let now = || bench.store.conversation_state(&bench.workspace, &identity);
+    let seen = |last_event_seq, last_transcript_seq, is_busy| ConversationState {
         last_event_seq,
         last_transcript_seq,
         is_busy,

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Bench, audit, on_both};
+use crate::support::{StoreFixture, audit, on_both};
 use domain::normalize::StateUpdate;
 use domain::run::Run;
 use domain::tool_call::Decision;
@@ -10,31 +10,32 @@ use protocol::id::RunId;
 use protocol::resources::{StateScope, StorageArea, ToolEffect};
 use protocol::run::RunStatus;
 use store::{
-    AppendResults, AreaAccess, AuditEntry, BeginToolCall, BeginUpload, BlobDeleted, Budget,
-    CHUNK_BYTES, CloseAppends, Closed, Defer, DeleteBlob, EventFilter, FinishToolCall,
-    FinishUpload, Heard, Heartbeat, Ingested, InteractionFilter, KeyOf, OverBudget, PAGE_BYTES,
-    PageBound, PageBudget, Quota, ResultsAppended, RunFilter, RunWindow, STATE_KEYS, StateWritten,
-    StoreError, TOOL_CALLS, ToolCallBegun, ToolCallEnd, Uploaded, WriteChunk, result_digest,
+    AppendResults, AppendsClosed, AreaAccess, AuditEntry, BeginToolCall, BeginUpload, BlobDeleted,
+    CHUNK_BYTES, CloseAppends, DeleteBlob, EventFilter, FinishToolCall, FinishUpload, Heartbeat,
+    Heartbeating, Ingested, InteractionFilter, KeyOf, OverBudget, PAGE_BYTES, PageBound,
+    PageBudget, Quota, ReadBudget, ResultsAppended, RunFilter, RunWindow, STATE_KEYS,
+    StartAsyncRun, StateWritten, StoreError, TOOL_CALLS, ToolCallBegun, ToolCallEnd, UploadStep,
+    WriteChunk, result_digest,
 };
 use uuid::Uuid;
 
 on_both!(
-    who_reads_a_blob_that_is_replaced_reads_it_to_its_end,
-    an_upload_that_is_given_up_leaves_nothing,
-    a_scope_that_is_full_takes_known_keys_alone,
-    runs_and_agents_leave_keys_of_a_scope_to_others,
-    a_page_of_events_ends_where_its_bytes_do,
-    every_column_of_a_run_counts_in_a_page,
-    a_page_of_a_ledger_ends_where_its_bytes_do,
-    an_idempotency_key_is_kept_for_a_week,
-    a_call_of_a_tool_is_made_once_whoever_asks,
-    the_keys_of_a_run_are_bounded_and_end_with_it,
-    the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken,
-    what_is_closed_takes_nothing_new_and_knows_what_it_has,
-    rare_runs_and_events_are_found_behind_cursors,
-    rare_interactions_are_found_behind_cursors,
-    shared_entries_count_denied_calls,
-    old_audit_entries_are_deleted,
+    replaced_blob_stays_readable,
+    abandoned_upload_leaves_nothing,
+    full_scope_accepts_existing_keys_only,
+    limits_keys_per_run_and_agent,
+    event_page_ends_at_its_bytes,
+    page_counts_every_column_of_runs,
+    ledger_page_ends_at_its_bytes,
+    idempotency_key_expires_after_a_week,
+    makes_tool_call_once_per_key,
+    limits_tool_call_keys_per_run,
+    accepts_one_append_beyond_the_limit,
+    closed_run_accepts_only_repeated_results,
+    cursors_reach_rare_runs_and_events,
+    cursors_reach_rare_interactions,
+    aggregates_denied_calls,
+    deletes_old_audit_entries,
 );
 
 const ROOM: Quota = Quota {
@@ -42,7 +43,7 @@ const ROOM: Quota = Quota {
     keys: 10,
 };
 
-fn area(bench: &Bench) -> AreaAccess {
+fn area(bench: &StoreFixture) -> AreaAccess {
     AreaAccess {
         workspace: bench.workspace.clone(),
         area: StorageArea::Plugin,
@@ -50,7 +51,7 @@ fn area(bench: &Bench) -> AreaAccess {
     }
 }
 
-fn finish(bench: &Bench, run: &Run, key: &str, chunks: u64) -> FinishUpload {
+fn finish(bench: &StoreFixture, run: &Run, key: &str, chunks: u64) -> FinishUpload {
     FinishUpload {
         condition: None,
         run_id: run.id,
@@ -69,13 +70,13 @@ fn finish(bench: &Bench, run: &Run, key: &str, chunks: u64) -> FinishUpload {
 }
 
 /// Expires all contents to be deleted.
-async fn let_time_pass(bench: &Bench) {
+async fn expire_garbage(bench: &StoreFixture) {
     let passed = "UPDATE storage_garbage SET expires_at = expires_at - 600000";
     bench.tamper(passed).await;
 }
 
 /// Uploads all chunks.
-async fn upload(bench: &Bench, finish: FinishUpload) -> Uploaded {
+async fn upload(bench: &StoreFixture, finish: FinishUpload) -> UploadStep {
     if finish.last > 0 {
         let begin = BeginUpload {
             run_id: finish.run_id,
@@ -83,9 +84,9 @@ async fn upload(bench: &Bench, finish: FinishUpload) -> Uploaded {
             quota: finish.quota,
             content_id: finish.content_id,
             reserved: finish.size,
-            patience: Duration::from_mins(9),
+            timeout: Duration::from_mins(9),
         };
-        assert_eq!(bench.store.write(begin).await.unwrap(), Uploaded::Written);
+        assert_eq!(bench.store.write(begin).await.unwrap(), UploadStep::Written);
     }
     for n in 0..finish.last {
         let (run_id, content_id) = (finish.run_id, finish.content_id);
@@ -95,18 +96,18 @@ async fn upload(bench: &Bench, finish: FinishUpload) -> Uploaded {
             content_id,
             n,
             bytes,
-            patience: Duration::from_mins(9),
+            timeout: Duration::from_mins(9),
         };
-        assert_eq!(bench.store.write(chunk).await.unwrap(), Uploaded::Written);
+        assert_eq!(bench.store.write(chunk).await.unwrap(), UploadStep::Written);
     }
     bench.store.write(finish).await.unwrap()
 }
 
-async fn who_reads_a_blob_that_is_replaced_reads_it_to_its_end(bench: Bench) {
+async fn replaced_blob_stays_readable(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     assert_eq!(
         upload(&bench, finish(&bench, &run, "k", 3)).await,
-        Uploaded::Written
+        UploadStep::Written
     );
     let before = bench
         .store
@@ -116,7 +117,7 @@ async fn who_reads_a_blob_that_is_replaced_reads_it_to_its_end(bench: Bench) {
         .unwrap();
     assert_eq!(
         upload(&bench, finish(&bench, &run, "k", 1)).await,
-        Uploaded::Written
+        UploadStep::Written
     );
     let after = bench
         .store
@@ -129,7 +130,7 @@ async fn who_reads_a_blob_that_is_replaced_reads_it_to_its_end(bench: Bench) {
     // The old content stays until its expiry; the new one stays after it.
     for there in [true, false] {
         if !there {
-            let_time_pass(&bench).await;
+            expire_garbage(&bench).await;
         }
         bench.store.sweep_storage().await.unwrap();
         for n in 0..3 {
@@ -156,7 +157,7 @@ async fn who_reads_a_blob_that_is_replaced_reads_it_to_its_end(bench: Bench) {
     );
 }
 
-async fn an_upload_that_is_given_up_leaves_nothing(bench: Bench) {
+async fn abandoned_upload_leaves_nothing(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let finish = finish(&bench, &run, "k", 2);
     let begin = BeginUpload {
@@ -165,11 +166,11 @@ async fn an_upload_that_is_given_up_leaves_nothing(bench: Bench) {
         quota: ROOM,
         content_id: finish.content_id,
         reserved: 9_000_000,
-        patience: Duration::from_mins(9),
+        timeout: Duration::from_mins(9),
     };
     assert_eq!(
         bench.store.write(begin.clone()).await.unwrap(),
-        Uploaded::Written
+        UploadStep::Written
     );
     // Reservations count.
     let second = BeginUpload {
@@ -178,37 +179,43 @@ async fn an_upload_that_is_given_up_leaves_nothing(bench: Bench) {
     };
     assert_eq!(
         bench.store.write(second.clone()).await.unwrap(),
-        Uploaded::Full
+        UploadStep::Full
     );
     let chunk = WriteChunk {
         run_id: run.id,
         content_id: finish.content_id,
         n: 0,
         bytes: vec![1; CHUNK_BYTES],
-        patience: Duration::from_mins(9),
+        timeout: Duration::from_mins(9),
     };
     assert_eq!(
         bench.store.write(chunk.clone()).await.unwrap(),
-        Uploaded::Written
+        UploadStep::Written
     );
     assert_eq!(bench.store.sweep_storage().await.unwrap(), 0);
-    let_time_pass(&bench).await;
+    expire_garbage(&bench).await;
     assert_eq!(bench.store.sweep_storage().await.unwrap(), 1);
     assert_eq!(
         bench.store.read_chunk(finish.content_id, 0).await.unwrap(),
         None
     );
     // Too late: the upload has expired and its name has no content.
-    assert_eq!(bench.store.write(chunk).await.unwrap(), Uploaded::Expired);
-    assert_eq!(bench.store.write(finish).await.unwrap(), Uploaded::Expired);
+    assert_eq!(bench.store.write(chunk).await.unwrap(), UploadStep::Expired);
+    assert_eq!(
+        bench.store.write(finish).await.unwrap(),
+        UploadStep::Expired
+    );
     assert_eq!(
         bench.store.find_blob(&area(&bench), "k").await.unwrap(),
         None
     );
-    assert_eq!(bench.store.write(second).await.unwrap(), Uploaded::Written);
+    assert_eq!(
+        bench.store.write(second).await.unwrap(),
+        UploadStep::Written
+    );
 }
 
-async fn runs_and_agents_leave_keys_of_a_scope_to_others(bench: Bench) {
+async fn limits_keys_per_run_and_agent(bench: StoreFixture) {
     let (one, two) = (bench.running("e-0").await, bench.running("e-1").await);
     let other = bench.running("e-2").await;
     let agent =
@@ -246,7 +253,7 @@ async fn runs_and_agents_leave_keys_of_a_scope_to_others(bench: Bench) {
     );
 }
 
-async fn a_scope_that_is_full_takes_known_keys_alone(bench: Bench) {
+async fn full_scope_accepts_existing_keys_only(bench: StoreFixture) {
     let (first, run) = (bench.running("e-0").await, bench.running("e-1").await);
     for n in 0..STATE_KEYS {
         let writer = if n < STATE_KEYS / 2 { &first } else { &run };
@@ -308,7 +315,7 @@ async fn a_scope_that_is_full_takes_known_keys_alone(bench: Bench) {
     );
 }
 
-async fn a_page_of_events_ends_where_its_bytes_do(bench: Bench) {
+async fn event_page_ends_at_its_bytes(bench: StoreFixture) {
     for n in 0..5 {
         let mut event = bench.event(&format!("e-{n}"), "body");
         event.envelope = format!("{{\"x\":\"{}\"}}", "y".repeat(9_992));
@@ -341,7 +348,7 @@ async fn a_page_of_events_ends_where_its_bytes_do(bench: Bench) {
 }
 
 /// Rows of an older gateway without column limits.
-async fn every_column_of_a_run_counts_in_a_page(bench: Bench) {
+async fn page_counts_every_column_of_runs(bench: StoreFixture) {
     struct Small;
     impl PageBudget for Small {
         fn take(&self, bytes: usize) -> Result<(), OverBudget> {
@@ -371,13 +378,13 @@ async fn every_column_of_a_run_counts_in_a_page(bench: Bench) {
     let found = bench.store.list_runs(&bench.workspace, &all, &window);
     let found = found.await.unwrap();
     assert_eq!((found.runs.len(), found.next.is_some()), (2, true));
-    window.budget = Budget::of(&Small);
+    window.budget = ReadBudget::of(&Small);
     let refused = bench.store.list_runs(&bench.workspace, &all, &window);
     let refused = refused.await.unwrap_err();
     assert!(matches!(refused, StoreError::OverBudget(_)), "{refused}");
 }
 
-async fn a_page_of_a_ledger_ends_where_its_bytes_do(bench: Bench) {
+async fn ledger_page_ends_at_its_bytes(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     for (from, texts) in [
         (0, vec!["a", "b"]),
@@ -423,7 +430,7 @@ async fn a_page_of_a_ledger_ends_where_its_bytes_do(bench: Bench) {
     assert_eq!(inner, all[3..5]);
 }
 
-async fn an_idempotency_key_is_kept_for_a_week(bench: Bench) {
+async fn idempotency_key_expires_after_a_week(bench: StoreFixture) {
     let week = 7 * 24 * 60 * 60 * 1000;
     let keyed = |event_id: &str, at: i64| {
         let mut event = bench.event(event_id, event_id);
@@ -478,7 +485,7 @@ fn begin(run: &Run, key: &str, owner: &str, at: i64) -> BeginToolCall {
     }
 }
 
-async fn a_call_of_a_tool_is_made_once_whoever_asks(bench: Bench) {
+async fn makes_tool_call_once_per_key(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let asked = async |begin: BeginToolCall| bench.store.write(begin).await.unwrap();
     let refused = ToolCallBegun::Refused;
@@ -547,7 +554,7 @@ async fn a_call_of_a_tool_is_made_once_whoever_asks(bench: Bench) {
     );
 }
 
-async fn the_keys_of_a_run_are_bounded_and_end_with_it(bench: Bench) {
+async fn limits_tool_call_keys_per_run(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let keys = (0..TOOL_CALLS).map(|n| bench.store.write(begin(&run, &n.to_string(), "a", 0)));
     for begun in futures_util::future::join_all(keys).await {
@@ -569,15 +576,15 @@ fn append(run: &Run, sequence: u64, raw: String) -> AppendResults {
         lease: Duration::from_mins(1),
         digests: vec![result_digest(&raw)],
         results: vec![(sequence, raw)],
-        most_bytes: 100,
+        max_bytes: 100,
         audit: audit(Uuid::now_v7()),
     }
 }
 
 /// An async run.
-async fn deferred(bench: &Bench) -> Run {
+async fn deferred(bench: &StoreFixture) -> Run {
     let run = bench.running("e").await;
-    let defer = Defer {
+    let defer = StartAsyncRun {
         run_id: run.id,
         attempt: run.attempt,
         lease: Duration::from_mins(1),
@@ -586,29 +593,37 @@ async fn deferred(bench: &Bench) -> Run {
     run
 }
 
-async fn what_is_closed_takes_nothing_new_and_knows_what_it_has(bench: Bench) {
+async fn closed_run_accepts_only_repeated_results(bench: StoreFixture) {
     let run = deferred(&bench).await;
     let send = async |sequence: u64| {
         let append = append(&run, sequence, "1".to_owned());
         bench.store.write(append).await.unwrap()
     };
-    let close = async |only_unheard: bool, epoch: i64| {
+    let close = async |only_if_expired: bool, epoch: i64| {
         let close = CloseAppends {
             run_id: run.id,
             attempt: run.attempt,
             epoch,
-            only_unheard,
+            only_if_expired,
         };
         bench.store.write(close).await.unwrap()
     };
     let epoch = run.lease_epoch;
     assert_eq!(send(1).await, ResultsAppended::Through(1));
-    assert_eq!(close(true, epoch).await, Closed::Heard);
-    assert_eq!(close(false, epoch - 1).await, Closed::Lost, "another's");
+    assert_eq!(close(true, epoch).await, AppendsClosed::Heartbeating);
+    assert_eq!(
+        close(false, epoch - 1).await,
+        AppendsClosed::Lost,
+        "another's"
+    );
     assert_eq!(send(2).await, ResultsAppended::Through(2));
     let silent = "UPDATE run_deferrals SET lease_expires_at = 1";
     bench.tamper(silent).await;
-    assert_eq!(close(true, epoch).await, Closed::Behind(2), "unheard");
+    assert_eq!(
+        close(true, epoch).await,
+        AppendsClosed::Behind(2),
+        "unheard"
+    );
     assert_eq!(send(3).await, ResultsAppended::RunEnded);
     assert_eq!(send(2).await, ResultsAppended::Through(2), "sent again");
     let heartbeat = Heartbeat {
@@ -616,20 +631,23 @@ async fn what_is_closed_takes_nothing_new_and_knows_what_it_has(bench: Bench) {
         attempt: run.attempt,
         lease: Duration::from_mins(1),
     };
-    assert_eq!(bench.store.write(heartbeat).await.unwrap(), Heard::RunEnded);
+    assert_eq!(
+        bench.store.write(heartbeat).await.unwrap(),
+        Heartbeating::RunEnded
+    );
     // A new owner judges the accepted results and waits for no more.
     let minute = Duration::from_mins(1);
-    let left_off = bench.store.go_on(run.id, run.attempt, minute).await;
+    let left_off = bench.store.resume(run.id, run.attempt, minute).await;
     assert_eq!(left_off.unwrap().unwrap().accepted_through, 2);
-    let heard_for = bench.store.heard_for(run.id, run.attempt).await;
-    assert_eq!(heard_for.unwrap(), None);
-    assert_eq!(close(false, epoch).await, Closed::Behind(2));
+    let heartbeat_remaining = bench.store.heartbeat_remaining(run.id, run.attempt).await;
+    assert_eq!(heartbeat_remaining.unwrap(), None);
+    assert_eq!(close(false, epoch).await, AppendsClosed::Behind(2));
     bench.end(&run, 0).await;
-    assert_eq!(close(false, epoch).await, Closed::Lost);
+    assert_eq!(close(false, epoch).await, AppendsClosed::Lost);
 }
 
 /// The runner could otherwise not end such a run.
-async fn the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken(bench: Bench) {
+async fn accepts_one_append_beyond_the_limit(bench: StoreFixture) {
     let run = deferred(&bench).await;
     let append = async |sequence: u64, bytes: usize| {
         let append = append(&run, sequence, format!("\"{}\"", "x".repeat(bytes - 2)));
@@ -652,7 +670,7 @@ async fn the_call_that_comes_past_the_most_of_a_run_is_the_last_that_is_taken(be
 
 /// Inserts runs and events, one per millisecond. Only the oldest run failed, and only the oldest event has
 /// another type.
-async fn make_many(bench: &Bench, count: i64) {
+async fn make_many(bench: &StoreFixture, count: i64) {
     let frozen = match bench.database {
         Some(_) => (", agent_spec, snapshot", ", '{}', '{}'"),
         None => ("", ""),
@@ -678,7 +696,7 @@ async fn make_many(bench: &Bench, count: i64) {
     bench.tamper(&events).await;
 }
 
-async fn rare_runs_and_events_are_found_behind_cursors(bench: Bench) {
+async fn cursors_reach_rare_runs_and_events(bench: StoreFixture) {
     make_many(&bench, 25_000).await;
     let filter = RunFilter {
         statuses: vec![RunStatus::Failed],
@@ -741,7 +759,7 @@ async fn rare_runs_and_events_are_found_behind_cursors(bench: Bench) {
     assert_eq!((found.len(), found[0].event_id.as_str()), (1, "e1"));
 }
 
-async fn rare_interactions_are_found_behind_cursors(bench: Bench) {
+async fn cursors_reach_rare_interactions(bench: StoreFixture) {
     make_many(&bench, 25_000).await;
     let id = "'00000000-0000-7000-8000-' || (100000000000 + i)";
     let interactions = format!(
@@ -781,7 +799,7 @@ async fn rare_interactions_are_found_behind_cursors(bench: Bench) {
     );
 }
 
-async fn shared_entries_count_denied_calls(bench: Bench) {
+async fn aggregates_denied_calls(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let (id, own) = (Uuid::now_v7(), Uuid::now_v7());
     let entry = |id, at, is_shared| AuditEntry {
@@ -812,7 +830,7 @@ async fn shared_entries_count_denied_calls(bench: Bench) {
     assert_eq!(seen, [(50, 49), (1, 1)]);
 }
 
-async fn old_audit_entries_are_deleted(bench: Bench) {
+async fn deletes_old_audit_entries(bench: StoreFixture) {
     let old = Uuid::from_u128(1_000_u128 << 80);
     let now = Uuid::now_v7();
     for (run, at) in [(old, 1_000), (old, i64::MAX), (now, 1_000)] {

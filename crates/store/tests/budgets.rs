@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::support::{Bench, Dice, on_both};
+use crate::support::{StoreFixture, TestRng, on_both};
 use domain::budget::{Amount, Budget, BudgetScope, BudgetWindow};
 use domain::run::Run;
 use protocol::id::WorkspaceId;
@@ -10,16 +10,16 @@ use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
 use uuid::Uuid;
 
 on_both!(
-    sums_are_what_was_settled_and_what_is_reserved,
-    a_call_of_which_a_part_was_given_back_counts_once_everywhere,
-    sums_of_windows_that_are_over_and_of_pruned_runs_go,
-    a_workspace_sees_the_subjects_of_its_own_name_alone,
+    sums_equal_settled_plus_reserved,
+    partly_released_call_counts_once,
+    deletes_sums_of_past_windows_and_pruned_runs,
+    workspace_lists_only_its_own_subjects,
 );
 
 const BUDGETS: [&str; 2] = ["calls", "tokens"];
 const HOUR: Duration = Duration::from_hours(1);
 
-fn line(bench: &Bench, name: &str, calls: Option<u64>, tokens: Option<u64>) -> BudgetLine {
+fn line(bench: &StoreFixture, name: &str, calls: Option<u64>, tokens: Option<u64>) -> BudgetLine {
     BudgetLine {
         budget: Budget {
             name: name.to_owned(),
@@ -46,15 +46,15 @@ fn of_tokens(tokens: u64) -> Amount {
 }
 
 /// A run with its budgets.
-struct Calls {
-    bench: Bench,
+struct BudgetCalls {
+    bench: StoreFixture,
     run: Run,
     /// One limits calls, one tokens.
     lines: Vec<BudgetLine>,
 }
 
-impl Calls {
-    async fn new(bench: Bench, calls: u64, tokens: u64) -> Self {
+impl BudgetCalls {
+    async fn new(bench: StoreFixture, calls: u64, tokens: u64) -> Self {
         let run = bench.running("e-1").await;
         let lines = vec![
             line(&bench, BUDGETS[0], Some(calls), None),
@@ -119,10 +119,10 @@ impl Calls {
     }
 }
 
-async fn sums_are_what_was_settled_and_what_is_reserved(bench: Bench) {
+async fn sums_equal_settled_plus_reserved(bench: StoreFixture) {
     let (most_calls, most_tokens) = (40, 1_000);
-    let calls = Calls::new(bench, most_calls, most_tokens).await;
-    let mut dice = Dice(20_261_124);
+    let calls = BudgetCalls::new(bench, most_calls, most_tokens).await;
+    let mut dice = TestRng(20_261_124);
     // Open calls: reserved tokens, and true while the reservation holds.
     let mut open: BTreeMap<Uuid, (u64, bool)> = BTreeMap::new();
     let (mut settled_calls, mut settled_tokens) = (0, 0);
@@ -142,10 +142,10 @@ async fn sums_are_what_was_settled_and_what_is_reserved(bench: Bench) {
                 // A renewal in time keeps the reservation.
                 let is_kept = dice.below(2) == 0 && open[&id].1;
                 if is_kept {
-                    let held = calls.bench.store.hold_reservations(vec![id], HOUR);
+                    let held = calls.bench.store.extend_reservations(vec![id], HOUR);
                     held.await.unwrap();
                 }
-                calls.bench.store.end_reservations().await.unwrap();
+                calls.bench.store.release_reservations().await.unwrap();
                 open.get_mut(&id).unwrap().1 = is_kept;
             }
             _ => {
@@ -175,25 +175,25 @@ async fn sums_are_what_was_settled_and_what_is_reserved(bench: Bench) {
     );
 }
 
-async fn a_call_of_which_a_part_was_given_back_counts_once_everywhere(bench: Bench) {
-    let calls = Calls::new(bench, 1_000, 10_000).await;
+async fn partly_released_call_counts_once(bench: StoreFixture) {
+    let calls = BudgetCalls::new(bench, 1_000, 10_000).await;
     // Two rows each; one transaction releases 200.
     let ids: Vec<_> = (0..101).map(|_| Uuid::now_v7()).collect();
     for id in &ids {
         assert!(calls.reserve(*id, 10).await);
     }
     calls.lapse("budget = 'calls' OR budget = 'tokens'").await;
-    assert_eq!(calls.bench.store.end_reservations().await.unwrap(), 200);
+    assert_eq!(calls.bench.store.release_reservations().await.unwrap(), 200);
     let left: u64 = calls.used().await.iter().map(|(calls, _)| calls).sum();
     assert_eq!(left, 2);
     for id in &ids {
         calls.settle(*id, 10, 7).await;
     }
-    assert_eq!(calls.bench.store.end_reservations().await.unwrap(), 0);
+    assert_eq!(calls.bench.store.release_reservations().await.unwrap(), 0);
     assert_eq!(calls.used().await, [(101, 707), (101, 707)]);
 }
 
-async fn sums_of_windows_that_are_over_and_of_pruned_runs_go(bench: Bench) {
+async fn deletes_sums_of_past_windows_and_pruned_runs(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     bench.end(&run, 0).await;
     let of_run = format!("{}/{}", bench.workspace, run.id);
@@ -221,7 +221,7 @@ async fn sums_of_windows_that_are_over_and_of_pruned_runs_go(bench: Bench) {
     }
 }
 
-async fn a_workspace_sees_the_subjects_of_its_own_name_alone(bench: Bench) {
+async fn workspace_lists_only_its_own_subjects(bench: StoreFixture) {
     let own = bench.workspace.to_string();
     let others = [
         format!("{own}x"),

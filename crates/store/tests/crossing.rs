@@ -3,14 +3,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{Bench, Holder, OwnDatabase, busy, dispatch, new_run};
+use crate::support::{LockHolder, StoreFixture, TestDatabase, busy, dispatch, new_run};
 use domain::run::Run;
 use futures_util::future::join_all;
 use protocol::admin::AgentSpec;
 use protocol::id::{AgentId, RunId};
 use store::{
-    Append, Appended, Condition, Dispatched, Ingest, Ingested, Leases, Plan, RunnerStatus,
-    SaveAgent, SavedAgent, StateWritten, Store, StoreError, Succession,
+    Append, Appended, DatabaseCondition, Dispatched, Ingest, IngestPlan, Ingested, LeaseFilter,
+    Promotion, RunnerStatus, SaveAgent, SavedAgent, StateWritten, Store, StoreError,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,7 +23,7 @@ macro_rules! on_postgres {
     ($($name:ident),+ $(,)?) => {
         mod postgres {
             $(#[tokio::test] async fn $name() {
-                if let Some(bench) = super::Bench::postgres().await {
+                if let Some(bench) = super::StoreFixture::postgres().await {
                     let database = bench.database.clone().unwrap();
                     super::$name(bench, database.clone()).await;
                     database.drop().await;
@@ -34,32 +34,32 @@ macro_rules! on_postgres {
 }
 
 on_postgres!(
-    runs_are_taken_in_one_order_whatever_is_done_to_them,
-    conversations_are_taken_in_the_order_of_events,
-    a_run_that_ends_and_who_waits_behind_it_are_taken_in_one_order,
-    runs_that_events_cancel_are_taken_in_one_order,
-    what_runs_share_has_no_two_replicas_wait_for_each_other,
-    a_run_whose_row_is_locked_keeps_no_other_from_its_renewal,
-    renews_leases_of_locked_rows_when_their_locks_are_free,
-    a_run_whose_row_is_locked_holds_up_no_other_writes,
-    many_runs_whose_rows_are_locked_hold_up_no_other_writes,
-    a_row_that_stays_locked_is_given_up,
-    a_conversation_that_is_locked_holds_up_no_other_events,
-    of_two_changes_of_one_version_one_is_told,
-    a_runner_that_another_endpoint_took_over_stays,
-    a_lock_that_is_held_is_no_outage,
-    a_takeover_whose_answer_was_lost_is_told,
-    a_server_without_a_place_is_waited_for,
+    locks_runs_in_one_order,
+    locks_conversations_in_event_order,
+    locks_ended_and_queued_runs_in_order,
+    locks_cancelled_runs_in_one_order,
+    replicas_do_not_deadlock_on_shared_rows,
+    locked_row_does_not_block_lease_renewal,
+    renews_leases_of_locked_rows_after_unlock,
+    locked_row_does_not_block_other_writes,
+    many_locked_rows_do_not_block_writes,
+    fails_write_to_locked_row,
+    locked_conversation_does_not_block_other_events,
+    reports_version_conflict_of_agents,
+    keeps_runner_taken_by_another_endpoint,
+    lock_timeout_is_no_outage,
+    detects_takeover_after_lost_reply,
+    waits_for_free_server_connection,
 );
 
 /// Two running runs in these conversations, in order of creation.
-async fn running(bench: &Bench, conversations: [&str; 2]) -> [Run; 2] {
+async fn running(bench: &StoreFixture, conversations: [&str; 2]) -> [Run; 2] {
     let [a, b] = conversations;
     [start(bench, 1, a).await, start(bench, 2, b).await]
 }
 
 /// A running run in this conversation.
-async fn start(bench: &Bench, id: u128, conversation: &str) -> Run {
+async fn start(bench: &StoreFixture, id: u128, conversation: &str) -> Run {
     let event = bench.event(conversation, "body");
     let mut identity = event.conversation.clone().unwrap();
     conversation.clone_into(&mut identity.conversation_id);
@@ -67,7 +67,7 @@ async fn start(bench: &Bench, id: u128, conversation: &str) -> Run {
         conversation: Some(identity),
         // Later runs get smaller keys.
         new_conversation_key: Uuid::from_u128(u128::from(u64::MAX) - id),
-        decide: Arc::new(move |_| Plan::Start {
+        decide: Arc::new(move |_| IngestPlan::Start {
             run: Box::new(new_run(RunId(Uuid::from_u128(id)))),
             attempt: None,
             message: None,
@@ -85,7 +85,7 @@ async fn start(bench: &Bench, id: u128, conversation: &str) -> Run {
 }
 
 /// Releases the writer when `count` items are queued.
-async fn let_go(bench: &Bench, gate: &tokio::sync::Semaphore, count: usize) {
+async fn release_writer(bench: &StoreFixture, gate: &tokio::sync::Semaphore, count: usize) {
     while bench.store.queued_writes() < count {
         tokio::task::yield_now().await;
     }
@@ -99,16 +99,16 @@ fn hold_run(run: &Run) -> String {
     )
 }
 
-async fn runs_are_taken_in_one_order_whatever_is_done_to_them(bench: Bench, database: OwnDatabase) {
+async fn locks_runs_in_one_order(bench: StoreFixture, database: TestDatabase) {
     let [first, second] = running(&bench, ["a", "bb"]).await;
-    let mut other = Holder::of(&database, &hold_run(&first)).await;
+    let mut other = LockHolder::of(&database, &hold_run(&first)).await;
     let gate = busy(&bench).await;
     // One single item and one batch operation.
     let put = bench.store.write(bench.put(&second, "k", Some("1"), None));
     let append = bench.store.write(bench.append(&first, 0, &["one"]));
     let crossing = async {
-        let_go(&bench, &gate, 2).await;
-        other.is_waited_for().await;
+        release_writer(&bench, &gate, 2).await;
+        other.wait_until_blocking().await;
         let held = other.take(&hold_run(&second)).await;
         held.expect("who waits for the first has not taken the second");
         other.commit().await;
@@ -118,7 +118,7 @@ async fn runs_are_taken_in_one_order_whatever_is_done_to_them(bench: Bench, data
     assert_eq!(append.unwrap(), Appended::Written { next: Vec::new() });
 }
 
-async fn conversations_are_taken_in_the_order_of_events(bench: Bench, database: OwnDatabase) {
+async fn locks_conversations_in_event_order(bench: StoreFixture, database: TestDatabase) {
     let runs = running(&bench, ["a", "bb"]).await;
     let hold = |conversation: &str| {
         format!(
@@ -126,21 +126,21 @@ async fn conversations_are_taken_in_the_order_of_events(bench: Bench, database: 
              FOR NO KEY UPDATE NOWAIT"
         )
     };
-    let mut other = Holder::of(&database, &hold("a")).await;
+    let mut other = LockHolder::of(&database, &hold("a")).await;
     let gate = busy(&bench).await;
     let ends = runs.iter().map(|run| {
-        let succession = Succession {
+        let promotion = Promotion {
             conversation_key: run.conversation_key.clone().unwrap(),
-            take_up: Arc::new(|_, _| None),
+            promote_next: Arc::new(|_, _| None),
         };
         bench.store.write(Append {
-            terminal: Some(bench.terminal(Some(succession))),
+            terminal: Some(bench.terminal(Some(promotion))),
             ..bench.append(run, 0, &["end"])
         })
     });
     let crossing = async {
-        let_go(&bench, &gate, 2).await;
-        other.is_waited_for().await;
+        release_writer(&bench, &gate, 2).await;
+        other.wait_until_blocking().await;
         let held = other.take(&hold("bb")).await;
         held.expect("who waits for the first has not taken the second");
         other.commit().await;
@@ -152,20 +152,20 @@ async fn conversations_are_taken_in_the_order_of_events(bench: Bench, database: 
 }
 
 /// An event with this plan, in this conversation.
-fn event_of(bench: &Bench, conversation: &str, event: &str, plan: Plan) -> Ingest {
+fn event_of(bench: &StoreFixture, conversation: &str, event: &str, plan: IngestPlan) -> Ingest {
     let event = bench.event(event, "body");
     let mut identity = event.conversation.clone().unwrap();
     conversation.clone_into(&mut identity.conversation_id);
     let plan = Mutex::new(Some(plan));
     Ingest {
         conversation: Some(identity),
-        decide: Arc::new(move |_| plan.lock().unwrap().take().unwrap_or(Plan::Refuse)),
+        decide: Arc::new(move |_| plan.lock().unwrap().take().unwrap_or(IngestPlan::Refuse)),
         ..event
     }
 }
 
-fn queued(id: u128, cancel: Vec<RunId>) -> Plan {
-    Plan::Queue {
+fn queued(id: u128, cancel: Vec<RunId>) -> IngestPlan {
+    IngestPlan::Queue {
         run: Box::new(new_run(RunId(Uuid::from_u128(id)))),
         message: None,
         cancel,
@@ -173,25 +173,22 @@ fn queued(id: u128, cancel: Vec<RunId>) -> Plan {
     }
 }
 
-async fn a_run_that_ends_and_who_waits_behind_it_are_taken_in_one_order(
-    bench: Bench,
-    database: OwnDatabase,
-) {
+async fn locks_ended_and_queued_runs_in_order(bench: StoreFixture, database: TestDatabase) {
     let run = start(&bench, 9, "a").await;
     let behind = event_of(&bench, "a", "behind", queued(5, Vec::new()));
     bench.store.ingest(behind).await.unwrap();
     let waiting = bench.run_of("a", "behind").await.unwrap();
-    let mut other = Holder::of(&database, &hold_run(&waiting)).await;
-    let succession = Succession {
+    let mut other = LockHolder::of(&database, &hold_run(&waiting)).await;
+    let promotion = Promotion {
         conversation_key: run.conversation_key.clone().unwrap(),
-        take_up: Arc::new(|_, _| None),
+        promote_next: Arc::new(|_, _| None),
     };
     let end = bench.store.write(Append {
-        terminal: Some(bench.terminal(Some(succession))),
+        terminal: Some(bench.terminal(Some(promotion))),
         ..bench.append(&run, 0, &["end"])
     });
     let crossing = async {
-        other.is_waited_for().await;
+        other.wait_until_blocking().await;
         let held = other.take(&hold_run(&run)).await;
         held.expect("who waits for the first has not taken the second");
         other.commit().await;
@@ -201,9 +198,9 @@ async fn a_run_that_ends_and_who_waits_behind_it_are_taken_in_one_order(
     assert_eq!(ended.unwrap(), Appended::Written { next });
 }
 
-async fn runs_that_events_cancel_are_taken_in_one_order(bench: Bench, database: OwnDatabase) {
+async fn locks_cancelled_runs_in_one_order(bench: StoreFixture, database: TestDatabase) {
     let (first, second) = (start(&bench, 1, "bb").await, start(&bench, 2, "a").await);
-    let mut other = Holder::of(&database, &hold_run(&first)).await;
+    let mut other = LockHolder::of(&database, &hold_run(&first)).await;
     let gate = busy(&bench).await;
     // The later run first, because its event arrives first.
     let plans = [("a", 3, &second), ("bb", 4, &first)];
@@ -213,8 +210,8 @@ async fn runs_that_events_cancel_are_taken_in_one_order(bench: Bench, database: 
         bench.store.ingest(event)
     });
     let crossing = async {
-        let_go(&bench, &gate, 2).await;
-        other.is_waited_for().await;
+        release_writer(&bench, &gate, 2).await;
+        other.wait_until_blocking().await;
         let held = other.take(&hold_run(&second)).await;
         held.expect("who waits for the first has not taken the second");
         other.commit().await;
@@ -230,10 +227,7 @@ async fn runs_that_events_cancel_are_taken_in_one_order(bench: Bench, database: 
 }
 
 /// Two replicas repeatedly write the same keys of one scope in opposite orders.
-async fn what_runs_share_has_no_two_replicas_wait_for_each_other(
-    bench: Bench,
-    database: OwnDatabase,
-) {
+async fn replicas_do_not_deadlock_on_shared_rows(bench: StoreFixture, database: TestDatabase) {
     const KEYS: u128 = 12;
     let mut runs = Vec::new();
     for id in 1..=2 * KEYS {
@@ -263,12 +257,9 @@ async fn what_runs_share_has_no_two_replicas_wait_for_each_other(
 }
 
 /// Otherwise one locked row would cost all runs of a replica their leases.
-async fn a_run_whose_row_is_locked_keeps_no_other_from_its_renewal(
-    bench: Bench,
-    database: OwnDatabase,
-) {
+async fn locked_row_does_not_block_lease_renewal(bench: StoreFixture, database: TestDatabase) {
     let [first, second] = running(&bench, ["a", "bb"]).await;
-    let other = Holder::of(&database, &hold_run(&first)).await;
+    let other = LockHolder::of(&database, &hold_run(&first)).await;
     let renew = || {
         let ids = vec![second.id, first.id];
         bench.store.renew_leases("me", ids, Duration::from_secs(30))
@@ -279,21 +270,21 @@ async fn a_run_whose_row_is_locked_keeps_no_other_from_its_renewal(
     other.commit().await;
     let renewed = renew().await.unwrap();
     assert_eq!((renewed.held.len(), renewed.busy.len()), (2, 0));
-    let lapsed = bench.store.expired_runs("you", Leases::Lapsed, 10).await;
+    let lapsed = bench
+        .store
+        .expired_runs("you", LeaseFilter::Expired, 10)
+        .await;
     assert!(lapsed.unwrap().is_empty());
 }
 
 /// On a slow database, results lock a run's row most of the time.
-async fn renews_leases_of_locked_rows_when_their_locks_are_free(
-    bench: Bench,
-    database: OwnDatabase,
-) {
+async fn renews_leases_of_locked_rows_after_unlock(bench: StoreFixture, database: TestDatabase) {
     let [first, second] = running(&bench, ["a", "bb"]).await;
-    let mut other = Holder::of(&database, &hold_run(&first)).await;
+    let mut other = LockHolder::of(&database, &hold_run(&first)).await;
     let keeper = bench.store.lease_keeper().await.unwrap();
     let renewing = keeper.renew("me", vec![second.id, first.id], Duration::from_mins(10));
     let freeing = async {
-        other.is_waited_for().await;
+        other.wait_until_blocking().await;
         other.commit().await;
     };
     let (renewed, ()) = tokio::join!(renewing, freeing);
@@ -302,9 +293,9 @@ async fn renews_leases_of_locked_rows_when_their_locks_are_free(
 }
 
 /// Writes to the locked row wait in order; other writes are committed meanwhile.
-async fn a_run_whose_row_is_locked_holds_up_no_other_writes(bench: Bench, database: OwnDatabase) {
+async fn locked_row_does_not_block_other_writes(bench: StoreFixture, database: TestDatabase) {
     let [first, second] = running(&bench, ["a", "bb"]).await;
-    let mut other = Holder::of(&database, &hold_run(&first)).await;
+    let mut other = LockHolder::of(&database, &hold_run(&first)).await;
     let waits = AtomicBool::new(true);
     let held = async {
         let append = bench.store.write(bench.append(&first, 0, &["one"]));
@@ -314,7 +305,7 @@ async fn a_run_whose_row_is_locked_holds_up_no_other_writes(bench: Bench, databa
         (append, put)
     };
     let meanwhile = async {
-        other.is_waited_for().await;
+        other.wait_until_blocking().await;
         for _ in 0..5 {
             let put = bench.store.write(bench.put(&second, "k", Some("1"), None));
             put.await.unwrap();
@@ -328,10 +319,7 @@ async fn a_run_whose_row_is_locked_holds_up_no_other_writes(bench: Bench, databa
 }
 
 /// Other writes commit long before the first waiting one fails: lock waits do not add up.
-async fn many_runs_whose_rows_are_locked_hold_up_no_other_writes(
-    bench: Bench,
-    database: OwnDatabase,
-) {
+async fn many_locked_rows_do_not_block_writes(bench: StoreFixture, database: TestDatabase) {
     const LOCKED: u128 = 24;
     let free = start(&bench, LOCKED + 1, "free").await;
     let mut locked = Vec::new();
@@ -343,7 +331,7 @@ async fn many_runs_whose_rows_are_locked_hold_up_no_other_writes(
         "SELECT 1 FROM runs WHERE id IN ({}) FOR NO KEY UPDATE NOWAIT",
         ids.join(", ")
     );
-    let mut other = Holder::of(&database, &hold).await;
+    let mut other = LockHolder::of(&database, &hold).await;
     let waits = AtomicBool::new(true);
     let held = async {
         let puts = locked.iter().map(|run| async {
@@ -357,7 +345,7 @@ async fn many_runs_whose_rows_are_locked_hold_up_no_other_writes(
         join_all(puts).await
     };
     let meanwhile = async {
-        other.is_waited_for().await;
+        other.wait_until_blocking().await;
         for _ in 0..5 {
             let put = bench.store.write(bench.put(&free, "k", Some("1"), None));
             put.await.unwrap();
@@ -372,20 +360,20 @@ async fn many_runs_whose_rows_are_locked_hold_up_no_other_writes(
 }
 
 /// In the same workspace, with a shared capacity.
-async fn a_conversation_that_is_locked_holds_up_no_other_events(
-    bench: Bench,
-    database: OwnDatabase,
+async fn locked_conversation_does_not_block_other_events(
+    bench: StoreFixture,
+    database: TestDatabase,
 ) {
     running(&bench, ["a", "bb"]).await;
     let hold = "SELECT 1 FROM conversations WHERE conversation_id = 'a' FOR NO KEY UPDATE NOWAIT";
-    let mut other = Holder::of(&database, hold).await;
+    let mut other = LockHolder::of(&database, hold).await;
     let post = |conversation: &'static str, event: &str| {
         let event = bench.event(event, "body");
         let mut identity = event.conversation.clone().unwrap();
         conversation.clone_into(&mut identity.conversation_id);
         bench.store.ingest(Ingest {
             conversation: Some(identity),
-            decide: Arc::new(|_| Plan::Refuse),
+            decide: Arc::new(|_| IngestPlan::Refuse),
             ..event
         })
     };
@@ -396,7 +384,7 @@ async fn a_conversation_that_is_locked_holds_up_no_other_events(
         both
     };
     let meanwhile = async {
-        other.is_waited_for().await;
+        other.wait_until_blocking().await;
         for number in 0..5 {
             let refused = post("bb", &format!("b-{number}")).await;
             assert_eq!(refused.unwrap(), Ingested::Refused);
@@ -411,9 +399,9 @@ async fn a_conversation_that_is_locked_holds_up_no_other_events(
     );
 }
 
-async fn a_row_that_stays_locked_is_given_up(bench: Bench, database: OwnDatabase) {
+async fn fails_write_to_locked_row(bench: StoreFixture, database: TestDatabase) {
     let [first, _] = running(&bench, ["a", "bb"]).await;
-    let other = Holder::of(&database, &hold_run(&first)).await;
+    let other = LockHolder::of(&database, &hold_run(&first)).await;
     let append = || bench.store.write(bench.append(&first, 0, &["one"]));
     let given_up = append().await;
     assert!(matches!(given_up, Err(StoreError::Locked)), "{given_up:?}");
@@ -424,7 +412,7 @@ async fn a_row_that_stays_locked_is_given_up(bench: Bench, database: OwnDatabase
     );
 }
 
-async fn of_two_changes_of_one_version_one_is_told(bench: Bench, database: OwnDatabase) {
+async fn reports_version_conflict_of_agents(bench: StoreFixture, database: TestDatabase) {
     let spec = serde_json::json!({"name": "a", "event_types": ["*"], "runner_id": "plugin:a/b/c"});
     let spec: AgentSpec = serde_json::from_value(spec).unwrap();
     let id = AgentId(Uuid::now_v7());
@@ -451,25 +439,25 @@ async fn of_two_changes_of_one_version_one_is_told(bench: Bench, database: OwnDa
     };
     for (change, stands) in [(update, 2), (delete, 3)] {
         let elsewhere = format!("UPDATE agents SET version = {stands} WHERE id = '{id}'");
-        let mut other = Holder::of(&database, &elsewhere).await;
+        let mut other = LockHolder::of(&database, &elsewhere).await;
         let changing = bench.store.write(change);
         let (changed, ()) = tokio::join!(changing, async {
-            other.is_waited_for().await;
+            other.wait_until_blocking().await;
             other.commit().await;
         });
         assert_eq!(changed.unwrap(), SavedAgent::Mismatch(stands));
     }
 }
 
-async fn a_runner_that_another_endpoint_took_over_stays(bench: Bench, database: OwnDatabase) {
+async fn keeps_runner_taken_by_another_endpoint(bench: StoreFixture, database: TestDatabase) {
     let [old, new] = [bench.endpoint("old").await, bench.endpoint("new").await];
     assert!(bench.discover(old, None).await.is_empty());
     let taken = format!("UPDATE runners SET endpoint_id = '{new}'");
-    let mut other = Holder::of(&database, &taken).await;
+    let mut other = LockHolder::of(&database, &taken).await;
     // The endpoint lists no runner.
     let refreshing = bench.store.write(bench.discovery(old, &[]));
     let (conflicts, ()) = tokio::join!(refreshing, async {
-        other.is_waited_for().await;
+        other.wait_until_blocking().await;
         other.commit().await;
     });
     assert!(conflicts.unwrap().is_empty());
@@ -482,17 +470,17 @@ async fn a_runner_that_another_endpoint_took_over_stays(bench: Bench, database: 
     );
 }
 
-async fn a_lock_that_is_held_is_no_outage(bench: Bench, database: OwnDatabase) {
+async fn lock_timeout_is_no_outage(bench: StoreFixture, database: TestDatabase) {
     let [run, _] = running(&bench, ["a", "bb"]).await;
     // A transaction may be silent for one second.
     let opened = Store::open_for_leases(&bench.url(), Duration::from_secs(3)).await;
     let (store, writer) = opened.unwrap();
     let mut tasks = JoinSet::new();
     tasks.spawn(writer);
-    let other = Holder::of(&database, &hold_run(&run)).await;
+    let other = LockHolder::of(&database, &hold_run(&run)).await;
     let put = store.write(bench.put(&run, "k", Some("1"), None)).await;
     assert!(matches!(put, Err(StoreError::Locked)), "{put:?}");
-    assert_eq!(store.condition().await, Condition::Sound);
+    assert_eq!(store.condition().await, DatabaseCondition::Healthy);
     other.commit().await;
     let put = store.write(bench.put(&run, "k", Some("1"), None)).await;
     put.unwrap();
@@ -500,16 +488,16 @@ async fn a_lock_that_is_held_is_no_outage(bench: Bench, database: OwnDatabase) {
 }
 
 /// A proxy before a database. On request it drops the connection with the reply to the next commit.
-struct Between {
+struct LossyProxy {
     url: String,
-    loses: Arc<AtomicBool>,
+    drops_reply: Arc<AtomicBool>,
     /// Number of accepted connections.
     asked: watch::Receiver<usize>,
     _work: JoinSet<()>,
 }
 
-impl Between {
-    async fn before(database: &OwnDatabase) -> Self {
+impl LossyProxy {
+    async fn before(database: &TestDatabase) -> Self {
         Self::before_url(&database.url()).await
     }
 
@@ -521,8 +509,8 @@ impl Between {
             .unwrap_or(("postgres", authority));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let here = listener.local_addr().unwrap();
-        let loses = Arc::new(AtomicBool::new(false));
-        let (server, told) = (server.to_owned(), Arc::clone(&loses));
+        let drops_reply = Arc::new(AtomicBool::new(false));
+        let (server, told) = (server.to_owned(), Arc::clone(&drops_reply));
         let (asking, asked) = watch::channel(0);
         let mut work = JoinSet::new();
         work.spawn(async move {
@@ -535,14 +523,14 @@ impl Between {
         });
         Self {
             url: format!("{scheme}://{user}@{here}/{name}?sslmode=disable"),
-            loses,
+            drops_reply,
             asked,
             _work: work,
         }
     }
 }
 
-async fn carry(mut client: TcpStream, mut server: TcpStream, loses: Arc<AtomicBool>) {
+async fn carry(mut client: TcpStream, mut server: TcpStream, drops_reply: Arc<AtomicBool>) {
     let (mut asked, mut answered) = (vec![0; 65_536], vec![0; 65_536]);
     let mut is_lost = false;
     loop {
@@ -551,7 +539,7 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, loses: Arc<AtomicBo
                 Ok(read) if read > 0 => {
                     let asked = &asked[..read];
                     let commits = asked.windows(6).any(|word| word == b"COMMIT");
-                    is_lost |= commits && loses.swap(false, Ordering::SeqCst);
+                    is_lost |= commits && drops_reply.swap(false, Ordering::SeqCst);
                     server.write_all(asked).await
                 }
                 _ => return,
@@ -567,33 +555,37 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, loses: Arc<AtomicBo
     }
 }
 
-async fn a_takeover_whose_answer_was_lost_is_told(bench: Bench, database: OwnDatabase) {
+async fn detects_takeover_after_lost_reply(bench: StoreFixture, database: TestDatabase) {
     let runs = running(&bench, ["a", "bb"]).await;
-    let between = Between::before(&database).await;
+    let between = LossyProxy::before(&database).await;
     let (store, writer) = Store::open(&between.url).await.unwrap();
     let mut tasks = JoinSet::new();
     tasks.spawn(writer);
     let hour = Duration::from_hours(1);
 
-    between.loses.store(true, Ordering::SeqCst);
+    between.drops_reply.store(true, Ordering::SeqCst);
     let ids = runs.iter().map(|run| run.id).collect();
-    let taken = store.take_over_some(ids, "you", hour, Leases::Lapsed).await;
+    let taken = store
+        .take_over_batch(ids, "you", hour, LeaseFilter::Expired)
+        .await;
     let taken = taken.unwrap();
-    assert!(!between.loses.load(Ordering::SeqCst));
+    assert!(!between.drops_reply.load(Ordering::SeqCst));
     let epochs: Vec<_> = taken.iter().map(|run| run.lease_epoch).collect();
     assert_eq!(epochs, runs.map(|run| run.lease_epoch + 1));
 
-    between.loses.store(true, Ordering::SeqCst);
-    let epoch = store.take_over(&taken[0], "they", hour, Leases::All).await;
-    assert!(!between.loses.load(Ordering::SeqCst));
+    between.drops_reply.store(true, Ordering::SeqCst);
+    let epoch = store
+        .take_over(&taken[0], "they", hour, LeaseFilter::All)
+        .await;
+    assert!(!between.drops_reply.load(Ordering::SeqCst));
     assert_eq!(epoch.unwrap(), Some(epochs[0] + 1));
     store.close().await;
 }
 
 /// A replica that starts on a server without free connections.
-async fn a_server_without_a_place_is_waited_for(bench: Bench, database: OwnDatabase) {
+async fn waits_for_free_server_connection(bench: StoreFixture, database: TestDatabase) {
     let role = format!("runnel_store_{}", Uuid::now_v7().simple());
-    let mut admin = Holder::of(&database, "SELECT 1").await;
+    let mut admin = LockHolder::of(&database, "SELECT 1").await;
     for sql in [
         "COMMIT".to_owned(),
         format!("CREATE ROLE {role} LOGIN PASSWORD 'secret' CONNECTION LIMIT 0"),
@@ -604,7 +596,7 @@ async fn a_server_without_a_place_is_waited_for(bench: Bench, database: OwnDatab
     }
     let url = database.url();
     let (_, place) = url.rsplit_once('@').unwrap();
-    let mut between = Between::before_url(&format!("postgres://{role}:secret@{place}")).await;
+    let mut between = LossyProxy::before_url(&format!("postgres://{role}:secret@{place}")).await;
 
     let url = between.url.clone();
     let mut opening = JoinSet::new();

@@ -1,5 +1,5 @@
 //! Tables after discovery, on both databases.
-use crate::support::{Bench, on_both};
+use crate::support::{StoreFixture, on_both};
 use protocol::id::{AgentId, EndpointId};
 use store::{
     EndpointRecord, HealthRecord, RunnerStatus, SaveAgent, SaveEndpoint, SaveFailure, SavedAgent,
@@ -7,16 +7,16 @@ use store::{
 use uuid::Uuid;
 
 on_both!(
-    a_turn_is_taken_by_one_and_the_longest_due_comes_first,
-    a_row_that_cannot_be_read_does_not_stand_in_the_others_way,
-    a_vanished_runner_stays_in_sight_of_its_agents_alone,
-    a_failure_keeps_what_was_listed_and_every_change_leaves_a_row,
-    the_history_of_health_is_bounded,
-    an_answer_to_an_older_question_or_another_endpoint_is_dropped,
-    what_is_gone_from_the_configuration_can_be_deleted,
+    claims_longest_due_check_once,
+    unreadable_endpoint_does_not_block_others,
+    keeps_absent_runner_with_agents,
+    failure_keeps_runners_and_records_health,
+    bounds_health_history,
+    drops_outdated_discovery_results,
+    deletes_objects_removed_from_config,
 );
 
-async fn history(bench: &Bench, endpoint: protocol::id::EndpointId) -> Vec<HealthRecord> {
+async fn history(bench: &StoreFixture, endpoint: protocol::id::EndpointId) -> Vec<HealthRecord> {
     bench
         .store
         .list_health(endpoint, None, 1000)
@@ -38,7 +38,7 @@ fn failure(endpoint_id: protocol::id::EndpointId, reason: &str, asked_at: i64) -
     }
 }
 
-async fn what_is_gone_from_the_configuration_can_be_deleted(bench: Bench) {
+async fn deletes_objects_removed_from_config(bench: StoreFixture) {
     let (store, workspace) = (&bench.store, bench.workspace.clone());
     let template = bench.endpoint("of-the-api").await;
     let template = store.find_endpoint(&workspace, template).await.unwrap();
@@ -104,7 +104,7 @@ async fn what_is_gone_from_the_configuration_can_be_deleted(bench: Bench) {
     );
 }
 
-async fn a_row_that_cannot_be_read_does_not_stand_in_the_others_way(bench: Bench) {
+async fn unreadable_endpoint_does_not_block_others(bench: StoreFixture) {
     let broken = bench.endpoint("broken").await;
     let sound = bench.endpoint("sound").await;
     let tamper = format!("UPDATE runner_endpoints SET mode = 'bent' WHERE id = '{broken}'");
@@ -117,7 +117,7 @@ async fn a_row_that_cannot_be_read_does_not_stand_in_the_others_way(bench: Bench
     assert_eq!(ids, [sound]);
 }
 
-async fn a_turn_is_taken_by_one_and_the_longest_due_comes_first(bench: Bench) {
+async fn claims_longest_due_check_once(bench: StoreFixture) {
     let (first, second) = (
         bench.endpoint("first").await,
         bench.endpoint("second").await,
@@ -143,7 +143,7 @@ async fn a_turn_is_taken_by_one_and_the_longest_due_comes_first(bench: Bench) {
     assert_eq!(due.iter().map(|one| one.id).collect::<Vec<_>>(), [first]);
 }
 
-async fn a_vanished_runner_stays_in_sight_of_its_agents_alone(bench: Bench) {
+async fn keeps_absent_runner_with_agents(bench: StoreFixture) {
     let (bound, free) = ("plugin:a/b/bound", "plugin:a/b/free");
     let endpoint = bench.endpoint("one").await;
     let both = bench.discovery(endpoint, &[(bound, "1"), (free, "2")]);
@@ -197,7 +197,7 @@ async fn a_vanished_runner_stays_in_sight_of_its_agents_alone(bench: Bench) {
     assert_eq!(changes, [(2, 0, 0), (0, 0, 2), (2, 0, 0)]);
 }
 
-async fn a_failure_keeps_what_was_listed_and_every_change_leaves_a_row(bench: Bench) {
+async fn failure_keeps_runners_and_records_health(bench: StoreFixture) {
     let runner = "plugin:a/b/c";
     let endpoint = bench.endpoint("one").await;
     bench
@@ -266,7 +266,7 @@ async fn a_failure_keeps_what_was_listed_and_every_change_leaves_a_row(bench: Be
     assert_eq!(after.iter().map(|row| row.n).collect::<Vec<_>>(), [2]);
 }
 
-async fn the_history_of_health_is_bounded(bench: Bench) {
+async fn bounds_health_history(bench: StoreFixture) {
     let endpoint = bench.endpoint("one").await;
     for number in 1..=205_u32 {
         let reason = format!("reason {number}");
@@ -289,7 +289,7 @@ async fn the_history_of_health_is_bounded(bench: Bench) {
     assert_eq!(history(&bench, endpoint).await, []);
 }
 
-async fn an_answer_to_an_older_question_or_another_endpoint_is_dropped(bench: Bench) {
+async fn drops_outdated_discovery_results(bench: StoreFixture) {
     let endpoint = bench.endpoint("one").await;
     let mut latest = bench.discovery(endpoint, &[("plugin:a/b/c", "1")]);
     latest.asked_at = 20;

@@ -4,7 +4,7 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use store::foreign::{ForeignError, ForeignLimits, ForeignTable, read_postgres};
 
-use crate::support::{OwnDatabase, create_database};
+use crate::support::{TestDatabase, create_database};
 
 const TABLES: [ForeignTable; 2] = [
     ForeignTable {
@@ -21,7 +21,7 @@ const LIMITS: ForeignLimits = ForeignLimits {
     bytes: 1000,
 };
 
-async fn holding(sql: &str) -> Option<OwnDatabase> {
+async fn holding(sql: &str) -> Option<TestDatabase> {
     let database = create_database().await?;
     let mut connection = PgConnection::connect(&database.url()).await.unwrap();
     let sql = format!(
@@ -73,7 +73,7 @@ async fn refuses_large_and_many_rows_of_postgres() {
 }
 
 #[tokio::test]
-async fn names_what_cannot_be_reached() {
+async fn reports_invalid_and_unreachable_urls() {
     let url = read_postgres("not a url", &TABLES, LIMITS).await;
     assert!(matches!(url, Err(ForeignError::Url)), "{url:?}");
     let closed = "postgres://me:hidden@127.0.0.1:1/db";

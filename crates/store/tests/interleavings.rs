@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use crate::support::{AGENT, Bench, Dice, dispatch, new_run, variable};
+use crate::support::{AGENT, StoreFixture, TestRng, dispatch, new_run, variable};
 use domain::admission::{Admission, admit};
 use domain::event::ConversationIdentity;
 use protocol::admin::Concurrency;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
-use store::{Append, Appended, Facts, Ingested, Plan, Succession, occupancy};
+use store::{Append, Appended, DecisionFacts, IngestPlan, Ingested, Promotion, occupancy};
 use uuid::Uuid;
 
 /// Interleavings per policy; `RUNNEL_TEST_ROUNDS` overrides it.
@@ -60,7 +60,7 @@ impl Model {
 }
 
 async fn arrive(
-    bench: &Bench,
+    bench: &StoreFixture,
     policy: Concurrency,
     conversation: &str,
     event: &str,
@@ -74,11 +74,11 @@ async fn arrive(
         conversation_id: conversation.to_owned(),
         thread_id: String::new(),
     });
-    ingest.decide = Arc::new(move |facts: &Facts| {
+    ingest.decide = Arc::new(move |facts: &DecisionFacts| {
         let (run, message, answer) = (run.clone(), None, String::new());
         let (plan, word) = match admit(policy, true, &occupancy(&facts.live, AGENT)) {
             Admission::Start => (
-                Plan::Start {
+                IngestPlan::Start {
                     run,
                     attempt: None,
                     message,
@@ -87,7 +87,7 @@ async fn arrive(
                 "started",
             ),
             Admission::Queue => (
-                Plan::Queue {
+                IngestPlan::Queue {
                     run,
                     message,
                     cancel: vec![],
@@ -96,7 +96,7 @@ async fn arrive(
                 "queued",
             ),
             Admission::Interrupt(cancel) => (
-                Plan::Queue {
+                IngestPlan::Queue {
                     run,
                     message,
                     cancel,
@@ -105,14 +105,14 @@ async fn arrive(
                 "queued",
             ),
             Admission::Absorb(run) => (
-                Plan::Absorb {
+                IngestPlan::Absorb {
                     run,
                     message,
                     answer,
                 },
                 "absorbed",
             ),
-            Admission::Busy(_) | Admission::QueueFull => (Plan::Refuse, "busy"),
+            Admission::Busy(_) | Admission::QueueFull => (IngestPlan::Refuse, "busy"),
         };
         *told.lock().unwrap() = word;
         plan
@@ -124,12 +124,12 @@ async fn arrive(
 }
 
 /// Ends the run of an event, with promotion.
-async fn end(bench: &Bench, conversation: &str, event: &str) {
+async fn end(bench: &StoreFixture, conversation: &str, event: &str) {
     let run = bench.run_of(conversation, event).await.unwrap();
     let append = Append {
-        terminal: Some(bench.terminal(Some(Succession {
+        terminal: Some(bench.terminal(Some(Promotion {
             conversation_key: run.conversation_key.clone().unwrap(),
-            take_up: Arc::new(|_, _| Some(new_run(RunId(Uuid::now_v7())))),
+            promote_next: Arc::new(|_, _| Some(new_run(RunId(Uuid::now_v7())))),
         }))),
         ..bench.append(&run, 0, &["end"])
     };
@@ -139,7 +139,7 @@ async fn end(bench: &Bench, conversation: &str, event: &str) {
 
 /// Dispatches created runs; returns the events of active and of queued runs.
 async fn dispatch_all(
-    bench: &Bench,
+    bench: &StoreFixture,
     conversation: &str,
     events: &[String],
 ) -> (Vec<String>, Vec<String>) {
@@ -162,10 +162,10 @@ async fn dispatch_all(
 }
 
 async fn interleave(policy: Concurrency) {
-    let bench = Bench::fast().await;
+    let bench = StoreFixture::fast().await;
     let rounds = variable("RUNNEL_TEST_ROUNDS").map_or(ROUNDS, |text| text.parse().unwrap());
     for round in 0..rounds {
-        let mut dice = Dice(round * 7_919 + 1);
+        let mut dice = TestRng(round * 7_919 + 1);
         let (mut model, mut events) = (Model::default(), Vec::new());
         let conversation = format!("c-{round}");
         for _ in 0..STEPS {
@@ -199,26 +199,26 @@ async fn interleave(policy: Concurrency) {
 }
 
 #[tokio::test]
-async fn concurrent_events_meet_the_model() {
+async fn concurrent_events_match_the_model() {
     interleave(Concurrency::Concurrent).await;
 }
 
 #[tokio::test]
-async fn rejected_events_meet_the_model() {
+async fn rejected_events_match_the_model() {
     interleave(Concurrency::Reject).await;
 }
 
 #[tokio::test]
-async fn enqueued_events_meet_the_model() {
+async fn enqueued_events_match_the_model() {
     interleave(Concurrency::Enqueue).await;
 }
 
 #[tokio::test]
-async fn interrupting_events_meet_the_model() {
+async fn interrupting_events_match_the_model() {
     interleave(Concurrency::Interrupt).await;
 }
 
 #[tokio::test]
-async fn steered_events_meet_the_model() {
+async fn steered_events_match_the_model() {
     interleave(Concurrency::Steer).await;
 }

@@ -1,21 +1,27 @@
 //! API keys and signing keys on both databases.
-use crate::support::{Bench, on_both};
+use crate::support::{StoreFixture, on_both};
 use domain::signing_key::{
     KeyPhase, KeyPurpose, KeyTimes, LEAD_MS, Occasion, RotationPlan, key_phases,
 };
 use protocol::api_key::KeyRole;
 use protocol::id::ApiKeyId;
-use store::{ApiKeyRecord, ForgetKeys, LastAdmin, RevokeApiKey, Revoked, RotateKey, StoreError};
+use store::{
+    ApiKeyRecord, DeleteExpiredKeys, LastAdmin, RevokeApiKey, Revoked, RotateKey, StoreError,
+};
 use uuid::Uuid;
 
 on_both!(
-    two_admins_who_revoke_each_other_leave_one,
-    a_public_part_belongs_to_one_key,
-    replicas_that_find_a_key_due_make_one,
-    a_key_is_succeeded_forgotten_and_replaced,
+    mutual_revocation_keeps_one_admin,
+    public_part_belongs_to_one_key,
+    replicas_create_one_due_key,
+    rotates_deletes_and_replaces_keys,
 );
 
-async fn api_key(bench: &Bench, prefix: &str, role: KeyRole) -> Result<ApiKeyId, StoreError> {
+async fn api_key(
+    bench: &StoreFixture,
+    prefix: &str,
+    role: KeyRole,
+) -> Result<ApiKeyId, StoreError> {
     let id = ApiKeyId(Uuid::now_v7());
     let record = ApiKeyRecord {
         id,
@@ -30,7 +36,7 @@ async fn api_key(bench: &Bench, prefix: &str, role: KeyRole) -> Result<ApiKeyId,
     bench.store.write(record).await.map(|()| id)
 }
 
-async fn two_admins_who_revoke_each_other_leave_one(bench: Bench) {
+async fn mutual_revocation_keeps_one_admin(bench: StoreFixture) {
     let one = api_key(&bench, "one", KeyRole::Admin).await.unwrap();
     let two = api_key(&bench, "two", KeyRole::Admin).await.unwrap();
     api_key(&bench, "three", KeyRole::Client).await.unwrap();
@@ -55,7 +61,7 @@ async fn two_admins_who_revoke_each_other_leave_one(bench: Bench) {
     assert_eq!((admins.count(), live.len()), (1, 2));
 }
 
-async fn a_public_part_belongs_to_one_key(bench: Bench) {
+async fn public_part_belongs_to_one_key(bench: StoreFixture) {
     let id = api_key(&bench, "same", KeyRole::Client).await.unwrap();
     let again = api_key(&bench, "same", KeyRole::Admin).await;
     assert!(matches!(again, Err(StoreError::Taken)), "{again:?}");
@@ -77,7 +83,7 @@ fn rotate_key(kid: &str, occasion: Occasion, at: i64) -> RotateKey {
 }
 
 /// The keys of run tokens, oldest first.
-async fn run_token_keys(bench: &Bench) -> Vec<KeyTimes> {
+async fn run_token_keys(bench: &StoreFixture) -> Vec<KeyTimes> {
     let keys = bench.store.list_signing_keys().await.unwrap();
     let own = keys
         .into_iter()
@@ -85,7 +91,7 @@ async fn run_token_keys(bench: &Bench) -> Vec<KeyTimes> {
     own.map(|key| key.times).collect()
 }
 
-async fn replicas_that_find_a_key_due_make_one(bench: Bench) {
+async fn replicas_create_one_due_key(bench: StoreFixture) {
     let other = match &bench.database {
         // A second writer on the same database, like another replica.
         Some(database) => Some(store::Store::open(&database.url()).await.unwrap()),
@@ -111,7 +117,7 @@ async fn replicas_that_find_a_key_due_make_one(bench: Bench) {
     second.close().await;
 }
 
-async fn a_key_is_succeeded_forgotten_and_replaced(bench: Bench) {
+async fn rotates_deletes_and_replaces_keys(bench: StoreFixture) {
     use KeyPhase::{Over, Signing, Verifying, Waiting};
     let write = |kid, occasion, at| bench.store.write(rotate_key(kid, occasion, at));
     write("a", AGE, 1_000).await.unwrap();
@@ -148,10 +154,10 @@ async fn a_key_is_succeeded_forgotten_and_replaced(bench: Bench) {
         bench.tamper(&sql).await;
     };
     verify_until("9000000000000").await;
-    bench.store.write(ForgetKeys).await.unwrap();
+    bench.store.write(DeleteExpiredKeys).await.unwrap();
     assert_eq!(run_token_keys(&bench).await.len(), 2);
     verify_until(&over.to_string()).await;
-    bench.store.write(ForgetKeys).await.unwrap();
+    bench.store.write(DeleteExpiredKeys).await.unwrap();
     assert_eq!(run_token_keys(&bench).await, keys[1..]);
 
     // A slow clock does not sort the new key before the old one.

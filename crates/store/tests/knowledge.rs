@@ -1,5 +1,5 @@
 //! Documents of knowledge bases: SQLite always, PostgreSQL when `RUNNEL_TEST_POSTGRES_URL` is set.
-use crate::support::{Bench, Holder, on_both};
+use crate::support::{LockHolder, StoreFixture, on_both};
 use domain::knowledge::filter::Filters;
 use domain::knowledge::rank::{Corpus, vector_bytes};
 use domain::text_index::{RankedQuery, passage_terms};
@@ -10,22 +10,22 @@ use store::{
 };
 
 on_both!(
-    a_document_is_seen_whole_or_not_at_all,
-    what_is_written_twice_stands_once,
-    what_was_replaced_or_deleted_is_not_made_anew,
-    what_a_sweep_gave_up_is_not_pointed_at,
-    one_at_a_time_indexes_a_document_and_a_base_has_a_bound,
-    vectors_come_page_by_page_and_are_those_of_one_model,
+    replaces_documents_atomically,
+    repeated_writes_index_once,
+    does_not_rebuild_outdated_content,
+    does_not_publish_abandoned_content,
+    indexes_document_once_within_base_limit,
+    pages_vectors_of_one_model,
 );
 
-fn base(bench: &Bench) -> BaseKey {
+fn base(bench: &StoreFixture) -> BaseKey {
     BaseKey {
         workspace: bench.workspace.clone(),
         kb_id: "kb".to_owned(),
     }
 }
 
-fn begin(bench: &Bench, id: &str, attempt: &str) -> BeginIndexing {
+fn begin(bench: &StoreFixture, id: &str, attempt: &str) -> BeginIndexing {
     BeginIndexing {
         base: base(bench),
         document_id: id.to_owned(),
@@ -78,7 +78,7 @@ fn write(content: i64, first: u64, texts: &[&str]) -> WriteChunks {
     }
 }
 
-fn finish(bench: &Bench, id: &str, content: i64, sha256: &str) -> FinishIndexing {
+fn finish(bench: &StoreFixture, id: &str, content: i64, sha256: &str) -> FinishIndexing {
     FinishIndexing {
         base: base(bench),
         document_id: id.to_owned(),
@@ -94,14 +94,14 @@ fn finish(bench: &Bench, id: &str, content: i64, sha256: &str) -> FinishIndexing
     }
 }
 
-async fn begun(bench: &Bench, id: &str, attempt: &str) -> i64 {
+async fn begun(bench: &StoreFixture, id: &str, attempt: &str) -> i64 {
     match bench.store.write(begin(bench, id, attempt)).await.unwrap() {
         IndexingBegun::Content(content) => content,
         other => panic!("{other:?}"),
     }
 }
 
-async fn index(bench: &Bench, id: &str, attempt: &str, texts: &[&str]) -> DocumentRecord {
+async fn index(bench: &StoreFixture, id: &str, attempt: &str, texts: &[&str]) -> DocumentRecord {
     let content = begun(bench, id, attempt).await;
     let store = &bench.store;
     assert!(store.write(write(content, 0, texts)).await.unwrap());
@@ -113,7 +113,7 @@ async fn index(bench: &Bench, id: &str, attempt: &str, texts: &[&str]) -> Docume
 }
 
 /// Texts that contain a word.
-async fn holding(bench: &Bench, word: &str, filters: &Filters) -> Vec<String> {
+async fn holding(bench: &StoreFixture, word: &str, filters: &Filters) -> Vec<String> {
     let terms = RankedQuery::parse(word).terms("scope");
     let store = &bench.store;
     let postings = store
@@ -132,7 +132,7 @@ async fn holding(bench: &Bench, word: &str, filters: &Filters) -> Vec<String> {
     texts
 }
 
-async fn a_document_is_seen_whole_or_not_at_all(bench: Bench) {
+async fn replaces_documents_atomically(bench: StoreFixture) {
     let everything = Filters::default();
     let store = &bench.store;
     let first = index(&bench, "a", "1", &["red apple", "red pear"]).await;
@@ -210,10 +210,10 @@ async fn a_document_is_seen_whole_or_not_at_all(bench: Bench) {
         holding(&bench, "red", &everything).await,
         ["red fig", "red plum"]
     );
-    is_taken_out(&bench).await;
+    assert_deleted(&bench).await;
 }
 
-async fn is_taken_out(bench: &Bench) {
+async fn assert_deleted(bench: &StoreFixture) {
     let store = &bench.store;
     let delete = DeleteDocument {
         base: base(bench),
@@ -224,7 +224,7 @@ async fn is_taken_out(bench: &Bench) {
     assert!(holding(bench, "red", &Filters::default()).await.is_empty());
 }
 
-async fn what_is_written_twice_stands_once(bench: Bench) {
+async fn repeated_writes_index_once(bench: StoreFixture) {
     let store = &bench.store;
     let content = begun(&bench, "a", "1").await;
     assert_eq!(
@@ -257,7 +257,7 @@ async fn what_is_written_twice_stands_once(bench: Bench) {
 }
 
 /// Rebuilds a content.
-fn again_of(bench: &Bench, id: &str, content: i64) -> BeginIndexing {
+fn again_of(bench: &StoreFixture, id: &str, content: i64) -> BeginIndexing {
     BeginIndexing {
         anew: Some(content),
         attempt: "anew".to_owned(),
@@ -265,7 +265,7 @@ fn again_of(bench: &Bench, id: &str, content: i64) -> BeginIndexing {
     }
 }
 
-async fn what_was_replaced_or_deleted_is_not_made_anew(bench: Bench) {
+async fn does_not_rebuild_outdated_content(bench: StoreFixture) {
     let store = &bench.store;
     let old = index(&bench, "a", "1", &["one"]).await.content;
     let new = index(&bench, "a", "2", &["two"]).await.content;
@@ -282,16 +282,16 @@ async fn what_was_replaced_or_deleted_is_not_made_anew(bench: Bench) {
     assert_eq!(left, None);
 }
 
-async fn what_a_sweep_gave_up_is_not_pointed_at(bench: Bench) {
+async fn does_not_publish_abandoned_content(bench: StoreFixture) {
     let Some(database) = bench.database.clone() else {
         return;
     };
     let content = begun(&bench, "a", "1").await;
     let given_up = "UPDATE knowledge_documents SET status = 'failed', pending = 0";
-    let mut other = Holder::of(&database, given_up).await;
+    let mut other = LockHolder::of(&database, given_up).await;
     let finishing = bench.store.write(finish(&bench, "a", content, "1"));
     let (finished, ()) = tokio::join!(finishing, async {
-        other.is_waited_for().await;
+        other.wait_until_blocking().await;
         other.commit().await;
     });
     assert_eq!(finished.unwrap(), None);
@@ -299,7 +299,7 @@ async fn what_a_sweep_gave_up_is_not_pointed_at(bench: Bench) {
     assert_eq!(left.unwrap().status, "failed");
 }
 
-async fn one_at_a_time_indexes_a_document_and_a_base_has_a_bound(bench: Bench) {
+async fn indexes_document_once_within_base_limit(bench: StoreFixture) {
     let store = &bench.store;
     begun(&bench, "a", "1").await;
     let second = store.write(begin(&bench, "a", "2")).await.unwrap();
@@ -332,7 +332,7 @@ async fn one_at_a_time_indexes_a_document_and_a_base_has_a_bound(bench: Bench) {
     assert_eq!((after.items.len(), after.has_more), (1, false));
 }
 
-async fn vectors_come_page_by_page_and_are_those_of_one_model(bench: Bench) {
+async fn pages_vectors_of_one_model(bench: StoreFixture) {
     index(&bench, "a", "1", &["one", "two"]).await;
     index(&bench, "b", "1", &["three", "four"]).await;
     let (everything, base) = (Filters::default(), base(&bench));

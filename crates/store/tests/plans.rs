@@ -3,12 +3,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::support::{Bench, OwnDatabase, busy, create_database, dispatch, new_run};
+use crate::support::{StoreFixture, TestDatabase, busy, create_database, dispatch, new_run};
 use futures_util::future::join_all;
 use protocol::id::{AgentId, RunId};
 use protocol::run::RunStatus;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
-use store::{AuditOutcome, EventFilter, Ingest, Plan, RunFilter, RunWindow};
+use store::{AuditOutcome, EventFilter, Ingest, IngestPlan, RunFilter, RunWindow};
 use uuid::Uuid;
 
 /// Tables that grow with traffic.
@@ -25,11 +25,11 @@ const GROWING: [&str; 8] = [
 /// Rows of a large table.
 const LARGE: i64 = 20_000;
 
-async fn connected(database: &OwnDatabase) -> PgConnection {
+async fn connected(database: &TestDatabase) -> PgConnection {
     PgConnection::connect(&database.url()).await.unwrap()
 }
 
-async fn run_sql(database: &OwnDatabase, sql: &str) {
+async fn run_sql(database: &TestDatabase, sql: &str) {
     let mut admin = connected(database).await;
     let sql = AssertSqlSafe(sql.to_owned());
     sqlx::raw_sql(sql).execute(&mut admin).await.unwrap();
@@ -37,13 +37,13 @@ async fn run_sql(database: &OwnDatabase, sql: &str) {
 }
 
 /// Scans of each growing table, and index entries read. Waits until other connections have ended.
-async fn reads(database: &OwnDatabase) -> BTreeMap<String, (i64, i64)> {
+async fn reads(database: &TestDatabase) -> BTreeMap<String, (i64, i64)> {
     database.deadlocks().await;
     counted(database).await
 }
 
 /// The same, as counted by the server so far.
-async fn counted(database: &OwnDatabase) -> BTreeMap<String, (i64, i64)> {
+async fn counted(database: &TestDatabase) -> BTreeMap<String, (i64, i64)> {
     let mut admin = connected(database).await;
     let sql = "SELECT t.relname, t.seq_scan, (SELECT CAST(COALESCE(SUM(i.idx_tup_read), 0) AS BIGINT) \
                FROM pg_stat_user_indexes i WHERE i.relid = t.relid) FROM pg_stat_user_tables t";
@@ -60,22 +60,22 @@ async fn counted(database: &OwnDatabase) -> BTreeMap<String, (i64, i64)> {
 
 /// Runs all work in one batch.
 async fn together<T>(
-    bench: &Bench,
+    bench: &StoreFixture,
     work: impl IntoIterator<Item = impl Future<Output = T>>,
 ) -> Vec<T> {
     let gate = busy(bench).await;
     let work: Vec<_> = work.into_iter().collect();
     let count = work.len();
-    let letting_go = async {
+    let releasing = async {
         while bench.store.queued_writes() < count {
             tokio::task::yield_now().await;
         }
         gate.add_permits(1);
     };
-    tokio::join!(join_all(work), letting_go).0
+    tokio::join!(join_all(work), releasing).0
 }
 
-fn event(bench: &Bench, n: usize, turn: &str, plan: Plan) -> Ingest {
+fn event(bench: &StoreFixture, n: usize, turn: &str, plan: IngestPlan) -> Ingest {
     let mut event = bench.event(&format!("{n}-{turn}-{}", Uuid::now_v7()), "a");
     event.conversation.as_mut().unwrap().conversation_id = format!("c-{n}");
     let plan = std::sync::Mutex::new(Some(plan));
@@ -88,7 +88,7 @@ fn ids(count: usize) -> Vec<RunId> {
 }
 
 /// Creates runs with events and an end, each with a queued successor that cancels it.
-async fn live(bench: &Bench, count: usize) {
+async fn live(bench: &StoreFixture, count: usize) {
     let (first, second) = (ids(count), ids(count));
     let answer = String::new;
     let events = (0..count).map(|n| {
@@ -99,7 +99,7 @@ async fn live(bench: &Bench, count: usize) {
             bench,
             n,
             "first",
-            Plan::Start {
+            IngestPlan::Start {
                 run,
                 attempt,
                 message,
@@ -156,7 +156,7 @@ async fn live(bench: &Bench, count: usize) {
             bench,
             n,
             "second",
-            Plan::Queue {
+            IngestPlan::Queue {
                 run,
                 message,
                 cancel,
@@ -168,17 +168,17 @@ async fn live(bench: &Bench, count: usize) {
     together(bench, running.iter().map(|run| bench.end(run, 1))).await;
 }
 
-async fn widths(bench: &Bench) {
+async fn widths(bench: &StoreFixture) {
     for width in [1, 2, 7, 64] {
         live(bench, width).await;
     }
 }
 
-async fn open(database: &OwnDatabase) -> Bench {
-    Bench::open(&database.url(), Some(database.clone())).await
+async fn open(database: &TestDatabase) -> StoreFixture {
+    StoreFixture::open(&database.url(), Some(database.clone())).await
 }
 
-async fn close(bench: Bench) {
+async fn close(bench: StoreFixture) {
     bench.store.close().await;
     drop(bench);
 }
@@ -211,7 +211,7 @@ fn fill(rows: i64) -> String {
 
 /// Runs all statements with generic plans and checks the statistics of the tables.
 #[tokio::test]
-async fn generic_plans_of_writes_scan_no_table() {
+async fn write_plans_scan_no_table() {
     let Some(database) = create_database().await else {
         return;
     };
@@ -244,7 +244,7 @@ async fn generic_plans_of_writes_scan_no_table() {
 }
 
 /// Sessions cache plans of empty tables, and still read few index entries after the tables grow.
-async fn grown_under_plans_of_empty_tables(database: &OwnDatabase) {
+async fn grown_under_plans_of_empty_tables(database: &TestDatabase) {
     // The server may count reads of the small tables after the fill.
     const MOST: i64 = 10 * LARGE;
     let bench = open(database).await;
@@ -263,7 +263,7 @@ async fn grown_under_plans_of_empty_tables(database: &OwnDatabase) {
 
 /// Filters without matches, in a table much larger than the scan limit of a request.
 #[tokio::test]
-async fn lists_with_filters_read_a_bounded_number_of_rows() {
+async fn filtered_lists_scan_bounded_rows() {
     const ROWS: i64 = 80_000;
     const MOST: i64 = 30_000;
     let Some(database) = create_database().await else {
@@ -327,7 +327,7 @@ async fn lists_with_filters_read_a_bounded_number_of_rows() {
 
 /// Lists encoded in one text get bad estimates, and their plans scan. Only full-text indexes use such texts.
 #[test]
-fn no_statement_compares_with_a_list_in_a_text() {
+fn statements_compare_no_text_encoded_lists() {
     fn walk(directory: &Path, found: &mut Vec<String>) {
         for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();

@@ -1,7 +1,7 @@
 //! Full-text search of transcripts: SQLite always, PostgreSQL when `RUNNEL_TEST_POSTGRES_URL` is set.
 use std::sync::Arc;
 
-use crate::support::{Bench, create_database, new_run, on_both, sqlite_url};
+use crate::support::{StoreFixture, create_database, new_run, on_both, sqlite_url};
 use domain::authorization::FrozenConversation;
 use domain::event::ConversationIdentity;
 use domain::text_index::TextQuery;
@@ -9,17 +9,17 @@ use migrations::{Migrator, MigratorTrait};
 use protocol::id::RunId;
 use sea_orm::{ConnectionTrait, Database};
 use store::{
-    Budget, HistoryMatch, HistoryQuery, Ingest, Ingested, PAGE_BYTES, Plan, Store, StoreError,
-    UserMessage,
+    HistoryMatch, HistoryQuery, Ingest, IngestPlan, Ingested, PAGE_BYTES, ReadBudget, Store,
+    StoreError, UserMessage,
 };
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
 on_both!(
-    a_search_finds_what_the_model_finds,
-    a_search_looks_where_its_filters_say,
-    an_event_that_fails_leaves_the_index_of_its_batch_sound,
-    a_page_has_few_items_where_they_are_large,
+    search_matches_the_model,
+    search_applies_filters,
+    failed_event_keeps_index_of_its_batch,
+    pages_of_large_items_are_short,
 );
 
 // --- helpers for messages ---
@@ -33,7 +33,7 @@ fn conversation(name: &str) -> FrozenConversation {
 }
 
 /// An event with a message.
-fn saying(bench: &Bench, name: &str, message: UserMessage) -> Ingest {
+fn saying(bench: &StoreFixture, name: &str, message: UserMessage) -> Ingest {
     let run_id = RunId(Uuid::now_v7());
     Ingest {
         conversation: Some(ConversationIdentity {
@@ -41,7 +41,7 @@ fn saying(bench: &Bench, name: &str, message: UserMessage) -> Ingest {
             conversation_id: name.to_owned(),
             thread_id: String::new(),
         }),
-        decide: Arc::new(move |_| Plan::Start {
+        decide: Arc::new(move |_| IngestPlan::Start {
             run: Box::new(new_run(run_id)),
             attempt: None,
             message: Some(message.clone()),
@@ -61,12 +61,12 @@ fn message(content: &str) -> UserMessage {
     }
 }
 
-async fn say(bench: &Bench, name: &str, message: UserMessage) {
+async fn say(bench: &StoreFixture, name: &str, message: UserMessage) {
     let stored = bench.store.ingest(saying(bench, name, message)).await;
     assert!(matches!(stored.unwrap(), Ingested::Stored { .. }));
 }
 
-async fn key_of(bench: &Bench, name: &str) -> String {
+async fn key_of(bench: &StoreFixture, name: &str) -> String {
     let conversation = conversation(name);
     let key = bench
         .store
@@ -87,7 +87,7 @@ fn wanted(query: &str) -> HistoryMatch {
 
 async fn found(store: &Store, key: &str, wanted: &HistoryMatch) -> Vec<i64> {
     let found = store
-        .search_history(key, wanted, Budget::default())
+        .search_history(key, wanted, ReadBudget::default())
         .await
         .unwrap();
     found.iter().map(|item| item.seq).collect()
@@ -123,9 +123,9 @@ const ATOMS: [(&str, &str, bool); 22] = [
 const GAPS: [&str; 8] = ["", "", "", " ", " ", ", ", "。", "…\n"];
 
 /// Deterministic random numbers.
-struct Numbers(u64);
+struct SearchRng(u64);
 
-impl Numbers {
+impl SearchRng {
     fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005);
         self.0 = self.0.wrapping_add(1_442_695_040_888_963_407);
@@ -139,13 +139,13 @@ impl Numbers {
 
 /// A text and its model form: `<word>`, `sign]`, and `/` where a separator splits two signs.
 #[derive(Clone, Debug, Default)]
-struct Text {
+struct ModelText {
     written: String,
     read: String,
 }
 
-impl Text {
-    fn random(numbers: &mut Numbers, atoms: usize, gaps: &[&str]) -> Self {
+impl ModelText {
+    fn random(numbers: &mut SearchRng, atoms: usize, gaps: &[&str]) -> Self {
         let mut text = Self::default();
         let mut last_word = None;
         for place in 0..atoms {
@@ -188,16 +188,16 @@ impl Text {
 }
 
 /// A query and its phrases, each with all model forms.
-fn random_query(numbers: &mut Numbers) -> (String, Vec<Vec<String>>) {
+fn random_query(numbers: &mut SearchRng) -> (String, Vec<Vec<String>>) {
     let (mut written, mut phrases) = (Vec::new(), Vec::new());
     for _ in 0..=numbers.below(3) {
         let atoms = 1 + numbers.below(4);
         if numbers.below(2) == 0 {
-            let quoted = Text::random(numbers, atoms, &GAPS);
+            let quoted = ModelText::random(numbers, atoms, &GAPS);
             written.push(format!("\"{}\"", quoted.written));
             phrases.push(quoted.readings());
         } else {
-            let word = Text::random(numbers, atoms, &["", "-", "。"]);
+            let word = ModelText::random(numbers, atoms, &["", "-", "。"]);
             written.push(word.written.clone());
             phrases.extend(word.read.split('/').map(|part| vec![part.to_owned()]));
         }
@@ -205,13 +205,13 @@ fn random_query(numbers: &mut Numbers) -> (String, Vec<Vec<String>>) {
     (written.join(" "), phrases)
 }
 
-async fn a_search_finds_what_the_model_finds(bench: Bench) {
-    let mut numbers = Numbers(20_261_122);
-    let mut texts: Vec<Vec<Text>> = vec![Vec::new(); 2];
+async fn search_matches_the_model(bench: StoreFixture) {
+    let mut numbers = SearchRng(20_261_122);
+    let mut texts: Vec<Vec<ModelText>> = vec![Vec::new(); 2];
     for _ in 0..240 {
         let talk = numbers.below(2);
         let atoms = 1 + numbers.below(12);
-        let text = Text::random(&mut numbers, atoms, &GAPS);
+        let text = ModelText::random(&mut numbers, atoms, &GAPS);
         say(&bench, ["a", "b"][talk], message(&text.written)).await;
         texts[talk].push(text);
     }
@@ -220,10 +220,10 @@ async fn a_search_finds_what_the_model_finds(bench: Bench) {
     for _ in 0..400 {
         let (query, phrases) = random_query(&mut numbers);
         for (key, texts) in keys.iter().zip(&texts) {
-            let holds = |text: &Text, readings: &[String]| {
+            let holds = |text: &ModelText, readings: &[String]| {
                 readings.iter().any(|one| text.read.contains(one))
             };
-            let matches = |text: &Text| phrases.iter().all(|phrase| holds(text, phrase));
+            let matches = |text: &ModelText| phrases.iter().all(|phrase| holds(text, phrase));
             let newest_first = (1..).zip(texts).collect::<Vec<_>>().into_iter().rev();
             let expected: Vec<i64> = newest_first
                 .filter(|(_, text)| matches(text))
@@ -238,7 +238,7 @@ async fn a_search_finds_what_the_model_finds(bench: Bench) {
     assert!(hits > 1000, "the queries are too rare to say much: {hits}");
 }
 
-async fn a_search_looks_where_its_filters_say(bench: Bench) {
+async fn search_applies_filters(bench: StoreFixture) {
     for number in 1..=30 {
         let content = format!("多功能 word {}", if number % 3 == 0 { "fizz" } else { "" });
         say(&bench, "a", message(&content)).await;
@@ -292,7 +292,7 @@ async fn a_search_looks_where_its_filters_say(bench: Bench) {
     }
 }
 
-async fn an_event_that_fails_leaves_the_index_of_its_batch_sound(bench: Bench) {
+async fn failed_event_keeps_index_of_its_batch(bench: StoreFixture) {
     let taken = message("first");
     say(&bench, "a", taken.clone()).await;
     let all = (0..40).map(|number| {
@@ -317,7 +317,7 @@ async fn an_event_that_fails_leaves_the_index_of_its_batch_sound(bench: Bench) {
     assert!(matches!(error, Some(StoreError::Taken)), "{error:?}");
 }
 
-async fn a_page_has_few_items_where_they_are_large(bench: Bench) {
+async fn pages_of_large_items_are_short(bench: StoreFixture) {
     let text = |bytes: usize| format!("\"{}\"", "x".repeat(bytes - 2));
     let large = PAGE_BYTES / 5 * 2 - 500;
     for bytes in [PAGE_BYTES * 2, large, large, 100, large] {
@@ -364,7 +364,7 @@ async fn a_page_has_few_items_where_they_are_large(bench: Bench) {
 // --- items of an older gateway ---
 
 #[tokio::test]
-async fn items_from_before_the_index_are_entered_once() {
+async fn indexes_items_of_older_gateways_once() {
     enter_old_items(&sqlite_url()).await;
     if let Some(database) = create_database().await {
         enter_old_items(&database.url()).await;
@@ -412,7 +412,7 @@ async fn enter_old_items(url: &str) {
     assert!(found(&stores[0], "x", &wanted("old")).await.is_empty());
     let all = stores
         .iter()
-        .map(|store| async { while store.enter_some_terms().await.unwrap() {} });
+        .map(|store| async { while store.index_backlog().await.unwrap() {} });
     futures_util::future::join_all(all).await;
     for (key, count) in [("x", 50), ("y", 49)] {
         let found = found(&stores[0], key, &wanted("old")).await;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{AGENT, Bench, Holder, new_run, on_both};
+use crate::support::{AGENT, LockHolder, StoreFixture, new_run, on_both};
 use domain::authorization::{Catalog, Considered, EventScope, Granted, ModelLimits, Subject};
 use domain::context::{ContextParts, build_context, context_json};
 use domain::state::Owner;
@@ -15,26 +15,26 @@ use protocol::manifest::AgentRunnerManifest;
 use sea_orm::{ConnectionTrait, Database, Statement};
 use serde_json::json;
 use store::{
-    Append, Budget, FirstAttempt, Ingest, NewRun, OverBudget, PageBudget, Plan, SharedParts,
-    StoreError, sha256_hex,
+    Append, FirstAttempt, Ingest, IngestPlan, NewRun, OverBudget, PageBudget, ReadBudget,
+    SharedParts, StoreError, sha256_hex,
 };
 use uuid::Uuid;
 
 on_both!(
-    texts_with_shared_parts_are_read_whole,
-    parts_of_contexts_count_before_they_are_read,
-    retention_deletes_parts_without_runs,
+    restores_texts_with_shared_parts,
+    reserves_context_parts_before_read,
+    retention_deletes_unused_parts,
 );
 
 /// An agent with `count` tools.
-struct Agent {
+struct TestAgent {
     granted: Granted,
     spec: AgentSpec,
     spec_json: String,
     runner: RunnerId,
 }
 
-impl Agent {
+impl TestAgent {
     fn with_tools(count: usize) -> Self {
         let manifest: AgentRunnerManifest = serde_json::from_value(json!({
             "id": "plugin:a/b/c", "name": "c", "label": {},
@@ -86,7 +86,12 @@ impl Agent {
     }
 
     /// An event with a run dispatched at ingest, and the run's snapshot and context.
-    fn event(&self, bench: &Bench, n: usize, shared: &SharedParts) -> (Ingest, NewRun, String) {
+    fn event(
+        &self,
+        bench: &StoreFixture,
+        n: usize,
+        shared: &SharedParts,
+    ) -> (Ingest, NewRun, String) {
         let envelope: EventEnvelope = serde_json::from_value(json!({
             "event_type": "message.received", "bot_id": "b",
             "conversation": {"conversation_id": format!("c-{n}")},
@@ -153,7 +158,7 @@ impl Agent {
             context: Arc::clone(&context),
         };
         let (begun, told) = (run.clone(), context.get().to_owned());
-        let decide = move |_: &_| Plan::Start {
+        let decide = move |_: &_| IngestPlan::Start {
             run: Box::new(begun.clone()),
             attempt: Some(Box::new(attempt.clone())),
             message: None,
@@ -171,8 +176,8 @@ impl Agent {
 
 /// Creates a run of 11 events; returns it with its context.
 async fn short_run(
-    bench: &Bench,
-    agent: &Agent,
+    bench: &StoreFixture,
+    agent: &TestAgent,
     n: usize,
     shared: &SharedParts,
 ) -> (NewRun, String) {
@@ -198,7 +203,7 @@ async fn short_run(
     (run, context)
 }
 
-async fn count(bench: &Bench, sql: &str) -> i64 {
+async fn count(bench: &StoreFixture, sql: &str) -> i64 {
     let database = Database::connect(bench.url()).await.unwrap();
     let statement = Statement::from_string(database.get_database_backend(), sql.to_owned());
     let row = database.query_one_raw(statement).await.unwrap().unwrap();
@@ -207,8 +212,8 @@ async fn count(bench: &Bench, sql: &str) -> i64 {
     count
 }
 
-async fn texts_with_shared_parts_are_read_whole(bench: Bench) {
-    let agent = Agent::with_tools(20);
+async fn restores_texts_with_shared_parts(bench: StoreFixture) {
+    let agent = TestAgent::with_tools(20);
     let mut runs = Vec::new();
     for n in 0..3 {
         runs.push(short_run(&bench, &agent, n, &agent.shared()).await);
@@ -220,7 +225,7 @@ async fn texts_with_shared_parts_are_read_whole(bench: Bench) {
         assert_eq!(sha256_hex(snapshot.as_bytes()), run.snapshot_sha256);
         let told = bench
             .store
-            .find_context(run.id, Budget::default())
+            .find_context(run.id, ReadBudget::default())
             .await
             .unwrap();
         assert_eq!(told.as_ref(), Some(context));
@@ -249,9 +254,9 @@ async fn texts_with_shared_parts_are_read_whole(bench: Bench) {
 }
 
 /// Grants a number of bytes, then refuses.
-struct Room(AtomicUsize);
+struct ByteBudget(AtomicUsize);
 
-impl PageBudget for Room {
+impl PageBudget for ByteBudget {
     fn take(&self, bytes: usize) -> Result<(), OverBudget> {
         let left = self.0.load(Ordering::Relaxed).checked_sub(bytes);
         let left = left.ok_or(OverBudget {
@@ -263,8 +268,8 @@ impl PageBudget for Room {
     }
 }
 
-async fn parts_of_contexts_count_before_they_are_read(bench: Bench) {
-    let agent = Agent::with_tools(20);
+async fn reserves_context_parts_before_read(bench: StoreFixture) {
+    let agent = TestAgent::with_tools(20);
     let (run, context) = short_run(&bench, &agent, 0, &agent.shared()).await;
     // A gateway with an empty part cache.
     let (other, writer) = store::Store::open(&bench.url()).await.unwrap();
@@ -278,14 +283,14 @@ async fn parts_of_contexts_count_before_they_are_read(bench: Bench) {
         "SELECT CAST(octet_length(context) + 1000 AS BIGINT) FROM run_attempts",
     )
     .await;
-    let small = Room(AtomicUsize::new(usize::try_from(row).unwrap()));
-    let refused = other.find_context(run.id, Budget::of(&small)).await;
+    let small = ByteBudget(AtomicUsize::new(usize::try_from(row).unwrap()));
+    let refused = other.find_context(run.id, ReadBudget::of(&small)).await;
     assert!(
         matches!(refused, Err(StoreError::OverBudget(_))),
         "{refused:?}"
     );
-    let large = Room(AtomicUsize::new(2 * context.len()));
-    let corrupt = other.find_context(run.id, Budget::of(&large)).await;
+    let large = ByteBudget(AtomicUsize::new(2 * context.len()));
+    let corrupt = other.find_context(run.id, ReadBudget::of(&large)).await;
     assert!(
         matches!(corrupt, Err(StoreError::Corrupt { .. })),
         "{corrupt:?}"
@@ -293,8 +298,8 @@ async fn parts_of_contexts_count_before_they_are_read(bench: Bench) {
     other.close().await;
 }
 
-async fn retention_deletes_parts_without_runs(bench: Bench) {
-    let agent = Agent::with_tools(20);
+async fn retention_deletes_unused_parts(bench: StoreFixture) {
+    let agent = TestAgent::with_tools(20);
     let (run, _) = short_run(&bench, &agent, 1, &agent.shared()).await;
     let all = "SELECT COUNT(*) FROM shared_parts";
     let before = count(&bench, all).await;
@@ -304,7 +309,7 @@ async fn retention_deletes_parts_without_runs(bench: Bench) {
     if let Some(database) = &bench.database {
         // Another replica creates a run that uses the part.
         let hold = "SELECT 1 FROM shared_parts FOR KEY SHARE";
-        let holder = Holder::of(database, hold).await;
+        let holder = LockHolder::of(database, hold).await;
         assert_eq!(bench.store.sweep_shared_parts().await.unwrap(), 0, "held");
         holder.commit().await;
     }
@@ -317,16 +322,16 @@ async fn retention_deletes_parts_without_runs(bench: Bench) {
     let (again, context) = short_run(&bench, &agent, 2, &agent.shared()).await;
     let told = bench
         .store
-        .find_context(again.id, Budget::default())
+        .find_context(again.id, ReadBudget::default())
         .await
         .unwrap();
     assert_eq!(told, Some(context));
 }
 
 /// Database growth in bytes per run.
-async fn bytes_of_a_run(agent: &Agent, shared: &SharedParts) -> i64 {
+async fn bytes_of_a_run(agent: &TestAgent, shared: &SharedParts) -> i64 {
     const RUNS: i64 = 200;
-    let bench = Bench::fast().await;
+    let bench = StoreFixture::fast().await;
     let size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()";
     short_run(&bench, agent, 0, shared).await;
     let before = count(&bench, size).await;
@@ -338,7 +343,7 @@ async fn bytes_of_a_run(agent: &Agent, shared: &SharedParts) -> i64 {
 
 #[tokio::test]
 async fn short_runs_share_most_of_their_bytes() {
-    let agent = Agent::with_tools(20);
+    let agent = TestAgent::with_tools(20);
     let inlined = bytes_of_a_run(&agent, &SharedParts::default()).await;
     let shared = bytes_of_a_run(&agent, &agent.shared()).await;
     #[expect(

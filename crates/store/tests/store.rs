@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{Bench, audit, create_database, dispatch, on_both, sqlite_url};
+use crate::support::{StoreFixture, audit, create_database, dispatch, on_both, sqlite_url};
 use domain::normalize::{Question, Reason, Rejection, StateUpdate};
 use domain::run::Run;
 use migrations::{Migrator, MigratorTrait};
@@ -14,8 +14,8 @@ use sea_orm::{ConnectionTrait, Database, Statement};
 use serde_json::value::RawValue;
 use store::{
     AnsweredBy, Append, Appended, CancelOutcome, Dispatch, Dispatched, HistoryQuery, Ingest,
-    Ingested, Leases, LinkInteraction, NewInteraction, Plan, StateAccess, StateWritten, Store,
-    Terminal, TranscriptWrite, Unanswerable, terms_of,
+    IngestPlan, Ingested, LeaseFilter, LinkInteraction, NewInteraction, RunEnd, StateAccess,
+    StateWritten, Store, TranscriptWrite, Unanswerable, terms_of,
 };
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -24,25 +24,25 @@ use uuid::Uuid;
 const WRITTEN: Appended = Appended::Written { next: Vec::new() };
 
 on_both!(
-    an_event_is_stored_once_and_its_key_answers_again,
-    a_refused_event_leaves_nothing,
-    an_append_needs_the_epoch_and_the_place,
-    events_are_read_in_order_across_segments,
-    a_run_ends_once_with_everything_that_belongs_to_its_end,
-    a_state_write_names_its_version_and_needs_a_live_run,
-    a_version_of_state_never_comes_again_with_another_value,
-    a_cancel_is_noted_once_and_only_while_the_run_lives,
-    stores_no_answer_by_replaced_link_or_to_cancelled_run,
-    accepted_cancels_decide_the_status,
-    messages_of_a_run_stand_in_order,
-    an_expired_run_is_taken_over_by_one,
-    who_took_a_run_to_end_it_has_not_taken_it_to_go_on,
-    a_bad_item_does_not_take_its_batch_with_it,
-    a_runner_id_belongs_to_one_endpoint,
-    what_is_deleted_together_is_bounded_by_its_bytes,
+    stores_event_once_and_replays_answer,
+    refused_event_stores_nothing,
+    append_requires_epoch_and_sequence,
+    reads_events_in_order_across_segments,
+    ends_run_once_with_output_and_transcript,
+    state_write_requires_version_and_live_run,
+    never_reuses_state_versions,
+    records_first_cancel_of_live_run,
+    refuses_answers_by_replaced_link_or_after_cancel,
+    accepted_cancel_overrides_final_status,
+    keeps_messages_in_order,
+    takes_over_expired_run_once,
+    distinguishes_dispatches_of_one_owner,
+    bad_item_fails_alone,
+    runner_id_belongs_to_one_endpoint,
+    prunes_bounded_bytes_per_transaction,
 );
 
-async fn stores_no_answer_by_replaced_link_or_to_cancelled_run(bench: Bench) {
+async fn refuses_answers_by_replaced_link_or_after_cancel(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let question = NewInteraction {
         id: Uuid::now_v7(),
@@ -74,13 +74,13 @@ async fn stores_no_answer_by_replaced_link_or_to_cancelled_run(bench: Bench) {
         });
         let seen = Arc::new(Mutex::new(None));
         let saw = Arc::clone(&seen);
-        let stored = Plan::Keep {
+        let stored = IngestPlan::Keep {
             answer: event_id.to_owned(),
         };
         event.decide = Arc::new(move |facts| {
             *saw.lock().unwrap() = facts.unanswerable;
             match facts.unanswerable {
-                Some(_) => Plan::Refuse,
+                Some(_) => IngestPlan::Refuse,
                 None => stored.clone(),
             }
         });
@@ -105,7 +105,7 @@ async fn stores_no_answer_by_replaced_link_or_to_cancelled_run(bench: Bench) {
     assert_eq!(answer("a-6", None).await, gone);
 }
 
-async fn an_event_is_stored_once_and_its_key_answers_again(bench: Bench) {
+async fn stores_event_once_and_replays_answer(bench: StoreFixture) {
     let event = bench.event("e-1", "body");
     let stored = bench.store.ingest(event.clone()).await.unwrap();
     assert_eq!(
@@ -136,10 +136,10 @@ async fn an_event_is_stored_once_and_its_key_answers_again(bench: Bench) {
     );
 }
 
-async fn a_refused_event_leaves_nothing(bench: Bench) {
+async fn refused_event_stores_nothing(bench: StoreFixture) {
     let mut event = bench.event("e-1", "body");
     let wanted = Arc::clone(&event.decide);
-    event.decide = Arc::new(|_| Plan::Refuse);
+    event.decide = Arc::new(|_| IngestPlan::Refuse);
     assert_eq!(
         bench.store.ingest(event.clone()).await.unwrap(),
         Ingested::Refused
@@ -156,7 +156,7 @@ async fn a_refused_event_leaves_nothing(bench: Bench) {
     );
 }
 
-async fn an_append_needs_the_epoch_and_the_place(bench: Bench) {
+async fn append_requires_epoch_and_sequence(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let append = bench.append(&run, 0, &["a", "b"]);
     assert_eq!(bench.store.write(append.clone()).await.unwrap(), WRITTEN);
@@ -190,7 +190,7 @@ async fn an_append_needs_the_epoch_and_the_place(bench: Bench) {
     );
 }
 
-async fn events_are_read_in_order_across_segments(bench: Bench) {
+async fn reads_events_in_order_across_segments(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let mut from = 0;
     for size in [
@@ -223,16 +223,16 @@ async fn events_are_read_in_order_across_segments(bench: Bench) {
     }
 }
 
-async fn a_run_ends_once_with_everything_that_belongs_to_its_end(bench: Bench) {
+async fn ends_run_once_with_output_and_transcript(bench: StoreFixture) {
     let run = bench.running("e-1").await;
-    let terminal = Terminal {
+    let terminal = RunEnd {
         status: RunStatus::Completed,
         reason: "stop".to_owned(),
         output: Some(r#"{"role":"assistant","content":"hi"}"#.to_owned()),
         error: None,
         usage: Some(r#"{"total_tokens":3}"#.to_owned()),
         metadata: r#"{"rejected":1}"#.to_owned(),
-        succession: None,
+        promotion: None,
         transcript: vec![TranscriptWrite {
             id: Uuid::now_v7(),
             conversation_key: run.conversation_key.clone().unwrap(),
@@ -294,7 +294,7 @@ async fn a_run_ends_once_with_everything_that_belongs_to_its_end(bench: Bench) {
     assert_eq!(rejections[0].excerpt, "xy");
 }
 
-async fn a_version_of_state_never_comes_again_with_another_value(bench: Bench) {
+async fn never_reuses_state_versions(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let put = |key, value, if_match| bench.store.write(bench.put(&run, key, value, if_match));
     let written = put("k", Some("1"), None).await.unwrap();
@@ -312,7 +312,7 @@ async fn a_version_of_state_never_comes_again_with_another_value(bench: Bench) {
     }
 }
 
-async fn a_state_write_names_its_version_and_needs_a_live_run(bench: Bench) {
+async fn state_write_requires_version_and_live_run(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let access = StateAccess {
         scope: StateScope::Conversation,
@@ -382,7 +382,7 @@ async fn a_state_write_names_its_version_and_needs_a_live_run(bench: Bench) {
     );
 }
 
-async fn a_cancel_is_noted_once_and_only_while_the_run_lives(bench: Bench) {
+async fn records_first_cancel_of_live_run(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let cancel = async |at| {
         bench
@@ -412,21 +412,21 @@ async fn a_cancel_is_noted_once_and_only_while_the_run_lives(bench: Bench) {
     assert!(matches!(unknown, CancelOutcome::Unknown));
 }
 
-fn terminal(status: RunStatus, transcript: Vec<TranscriptWrite>) -> Terminal {
-    Terminal {
+fn terminal(status: RunStatus, transcript: Vec<TranscriptWrite>) -> RunEnd {
+    RunEnd {
         status,
         reason: "stop".to_owned(),
         output: None,
         error: None,
         usage: None,
         metadata: "{}".to_owned(),
-        succession: None,
+        promotion: None,
         transcript,
     }
 }
 
 /// Also when the run's owner has not seen the cancel.
-async fn accepted_cancels_decide_the_status(bench: Bench) {
+async fn accepted_cancel_overrides_final_status(bench: StoreFixture) {
     let rejected = || Rejection::new(Reason::InvalidPayload, None, b"x", "it is nothing");
     for (event, reason, rejections) in [
         ("e-1", None, vec![]),
@@ -460,7 +460,7 @@ async fn accepted_cancels_decide_the_status(bench: Bench) {
     }
 }
 
-async fn messages_of_a_run_stand_in_order(bench: Bench) {
+async fn keeps_messages_in_order(bench: StoreFixture) {
     let mut expected = Vec::<&str>::new();
     for (event, texts) in [("e-1", &["one", "two", "three"][..]), ("e-2", &["four"])] {
         let run = bench.running(event).await;
@@ -495,7 +495,7 @@ async fn messages_of_a_run_stand_in_order(bench: Bench) {
 }
 
 /// Two tasks of one process may take the run concurrently: one to call its runner, one after a queue timeout.
-async fn who_took_a_run_to_end_it_has_not_taken_it_to_go_on(bench: Bench) {
+async fn distinguishes_dispatches_of_one_owner(bench: StoreFixture) {
     let run = bench.created("e").await;
     let ends = dispatch(&run);
     let goes_on = Dispatch {
@@ -510,47 +510,54 @@ async fn who_took_a_run_to_end_it_has_not_taken_it_to_go_on(bench: Bench) {
     }
 }
 
-async fn an_expired_run_is_taken_over_by_one(bench: Bench) {
+async fn takes_over_expired_run_once(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let ids = |runs: Vec<Run>| runs.iter().map(|run| run.id).collect::<Vec<_>>();
     let minute = Duration::from_mins(1);
     let hold = |lease| bench.store.renew_leases("me", vec![run.id], lease);
     assert!(hold(minute).await.unwrap().held.contains_key(&run.id));
     for (leases, expected) in [
-        (Leases::All, vec![run.id]),
-        (Leases::Own, vec![run.id]),
-        (Leases::Lapsed, vec![]),
-        (Leases::None, vec![]),
+        (LeaseFilter::All, vec![run.id]),
+        (LeaseFilter::Own, vec![run.id]),
+        (LeaseFilter::Expired, vec![]),
+        (LeaseFilter::None, vec![]),
     ] {
         let expired = bench.store.expired_runs("me", leases, 10).await.unwrap();
         assert_eq!(ids(expired), expected, "{leases:?}: its lease holds");
     }
-    let renewed = bench.store.take_over(&run, "o", minute, Leases::Lapsed);
+    let renewed = bench
+        .store
+        .take_over(&run, "o", minute, LeaseFilter::Expired);
     assert_eq!(renewed.await.unwrap(), None, "its lease holds");
-    let foreign = bench.store.take_over(&run, "o", minute, Leases::Own);
+    let foreign = bench.store.take_over(&run, "o", minute, LeaseFilter::Own);
     assert_eq!(foreign.await.unwrap(), None, "its lease is another's");
     hold(Duration::ZERO).await.unwrap();
     // By the database clock, whose millisecond may not have changed yet.
     let lapsed = async {
         let store = &bench.store;
-        while (store.expired_runs("me", Leases::Lapsed, 10).await.unwrap()).is_empty() {
+        while (store
+            .expired_runs("me", LeaseFilter::Expired, 10)
+            .await
+            .unwrap())
+        .is_empty()
+        {
             tokio::task::yield_now().await;
         }
     };
     tokio::time::timeout(minute, lapsed)
         .await
         .expect("the lease lapses");
-    let left = bench.store.take_over(&run, "o", minute, Leases::None);
+    let left = bench.store.take_over(&run, "o", minute, LeaseFilter::None);
     assert_eq!(left.await.unwrap(), None, "none may be taken");
     let takers = (0..64).map(|n| {
         let (bench, run) = (&bench, &run);
         async move {
             let (store, taker) = (&bench.store, format!("o-{n}"));
             if n % 2 == 0 {
-                let taking = store.take_over(run, &taker, minute, Leases::Lapsed);
+                let taking = store.take_over(run, &taker, minute, LeaseFilter::Expired);
                 return taking.await.unwrap();
             }
-            let taking = store.take_over_some(vec![run.id], &taker, minute, Leases::Lapsed);
+            let taking = store.take_over_batch(vec![run.id], &taker, minute, LeaseFilter::Expired);
             taking.await.unwrap().first().map(|run| run.lease_epoch)
         }
     });
@@ -560,7 +567,7 @@ async fn an_expired_run_is_taken_over_by_one(bench: Bench) {
     assert_eq!(bench.store.write(append).await.unwrap(), Appended::Lost);
 }
 
-async fn a_bad_item_does_not_take_its_batch_with_it(bench: Bench) {
+async fn bad_item_fails_alone(bench: StoreFixture) {
     let runs = [
         bench.running("e-1").await,
         bench.running("e-2").await,
@@ -595,7 +602,7 @@ async fn a_bad_item_does_not_take_its_batch_with_it(bench: Bench) {
     }
 }
 
-async fn what_is_deleted_together_is_bounded_by_its_bytes(bench: Bench) {
+async fn prunes_bounded_bytes_per_transaction(bench: StoreFixture) {
     let large = "x".repeat(3 << 20);
     for (n, word) in [(1, large.as_str()), (2, &large), (3, "x"), (4, "x")] {
         let run = bench.running(&format!("e-{n}")).await;
@@ -624,7 +631,7 @@ async fn what_is_deleted_together_is_bounded_by_its_bytes(bench: Bench) {
     }
 }
 
-async fn a_runner_id_belongs_to_one_endpoint(bench: Bench) {
+async fn runner_id_belongs_to_one_endpoint(bench: StoreFixture) {
     let (first, second) = (
         bench.endpoint("first").await,
         bench.endpoint("second").await,
@@ -654,7 +661,7 @@ async fn a_runner_id_belongs_to_one_endpoint(bench: Bench) {
 }
 
 #[tokio::test]
-async fn migrations_go_up_and_down_and_up_again() {
+async fn migrates_up_down_and_up() {
     up_and_down(&(sqlite_url() + "?mode=rwc")).await;
     if let Some(database) = create_database().await {
         up_and_down(&database.url()).await;
@@ -671,15 +678,15 @@ async fn up_and_down(url: &str) {
 }
 
 #[tokio::test]
-async fn what_was_frozen_with_a_run_is_found_after_an_upgrade_and_after_going_back() {
-    keep_what_is_frozen(&sqlite_url(), "?mode=rwc").await;
+async fn keeps_frozen_texts_across_upgrade_and_downgrade() {
+    check_frozen_texts(&sqlite_url(), "?mode=rwc").await;
     if let Some(database) = create_database().await {
-        keep_what_is_frozen(&database.url(), "").await;
+        check_frozen_texts(&database.url(), "").await;
         database.drop().await;
     }
 }
 
-async fn keep_what_is_frozen(url: &str, create: &str) {
+async fn check_frozen_texts(url: &str, create: &str) {
     let migrations = Migrator::migrations();
     let older = migrations
         .iter()
@@ -720,8 +727,8 @@ async fn keep_what_is_frozen(url: &str, create: &str) {
 /// Another gateway may store an event while this one waits for its conversation. The run that causes the refusal
 /// is then its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_event_that_another_gateway_stores_meanwhile_is_not_refused() {
-    let Some(bench) = Bench::postgres().await else {
+async fn replays_event_stored_concurrently() {
+    let Some(bench) = StoreFixture::postgres().await else {
         return;
     };
     let (other, work) = Store::open(&bench.url()).await.unwrap();
@@ -738,12 +745,12 @@ async fn an_event_that_another_gateway_stores_meanwhile_is_not_refused() {
     second.decide = Arc::new(move |_| {
         // Called in the batch first, then for the single item after its second lookup.
         if asked.fetch_add(1, Ordering::Relaxed) == 0 {
-            return Plan::Refuse;
+            return IngestPlan::Refuse;
         }
         let storing = other.ingest(first.clone());
         let stored = tokio::task::block_in_place(|| runtime.block_on(storing));
         assert!(stored.is_ok(), "{stored:?}");
-        Plan::Refuse
+        IngestPlan::Refuse
     });
     let answer = "e-1".to_owned();
     let told = bench.store.ingest(second).await.unwrap();
@@ -753,8 +760,8 @@ async fn an_event_that_another_gateway_stores_meanwhile_is_not_refused() {
 
 /// Two dispatches in one epoch would let two replicas POST the same run.
 #[tokio::test]
-async fn a_created_run_is_dispatched_by_one() {
-    let bench = Bench::sqlite().await;
+async fn dispatches_created_run_once() {
+    let bench = StoreFixture::sqlite().await;
     bench
         .store
         .ingest(bench.event("e-1", "body"))

@@ -10,11 +10,12 @@ use protocol::resources::StateScope;
 use protocol::run::RunStatus;
 use sea_orm::DatabaseTransaction;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
-use store::writer::Work;
+use store::writer::Mutation;
 use store::{
     Append, Appended, AuditEntry, ConversationsOf, Dispatch, Dispatched, EndpointRecord,
-    FoundRunner, Ingest, NewRun, Plan, RunFilter, RunWindow, SaveDiscovery, SaveEndpoint,
-    SharedParts, StateAccess, StateChange, Store, StoreError, Succession, Terminal, UserMessage,
+    FoundRunner, Ingest, IngestPlan, NewRun, Promotion, RunEnd, RunFilter, RunWindow,
+    SaveDiscovery, SaveEndpoint, SharedParts, StateAccess, StateChange, Store, StoreError,
+    UserMessage,
 };
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -27,11 +28,11 @@ pub(crate) const AGENT: AgentId = AgentId(Uuid::nil());
 macro_rules! on_both {
     ($($name:ident),+ $(,)?) => {
         mod sqlite {
-            $(#[tokio::test] async fn $name() { super::$name(super::Bench::sqlite().await).await; })+
+            $(#[tokio::test] async fn $name() { super::$name(super::StoreFixture::sqlite().await).await; })+
         }
         mod postgres {
             $(#[tokio::test] async fn $name() {
-                if let Some(bench) = super::Bench::postgres().await {
+                if let Some(bench) = super::StoreFixture::postgres().await {
                     let database = bench.database.clone();
                     super::$name(bench).await;
                     database.unwrap().drop().await;
@@ -42,15 +43,15 @@ macro_rules! on_both {
 }
 pub(crate) use on_both;
 
-pub(crate) struct Bench {
+pub(crate) struct StoreFixture {
     pub(crate) store: Store,
     pub(crate) workspace: WorkspaceId,
-    pub(crate) database: Option<OwnDatabase>,
+    pub(crate) database: Option<TestDatabase>,
     file: Option<String>,
     _writer: JoinSet<()>,
 }
 
-impl Drop for Bench {
+impl Drop for StoreFixture {
     fn drop(&mut self) {
         for end in ["", "-wal", "-shm"] {
             if let Some(file) = &self.file {
@@ -67,12 +68,12 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 
 /// A PostgreSQL database of one test.
 #[derive(Clone)]
-pub(crate) struct OwnDatabase {
+pub(crate) struct TestDatabase {
     server: String,
     name: String,
 }
 
-impl OwnDatabase {
+impl TestDatabase {
     pub(crate) fn url(&self) -> String {
         let (server, _) = self.server.rsplit_once('/').unwrap();
         format!("{server}/{}", self.name)
@@ -99,7 +100,7 @@ impl OwnDatabase {
 }
 
 /// `None` without a server, with a message.
-pub(crate) async fn create_database() -> Option<OwnDatabase> {
+pub(crate) async fn create_database() -> Option<TestDatabase> {
     let Some(server) = variable("RUNNEL_TEST_POSTGRES_URL") else {
         let demanded = variable("RUNNEL_TEST_REQUIRE").unwrap_or_default();
         assert!(
@@ -116,13 +117,13 @@ pub(crate) async fn create_database() -> Option<OwnDatabase> {
     let mut admin = PgConnection::connect(&server).await.unwrap();
     let create = AssertSqlSafe(format!("CREATE DATABASE {name}"));
     sqlx::raw_sql(create).execute(&mut admin).await.unwrap();
-    Some(OwnDatabase { server, name })
+    Some(TestDatabase { server, name })
 }
 
 /// xorshift: deterministic random numbers.
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) struct TestRng(pub(crate) u64);
 
-impl Dice {
+impl TestRng {
     pub(crate) fn below(&mut self, most: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -132,39 +133,39 @@ impl Dice {
 }
 
 /// Blocks the writer until released, so that later writes share a batch.
-struct Gate {
-    has_come: Arc<Semaphore>,
-    may_go: Arc<Semaphore>,
+struct WriterGate {
+    is_blocked: Arc<Semaphore>,
+    release: Arc<Semaphore>,
 }
 
-impl Work for Gate {
+impl Mutation for WriterGate {
     type Output = ();
 
     async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        self.has_come.add_permits(1);
-        self.may_go.acquire().await.unwrap().forget();
+        self.is_blocked.add_permits(1);
+        self.release.acquire().await.unwrap().forget();
         Ok(())
     }
 }
 
 /// Blocks the writer; the semaphore releases it. Writes from now on share the next batch.
-pub(crate) async fn busy(bench: &Bench) -> Arc<Semaphore> {
-    let [has_come, may_go] = [0, 0].map(|permits| Arc::new(Semaphore::new(permits)));
-    let gate = Gate {
-        has_come: Arc::clone(&has_come),
-        may_go: Arc::clone(&may_go),
+pub(crate) async fn busy(bench: &StoreFixture) -> Arc<Semaphore> {
+    let [is_blocked, release] = [0, 0].map(|permits| Arc::new(Semaphore::new(permits)));
+    let gate = WriterGate {
+        is_blocked: Arc::clone(&is_blocked),
+        release: Arc::clone(&release),
     };
     bench.store.write_later(gate).await.unwrap();
-    has_come.acquire().await.unwrap().forget();
-    may_go
+    is_blocked.acquire().await.unwrap().forget();
+    release
 }
 
 /// Another replica that holds row locks.
-pub(crate) struct Holder(PgConnection);
+pub(crate) struct LockHolder(PgConnection);
 
-impl Holder {
+impl LockHolder {
     /// Begins a transaction that holds the locks of `sql`.
-    pub(crate) async fn of(database: &OwnDatabase, sql: &str) -> Self {
+    pub(crate) async fn of(database: &TestDatabase, sql: &str) -> Self {
         let mut holder = Self(PgConnection::connect(&database.url()).await.unwrap());
         holder.take("BEGIN").await.unwrap();
         holder.take(sql).await.unwrap();
@@ -177,7 +178,7 @@ impl Holder {
     }
 
     /// Waits until a session is blocked by this one.
-    pub(crate) async fn is_waited_for(&mut self) {
+    pub(crate) async fn wait_until_blocking(&mut self) {
         // Not `pg_stat_activity`, which shows a snapshot per transaction.
         let waiting = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted \
             AND pg_backend_pid() = ANY (pg_blocking_pids(pid))";
@@ -221,8 +222,8 @@ pub(crate) fn sqlite_url() -> String {
     )
 }
 
-impl Bench {
-    pub(crate) async fn open(url: &str, database: Option<OwnDatabase>) -> Self {
+impl StoreFixture {
+    pub(crate) async fn open(url: &str, database: Option<TestDatabase>) -> Self {
         let (store, writer) = Store::open(url).await.unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(writer);
@@ -301,9 +302,9 @@ impl Bench {
             new_conversation_key: Uuid::now_v7(),
             envelope: "{}".to_owned(),
             raw: None,
-            most_runs: None,
+            max_live_runs: None,
             at: 1_000,
-            decide: Arc::new(move |_| Plan::Start {
+            decide: Arc::new(move |_| IngestPlan::Start {
                 run: Box::new(new_run(run_id)),
                 attempt: None,
                 message: Some(user_message(message_id)),
@@ -373,8 +374,8 @@ impl Bench {
 
     /// An end without messages.
     #[expect(clippy::unused_self, reason = "reads like the rest of the bench")]
-    pub(crate) fn terminal(&self, succession: Option<Succession>) -> Terminal {
-        Terminal {
+    pub(crate) fn terminal(&self, promotion: Option<Promotion>) -> RunEnd {
+        RunEnd {
             status: RunStatus::Failed,
             reason: "x".to_owned(),
             output: None,
@@ -382,7 +383,7 @@ impl Bench {
             usage: None,
             metadata: "{}".to_owned(),
             transcript: Vec::new(),
-            succession,
+            promotion,
         }
     }
 

@@ -1,36 +1,36 @@
 //! Batch operations: each item has the same result as if applied singly.
 use std::sync::Arc;
 
-use crate::support::{Bench, busy, dispatch, on_both};
+use crate::support::{StoreFixture, busy, dispatch, on_both};
 use futures_util::future::join_all;
 use store::{
-    Append, Appended, Dispatched, HistoryQuery, Ingest, Ingested, Plan, RunFilter, RunWindow,
-    Terminal, TranscriptWrite, terms_of,
+    Append, Appended, Dispatched, HistoryQuery, Ingest, IngestPlan, Ingested, RunEnd, RunFilter,
+    RunWindow, TranscriptWrite, terms_of,
 };
 use uuid::Uuid;
 
 on_both!(
-    events_that_come_together_are_each_taken_as_if_alone,
-    a_refusal_among_many_costs_the_others_nothing,
-    the_capacity_counts_what_comes_together,
-    runs_go_through_their_life_together,
+    batched_events_match_single_results,
+    refused_event_does_not_affect_its_batch,
+    capacity_counts_batched_events,
+    runs_complete_in_batches,
 );
 
 /// Runs all work in one batch.
 async fn together<T>(
-    bench: &Bench,
+    bench: &StoreFixture,
     work: impl IntoIterator<Item = impl Future<Output = T>>,
 ) -> Vec<T> {
     let gate = busy(bench).await;
     let work: Vec<_> = work.into_iter().collect();
     let count = work.len();
-    let letting_go = async {
+    let releasing = async {
         while bench.store.queued_writes() < count {
             tokio::task::yield_now().await;
         }
         gate.add_permits(1);
     };
-    tokio::join!(join_all(work), letting_go).0
+    tokio::join!(join_all(work), releasing).0
 }
 
 fn in_conversation(mut event: Ingest, conversation: &str) -> Ingest {
@@ -39,7 +39,7 @@ fn in_conversation(mut event: Ingest, conversation: &str) -> Ingest {
     event
 }
 
-async fn events_that_come_together_are_each_taken_as_if_alone(bench: Bench) {
+async fn batched_events_match_single_results(bench: StoreFixture) {
     let stored = |id: &str| Ingested::Stored {
         answer: id.to_owned(),
     };
@@ -106,9 +106,9 @@ async fn events_that_come_together_are_each_taken_as_if_alone(bench: Bench) {
     assert_eq!(runs(&bench).await.len(), 5);
 }
 
-async fn a_refusal_among_many_costs_the_others_nothing(bench: Bench) {
+async fn refused_event_does_not_affect_its_batch(bench: StoreFixture) {
     let refuse = |id: &str| Ingest {
-        decide: Arc::new(|_| Plan::Refuse),
+        decide: Arc::new(|_| IngestPlan::Refuse),
         ..in_conversation(bench.event(id, "a"), id)
     };
     let take = |id: &str| in_conversation(bench.event(id, "a"), id);
@@ -126,15 +126,15 @@ async fn a_refusal_among_many_costs_the_others_nothing(bench: Bench) {
     assert_eq!((inputs.event_seq, inputs.transcript_before), (Some(1), 0));
 }
 
-async fn the_capacity_counts_what_comes_together(bench: Bench) {
+async fn capacity_counts_batched_events(bench: StoreFixture) {
     let events: Vec<_> = (0..6)
         .map(|n| {
             let event = in_conversation(bench.event(&format!("e-{n}"), "a"), &format!("c-{n}"));
             let take = Arc::clone(&event.decide);
             Ingest {
-                most_runs: Some(4),
+                max_live_runs: Some(4),
                 decide: Arc::new(move |facts| match facts.capacities.workspace.reached() {
-                    Some(_) => Plan::Refuse,
+                    Some(_) => IngestPlan::Refuse,
                     None => take(facts),
                 }),
                 ..event
@@ -153,7 +153,7 @@ async fn the_capacity_counts_what_comes_together(bench: Bench) {
     assert_eq!(runs(&bench).await.len(), 4);
 }
 
-async fn runs_go_through_their_life_together(bench: Bench) {
+async fn runs_complete_in_batches(bench: StoreFixture) {
     const RUNS: usize = 70;
     let events = (0..RUNS).map(|n| {
         let name = format!("n-{n}");
@@ -196,7 +196,7 @@ async fn runs_go_through_their_life_together(bench: Bench) {
         };
         bench.store.write(Append {
             epoch: run.lease_epoch - i64::from(run.id == stale),
-            terminal: Some(Terminal {
+            terminal: Some(RunEnd {
                 transcript: vec![transcript],
                 ..bench.terminal(None)
             }),
@@ -235,8 +235,8 @@ async fn runs_go_through_their_life_together(bench: Bench) {
 }
 
 #[tokio::test]
-async fn a_file_whose_name_has_percent_signs_is_one_file() {
-    let bench = Bench::sqlite().await;
+async fn opens_one_file_for_escaped_names() {
+    let bench = StoreFixture::sqlite().await;
     let directory = std::env::temp_dir().join(format!("runnel-{}", Uuid::now_v7()));
     std::fs::create_dir(&directory).unwrap();
     let url = format!("sqlite://{}/my%20own.db", directory.display());
@@ -252,7 +252,7 @@ async fn a_file_whose_name_has_percent_signs_is_one_file() {
     std::fs::remove_dir_all(directory).unwrap();
 }
 
-async fn runs(bench: &Bench) -> Vec<domain::run::Run> {
+async fn runs(bench: &StoreFixture) -> Vec<domain::run::Run> {
     let window = RunWindow {
         limit: 100,
         bytes: usize::MAX,

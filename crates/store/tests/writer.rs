@@ -3,35 +3,36 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{Bench, audit, busy, on_both};
+use crate::support::{StoreFixture, audit, busy, on_both};
 use futures_util::future::join_all;
 use protocol::resources::StorageArea;
 use sea_orm::{ConnectionTrait, DatabaseTransaction, DbBackend, Statement};
 use sqlx::{Connection, PgConnection};
-use store::writer::Work;
+use store::writer::Mutation;
 use store::{
-    AreaAccess, Condition, FinishUpload, Ingest, Ingested, Quota, Store, StoreError, Uploaded,
+    AreaAccess, DatabaseCondition, FinishUpload, Ingest, Ingested, Quota, Store, StoreError,
+    UploadStep,
 };
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
 on_both!(
-    an_urgent_write_passes_all_that_waits,
-    a_panic_outside_of_all_items_costs_its_batch_and_not_the_writer,
-    what_nobody_waits_for_is_kept_while_the_database_is_away,
-    blobs_that_come_together_share_a_commit,
-    what_takes_too_long_together_is_done_one_after_the_other,
-    what_takes_locks_lets_leases_pass,
-    what_is_done_one_by_one_lets_leases_pass,
-    what_lost_against_another_writer_is_done_together_once_more,
-    what_comes_with_an_event_does_not_hold_its_locks,
+    urgent_write_skips_the_queue,
+    writer_survives_panic_outside_items,
+    keeps_background_writes_during_outage,
+    concurrent_blobs_share_a_commit,
+    slow_batch_is_split_for_leases,
+    lease_renewal_overtakes_locking_items,
+    lease_renewal_overtakes_single_items,
+    retries_batch_after_deadlock,
+    other_items_do_not_extend_ingest_locks,
 );
 
 type Log = Arc<Mutex<Vec<&'static str>>>;
 
 struct Usual(Log);
 
-impl Work for Usual {
+impl Mutation for Usual {
     type Output = ();
 
     async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
@@ -42,7 +43,7 @@ impl Work for Usual {
 
 struct Urgent(Log);
 
-impl Work for Urgent {
+impl Mutation for Urgent {
     type Output = ();
     const URGENT: bool = true;
 
@@ -52,7 +53,7 @@ impl Work for Urgent {
     }
 }
 
-async fn an_urgent_write_passes_all_that_waits(bench: Bench) {
+async fn urgent_write_skips_the_queue(bench: StoreFixture) {
     let gate = busy(&bench).await;
     let log = Log::default();
     for _ in 0..600 {
@@ -65,9 +66,9 @@ async fn an_urgent_write_passes_all_that_waits(bench: Bench) {
     assert_eq!((log.len(), log[0]), (602, "urgent"));
 }
 
-struct Bent;
+struct PanickingOrder;
 
-impl Work for Bent {
+impl Mutation for PanickingOrder {
     type Output = ();
 
     fn order(&self) -> Uuid {
@@ -79,24 +80,26 @@ impl Work for Bent {
     }
 }
 
-async fn a_panic_outside_of_all_items_costs_its_batch_and_not_the_writer(bench: Bench) {
+async fn writer_survives_panic_outside_items(bench: StoreFixture) {
     let gate = busy(&bench).await;
     let log = Log::default();
     bench.store.write_later(Usual(log.clone())).await.unwrap();
-    let (bent, ()) = tokio::join!(bench.store.write(Bent), async { gate.add_permits(1) });
+    let (bent, ()) = tokio::join!(bench.store.write(PanickingOrder), async {
+        gate.add_permits(1)
+    });
     assert!(matches!(bent, Err(StoreError::Panicked)), "{bent:?}");
-    assert_eq!(bench.store.condition().await, Condition::Sound);
+    assert_eq!(bench.store.condition().await, DatabaseCondition::Healthy);
     bench.store.write(Usual(log.clone())).await.unwrap();
     assert_eq!(log.lock().unwrap().len(), 1);
 }
 
 /// Fails `times` times like a lost database.
-struct Failing {
+struct FailingWrite {
     times: AtomicUsize,
     log: Log,
 }
 
-impl Work for Failing {
+impl Mutation for FailingWrite {
     type Output = ();
 
     async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
@@ -110,9 +113,9 @@ impl Work for Failing {
     }
 }
 
-async fn what_nobody_waits_for_is_kept_while_the_database_is_away(bench: Bench) {
+async fn keeps_background_writes_during_outage(bench: StoreFixture) {
     let log = Log::default();
-    let failing = |times| Failing {
+    let failing = |times| FailingWrite {
         times: AtomicUsize::new(times),
         log: log.clone(),
     };
@@ -130,7 +133,7 @@ async fn what_nobody_waits_for_is_kept_while_the_database_is_away(bench: Bench) 
 /// As slow as on a slow database.
 struct Slow(Log);
 
-impl Work for Slow {
+impl Mutation for Slow {
     type Output = ();
 
     async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
@@ -141,7 +144,7 @@ impl Work for Slow {
     }
 }
 
-async fn what_takes_too_long_together_is_done_one_after_the_other(bench: Bench) {
+async fn slow_batch_is_split_for_leases(bench: StoreFixture) {
     // A transaction may be silent for one second.
     let opened = Store::open_for_leases(&bench.url(), Duration::from_secs(3)).await;
     let (store, writer) = opened.unwrap();
@@ -169,7 +172,7 @@ async fn what_takes_too_long_together_is_done_one_after_the_other(bench: Bench) 
 /// Fails its batch each time.
 struct Poison;
 
-impl Work for Poison {
+impl Mutation for Poison {
     type Output = ();
 
     async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
@@ -177,7 +180,7 @@ impl Work for Poison {
     }
 }
 
-async fn what_is_done_one_by_one_lets_leases_pass(bench: Bench) {
+async fn lease_renewal_overtakes_single_items(bench: StoreFixture) {
     // The limit for single items is a sixth of a second.
     let opened = Store::open_for_leases(&bench.url(), Duration::from_secs(3)).await;
     let (store, writer) = opened.unwrap();
@@ -204,12 +207,12 @@ async fn what_is_done_one_by_one_lets_leases_pass(bench: Bench) {
 }
 
 /// Records its transaction. One of them loses a deadlock on its first try.
-struct Losing {
+struct DeadlockLoser {
     has_lost: AtomicUsize,
     transactions: Arc<Mutex<Vec<i64>>>,
 }
 
-impl Work for Losing {
+impl Mutation for DeadlockLoser {
     type Output = ();
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
@@ -226,25 +229,25 @@ impl Work for Losing {
     }
 }
 
-async fn what_lost_against_another_writer_is_done_together_once_more(bench: Bench) {
+async fn retries_batch_after_deadlock(bench: StoreFixture) {
     if bench.database.is_none() {
         return;
     }
     let gate = busy(&bench).await;
     let transactions = Arc::new(Mutex::new(Vec::new()));
     let writes = [1, 1, 0].map(|times| {
-        bench.store.write(Losing {
+        bench.store.write(DeadlockLoser {
             has_lost: AtomicUsize::new(times),
             transactions: Arc::clone(&transactions),
         })
     });
-    let letting_go = async {
+    let releasing = async {
         while bench.store.queued_writes() < 3 {
             tokio::task::yield_now().await;
         }
         gate.add_permits(1);
     };
-    let (written, ()) = tokio::join!(join_all(writes), letting_go);
+    let (written, ()) = tokio::join!(join_all(writes), releasing);
     assert!(written.iter().all(Result::is_ok), "{written:?}");
     let transactions = transactions.lock().unwrap();
     let [first, second, again @ ..] = transactions.as_slice() else {
@@ -254,20 +257,20 @@ async fn what_lost_against_another_writer_is_done_together_once_more(bench: Benc
     assert!(again.len() == 3 && again.iter().all(|one| *one == again[0]));
 }
 
-async fn what_comes_with_an_event_does_not_hold_its_locks(bench: Bench) {
+async fn other_items_do_not_extend_ingest_locks(bench: StoreFixture) {
     let gate = busy(&bench).await;
     let event = Ingest {
         // A low limit, so replicas lock the capacity.
-        most_runs: Some(4),
+        max_live_runs: Some(4),
         ..bench.event("e-1", "body")
     };
-    let letting_go = async {
+    let releasing = async {
         while bench.store.queued_writes() < 2 {
             tokio::task::yield_now().await;
         }
         gate.add_permits(1);
     };
-    let both = async { tokio::join!(bench.store.ingest(event), busy(&bench), letting_go) };
+    let both = async { tokio::join!(bench.store.ingest(event), busy(&bench), releasing) };
     let both = tokio::time::timeout(Duration::from_secs(10), both).await;
     let (taken, gate, ()) = both.expect("the event is taken while the other is at work");
     assert!(matches!(taken, Ok(Ingested::Stored { .. })), "{taken:?}");
@@ -277,7 +280,7 @@ async fn what_comes_with_an_event_does_not_hold_its_locks(bench: Bench) {
 /// Queues a lease renewal during its transaction.
 struct Overtaken(Log, Store);
 
-impl Work for Overtaken {
+impl Mutation for Overtaken {
     type Output = ();
 
     async fn apply(&self, _tx: &DatabaseTransaction) -> Result<(), StoreError> {
@@ -288,7 +291,7 @@ impl Work for Overtaken {
 
 struct Locking(Log);
 
-impl Work for Locking {
+impl Mutation for Locking {
     type Output = ();
 
     fn lock(&self) -> Option<String> {
@@ -301,7 +304,7 @@ impl Work for Locking {
     }
 }
 
-async fn what_takes_locks_lets_leases_pass(bench: Bench) {
+async fn lease_renewal_overtakes_locking_items(bench: StoreFixture) {
     let gate = busy(&bench).await;
     let log = Log::default();
     let store = &bench.store;
@@ -321,7 +324,7 @@ async fn what_takes_locks_lets_leases_pass(bench: Bench) {
     assert_eq!(*log.lock().unwrap(), wanted);
 }
 
-async fn blobs_that_come_together_share_a_commit(bench: Bench) {
+async fn concurrent_blobs_share_a_commit(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let gate = busy(&bench).await;
     let mut writing = JoinSet::new();
@@ -356,7 +359,7 @@ async fn blobs_that_come_together_share_a_commit(bench: Bench) {
     }
     gate.add_permits(1);
     while let Some(written) = writing.join_next().await {
-        assert_eq!(written.unwrap(), Uploaded::Written);
+        assert_eq!(written.unwrap(), UploadStep::Written);
     }
     if let Some(database) = &bench.database {
         let mut connection = PgConnection::connect(&database.url()).await.unwrap();

@@ -50,7 +50,7 @@ use domain::normalize::ResultLimits;
 use domain::run::{Failure, Run};
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{CancelOutcome, Leases, Store, StoreError, failpoint};
+use store::{CancelOutcome, LeaseFilter, Store, StoreError, failpoint};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -285,7 +285,7 @@ impl Runs {
             };
             if run.status == RunStatus::Queued {
                 let failure = Failure::cancelled();
-                settle::settle_orphan(&runs.0, id, &workspace, Leases::None, failure).await;
+                settle::settle_orphan(&runs.0, id, &workspace, LeaseFilter::None, failure).await;
                 // Where this is not known, the run is told as one that lives.
                 if let Ok(Some(settled)) = runs.0.store.find_run(&workspace, id).await
                     && settled.status.is_terminal()

@@ -4,11 +4,11 @@ use protocol::admin::AgentSpec;
 use protocol::id::{AgentId, RunnerId, WorkspaceId};
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 
-use super::{AgentRecord, FROM_CONFIG, agent_record, columns, is_unchanged};
+use super::{AgentRecord, ORIGIN_CONFIG, agent_record, columns, is_unchanged};
 use crate::connect::Store;
 use crate::entity::agents;
 use crate::error::StoreError;
-use crate::page::{Found, PageBound, PageOf};
+use crate::page::{ListPage, PageBound, PageOf};
 
 impl Store {
     /// An agent of the workspace.
@@ -30,7 +30,7 @@ impl Store {
         workspace: &WorkspaceId,
         after: Option<&str>,
         bound: impl Into<PageBound<'_>>,
-    ) -> Result<Found<AgentRecord>, StoreError> {
+    ) -> Result<ListPage<AgentRecord>, StoreError> {
         let own = agents::Column::WorkspaceId.eq(workspace.as_str());
         let page = PageOf {
             rows: agents::Entity::find()
@@ -46,7 +46,7 @@ impl Store {
     }
 
     /// Enabled agents of the config file other than `names`, by name.
-    pub async fn agents_beside(
+    pub async fn other_configured_agents(
         &self,
         workspace: &WorkspaceId,
         names: &[String],
@@ -55,7 +55,7 @@ impl Store {
             .select_only()
             .column(agents::Column::Name)
             .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
-            .filter(agents::Column::Origin.eq(FROM_CONFIG))
+            .filter(agents::Column::Origin.eq(ORIGIN_CONFIG))
             .filter(agents::Column::Enabled.eq(true))
             .filter(agents::Column::Name.is_not_in(names))
             .order_by_asc(agents::Column::Name);
@@ -63,7 +63,7 @@ impl Store {
     }
 
     /// Enabled agents with these names that were created over the API.
-    pub async fn agents_of_api(
+    pub async fn agents_from_api(
         &self,
         workspace: &WorkspaceId,
         names: &[String],
@@ -72,7 +72,7 @@ impl Store {
             .select_only()
             .column(agents::Column::Name)
             .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
-            .filter(agents::Column::Origin.ne(FROM_CONFIG))
+            .filter(agents::Column::Origin.ne(ORIGIN_CONFIG))
             .filter(agents::Column::Enabled.eq(true))
             .filter(agents::Column::Name.is_in(names))
             .order_by_asc(agents::Column::Name);

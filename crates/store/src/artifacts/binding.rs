@@ -9,7 +9,7 @@ use super::{ArtifactOrigin, ArtifactRecord, READY, record};
 use crate::database_clock::database_now;
 use crate::entity::artifacts;
 use crate::error::StoreError;
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 /// Binds a client's artifact to an event that names it.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub enum Bound {
     Absent,
 }
 
-impl Work for BindArtifact {
+impl Mutation for BindArtifact {
     type Output = Bound;
     const CHANGES_AGENTS: bool = false;
 
@@ -72,7 +72,7 @@ pub struct UnbindArtifact {
     pub event_id: String,
 }
 
-impl Work for UnbindArtifact {
+impl Mutation for UnbindArtifact {
     type Output = ();
     const CHANGES_AGENTS: bool = false;
 

@@ -14,8 +14,8 @@ use crate::connect::Store;
 use crate::database_clock::{database_now, lease_end};
 use crate::entity::artifacts;
 use crate::error::{StoreError, parsed};
-use crate::retention::left_to_us;
-use crate::writer::Work;
+use crate::retention::skip_locked;
+use crate::writer::Mutation;
 
 /// Maximum artifacts per sweep.
 const SWEEP: u64 = 16;
@@ -31,7 +31,7 @@ pub struct ExpiredArtifact {
 
 struct Claim;
 
-impl Work for Claim {
+impl Mutation for Claim {
     type Output = Vec<ExpiredArtifact>;
     const CHANGES_AGENTS: bool = false;
 
@@ -44,7 +44,7 @@ impl Work for Claim {
             .filter(Expr::col(artifacts::Column::ExpiresAt).lte(database_now(backend)))
             .order_by_asc(artifacts::Column::ExpiresAt)
             .limit(SWEEP);
-        let found: Vec<(String, String)> = left_to_us(tx, query).into_tuple().all(tx).await?;
+        let found: Vec<(String, String)> = skip_locked(tx, query).into_tuple().all(tx).await?;
         if found.is_empty() {
             return Ok(Vec::new());
         }
@@ -65,9 +65,9 @@ impl Work for Claim {
     }
 }
 
-struct Forget(Vec<Uuid>);
+struct DeleteArtifactRows(Vec<Uuid>);
 
-impl Work for Forget {
+impl Mutation for DeleteArtifactRows {
     type Output = ();
     const CHANGES_AGENTS: bool = false;
 
@@ -98,13 +98,13 @@ pub(crate) async fn expire_of_runs(
 
 impl Store {
     /// Claims a batch of artifacts expired by the database clock. The caller deletes their bytes, then calls
-    /// [`Self::forget_artifacts`].
+    /// [`Self::delete_artifact_rows`].
     pub async fn claim_expired_artifacts(&self) -> Result<Vec<ExpiredArtifact>, StoreError> {
         self.write(Claim).await
     }
 
     /// Deletes the rows of artifacts without bytes.
-    pub async fn forget_artifacts(&self, ids: Vec<Uuid>) -> Result<(), StoreError> {
-        self.write(Forget(ids)).await
+    pub async fn delete_artifact_rows(&self, ids: Vec<Uuid>) -> Result<(), StoreError> {
+        self.write(DeleteArtifactRows(ids)).await
     }
 }

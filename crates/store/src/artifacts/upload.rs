@@ -16,8 +16,8 @@ use crate::database_clock::{lease_end, millis, read_now};
 use crate::entity::artifacts;
 use crate::error::{StoreError, signed};
 use crate::shares::agent_of;
-use crate::state::hold_live_run;
-use crate::writer::Work;
+use crate::state::lock_live_run;
+use crate::writer::Mutation;
 
 /// Reserves room for an artifact and records the location of its bytes.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct BeginArtifact {
     /// Maximum artifacts of one run.
     pub run_artifacts: u64,
     /// Timeout of the upload.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Epoch milliseconds.
     pub at: i64,
 }
@@ -76,7 +76,7 @@ pub enum Begun {
     RunEnded,
 }
 
-impl Work for BeginArtifact {
+impl Mutation for BeginArtifact {
     type Output = Begun;
     const CHANGES_AGENTS: bool = false;
 
@@ -90,7 +90,7 @@ impl Work for BeginArtifact {
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Begun, StoreError> {
         if let Some(run) = self.run {
-            if !hold_live_run(tx, run).await? {
+            if !lock_live_run(tx, run).await? {
                 return Ok(Begun::RunEnded);
             }
             let made = artifacts::Entity::find()
@@ -125,7 +125,7 @@ impl Work for BeginArtifact {
             sha256: Set(String::new()),
             place: Set(self.place.clone()),
             created_at: Set(self.at),
-            expires_at: Set(read_now(tx).await? + millis(self.patience)),
+            expires_at: Set(read_now(tx).await? + millis(self.timeout)),
             ..Default::default()
         };
         artifacts::Entity::insert(row)
@@ -134,7 +134,11 @@ impl Work for BeginArtifact {
         Ok(Begun::Begun)
     }
 
-    async fn stands(&self, tx: &DatabaseTransaction, _told: &Begun) -> Result<bool, StoreError> {
+    async fn is_committed(
+        &self,
+        tx: &DatabaseTransaction,
+        _told: &Begun,
+    ) -> Result<bool, StoreError> {
         let begun = artifacts::Entity::find_by_id(self.id.to_string());
         Ok(begun.one(tx).await?.is_some())
     }
@@ -217,7 +221,7 @@ pub struct FinishArtifact {
 
 /// Result of a finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finished {
+pub enum ArtifactFinished {
     /// Readable until then, in epoch milliseconds.
     Ready { expires_at: i64 },
     /// Timed out and abandoned.
@@ -226,19 +230,19 @@ pub enum Finished {
     RunEnded,
 }
 
-impl Work for FinishArtifact {
-    type Output = Finished;
+impl Mutation for FinishArtifact {
+    type Output = ArtifactFinished;
     const CHANGES_AGENTS: bool = false;
 
     fn order(&self) -> Uuid {
         self.run.map_or(Uuid::nil(), |run| run.0)
     }
 
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Finished, StoreError> {
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<ArtifactFinished, StoreError> {
         if let Some(run) = self.run
-            && !hold_live_run(tx, run).await?
+            && !lock_live_run(tx, run).await?
         {
-            return Ok(Finished::RunEnded);
+            return Ok(ArtifactFinished::RunEnded);
         }
         let (facts, expires_at) = (&self.facts, read_now(tx).await? + millis(self.keep));
         let row = artifacts::ActiveModel {
@@ -263,15 +267,21 @@ impl Work for FinishArtifact {
             let row = artifacts::Entity::find_by_id(self.id.to_string());
             let row = row.one(tx).await?.filter(|row| row.status == READY);
             // An earlier try with a lost reply was committed while this one waited; no other caller finishes it.
-            return Ok(row.map_or(Finished::Expired, |row| Finished::Ready {
-                expires_at: row.expires_at,
-            }));
+            return Ok(
+                row.map_or(ArtifactFinished::Expired, |row| ArtifactFinished::Ready {
+                    expires_at: row.expires_at,
+                }),
+            );
         }
         crate::audit::insert(tx, &self.audit).await?;
-        Ok(Finished::Ready { expires_at })
+        Ok(ArtifactFinished::Ready { expires_at })
     }
 
-    async fn stands(&self, tx: &DatabaseTransaction, _told: &Finished) -> Result<bool, StoreError> {
+    async fn is_committed(
+        &self,
+        tx: &DatabaseTransaction,
+        _told: &ArtifactFinished,
+    ) -> Result<bool, StoreError> {
         let row = artifacts::Entity::find_by_id(self.id.to_string());
         Ok(row.one(tx).await?.is_some_and(|row| row.status == READY))
     }
@@ -284,7 +294,7 @@ pub struct DropArtifact {
     pub audit: Option<AuditEntry>,
 }
 
-impl Work for DropArtifact {
+impl Mutation for DropArtifact {
     type Output = ();
     const CHANGES_AGENTS: bool = false;
 
@@ -303,7 +313,7 @@ impl Work for DropArtifact {
         crate::audit::insert(tx, &self.audit).await
     }
 
-    async fn stands(&self, tx: &DatabaseTransaction, _told: &()) -> Result<bool, StoreError> {
+    async fn is_committed(&self, tx: &DatabaseTransaction, _told: &()) -> Result<bool, StoreError> {
         match &self.audit {
             Some(audit) => crate::audit::is_recorded(tx, audit).await,
             None => Ok(false),

@@ -8,7 +8,7 @@ use protocol::JsonObject;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
-use super::{ForeignError, ForeignLimits, ForeignRows, ForeignTable, Meter, select};
+use super::{ForeignError, ForeignLimits, ForeignRows, ForeignTable, ReadMeter, select};
 
 /// Timeout of connect and read together.
 const SECONDS: u64 = 30;
@@ -46,7 +46,7 @@ async fn read(
 ) -> Result<Vec<ForeignRows>, ForeignError> {
     let begun = sqlx::raw_sql(BEGIN).execute(&mut *connection).await;
     begun.map_err(ForeignError::Connect)?;
-    let mut meter = Meter::new(limits);
+    let mut meter = ReadMeter::new(limits);
     let mut found = Vec::new();
     for table in tables {
         if let Some(rows) = rows(connection, table, &mut meter).await? {
@@ -63,7 +63,7 @@ async fn read(
 async fn rows(
     connection: &mut PgConnection,
     table: &ForeignTable,
-    meter: &mut Meter,
+    meter: &mut ReadMeter,
 ) -> Result<Option<Vec<JsonObject>>, ForeignError> {
     let failed = |source| failed(table.name, source);
     let there = sqlx::query_scalar(COLUMNS).bind(table.name);

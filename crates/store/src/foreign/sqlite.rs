@@ -8,7 +8,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, Row};
 use serde_json::{Number, Value};
 
-use super::{ForeignError, ForeignLimits, ForeignRows, ForeignTable, Meter, select};
+use super::{ForeignError, ForeignLimits, ForeignRows, ForeignTable, ReadMeter, select};
 
 /// Wait for the lock of another program.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ pub fn read_sqlite(
     limits: ForeignLimits,
 ) -> Result<Vec<ForeignRows>, ForeignError> {
     let connection = open(path).map_err(ForeignError::Sqlite)?;
-    let mut meter = Meter::new(limits);
+    let mut meter = ReadMeter::new(limits);
     let mut found = Vec::new();
     for table in tables {
         if let Some(rows) = rows(&connection, table, &mut meter)? {
@@ -50,7 +50,7 @@ fn open(path: &Path) -> Result<Connection, rusqlite::Error> {
 fn rows(
     connection: &Connection,
     table: &ForeignTable,
-    meter: &mut Meter,
+    meter: &mut ReadMeter,
 ) -> Result<Option<Vec<JsonObject>>, ForeignError> {
     let there = columns(connection, table.name).map_err(ForeignError::Sqlite)?;
     let Some(sql) = select(table, &there, meter.limits.rows) else {

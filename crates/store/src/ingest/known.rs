@@ -30,7 +30,7 @@ pub struct EventKey<'a> {
 }
 
 /// Earlier event with the same key or id.
-struct Known {
+struct KnownEvent {
     event_id: String,
     dedupe_key: String,
     body_sha256: String,
@@ -38,7 +38,7 @@ struct Known {
     received_at: i64,
 }
 
-impl Known {
+impl KnownEvent {
     fn of(
         (event_id, dedupe_key, body_sha256, answer, received_at): (
             String,
@@ -94,8 +94,8 @@ impl Store {
         &self,
         key: EventKey<'_>,
     ) -> Result<Option<Ingested>, StoreError> {
-        let met = key.met(&self.readers).await?;
-        Ok(key.judge(&met))
+        let find_matches = key.find_matches(&self.readers).await?;
+        Ok(key.judge(&find_matches))
     }
 }
 
@@ -112,17 +112,20 @@ impl Ingest {
             body_sha256: &self.body_sha256,
             at: self.at,
         };
-        let met = key.met(tx).await?;
-        if let Some(event) = key.of_same_key(&met).filter(|event| key.outlives(event)) {
+        let find_matches = key.find_matches(tx).await?;
+        if let Some(event) = key
+            .of_same_key(&find_matches)
+            .filter(|event| key.outlives(event))
+        {
             self.free_old_key(tx, event).await?;
         }
-        Ok(key.judge(&met))
+        Ok(key.judge(&find_matches))
     }
 
     async fn free_old_key(
         &self,
         tx: &DatabaseTransaction,
-        event: &Known,
+        event: &KnownEvent,
     ) -> Result<(), StoreError> {
         // Cannot collide with a client's key, which is ASCII.
         let freed = format!("†{}", event.event_id);
@@ -138,7 +141,10 @@ impl Ingest {
 
 impl EventKey<'_> {
     /// Events with this key or id.
-    async fn met(&self, connection: &impl ConnectionTrait) -> Result<Vec<Known>, StoreError> {
+    async fn find_matches(
+        &self,
+        connection: &impl ConnectionTrait,
+    ) -> Result<Vec<KnownEvent>, StoreError> {
         let same = events::Column::DedupeKey
             .eq(self.dedupe_key)
             .or(events::Column::EventId.eq(self.event_id));
@@ -154,11 +160,11 @@ impl EventKey<'_> {
             .into_tuple()
             .all(connection)
             .await?;
-        Ok(rows.into_iter().map(Known::of).collect())
+        Ok(rows.into_iter().map(KnownEvent::of).collect())
     }
 
-    fn judge(&self, met: &[Known]) -> Option<Ingested> {
-        let same_key = self.of_same_key(met);
+    fn judge(&self, find_matches: &[KnownEvent]) -> Option<Ingested> {
+        let same_key = self.of_same_key(find_matches);
         if let Some(event) = same_key.filter(|event| !self.outlives(event)) {
             return Some(if event.body_sha256 == self.body_sha256 {
                 Ingested::Replayed {
@@ -168,16 +174,20 @@ impl EventKey<'_> {
                 Ingested::Mismatch
             });
         }
-        let same_id = met.iter().any(|event| event.event_id == self.event_id);
+        let same_id = find_matches
+            .iter()
+            .any(|event| event.event_id == self.event_id);
         same_id.then_some(Ingested::EventExists)
     }
 
-    fn of_same_key<'k>(&self, met: &'k [Known]) -> Option<&'k Known> {
-        met.iter().find(|event| event.dedupe_key == self.dedupe_key)
+    fn of_same_key<'k>(&self, find_matches: &'k [KnownEvent]) -> Option<&'k KnownEvent> {
+        find_matches
+            .iter()
+            .find(|event| event.dedupe_key == self.dedupe_key)
     }
 
     /// A client's key expires after a week and may then name another event.
-    fn outlives(&self, event: &Known) -> bool {
+    fn outlives(&self, event: &KnownEvent) -> bool {
         event.event_id != self.event_id && event.received_at <= self.at - KEY_LIFE_MS
     }
 }

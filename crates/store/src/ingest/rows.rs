@@ -6,17 +6,17 @@ use protocol::id::RunId;
 use sea_orm::{DbBackend, Value};
 use uuid::Uuid;
 
-use super::{Ingest, Ingested, Place, Plan};
+use super::{ConversationPosition, Ingest, IngestPlan, Ingested};
 use crate::conversation::cancel_all;
 use crate::error::StoreError;
 use crate::new_run::{Begin, NewRun, RunEvent, RunRow, insert_runs, user_item};
-use crate::sql::{Row, Sql, executed, inserted, returned};
+use crate::sql::{Sql, SqlRow, executed, inserted, returned};
 use crate::steering::absorb;
 use crate::transcript::{TranscriptRow, write_transcripts};
 
 /// A conversation with a locked row and a counted event.
 pub(super) struct Locked {
-    pub(super) place: Place,
+    pub(super) place: ConversationPosition,
     /// 1: the event starts the conversation.
     pub(super) version: i64,
 }
@@ -56,14 +56,14 @@ pub(super) async fn lock_conversations(
     found.collect()
 }
 
-const SHOWN: &str = "key, workspace_id, bot_id, conversation_id, thread_id, last_event_seq, \
+const CONVERSATION_COLUMNS: &str = "key, workspace_id, bot_id, conversation_id, thread_id, last_event_seq, \
     last_transcript_seq, version";
 
 /// Counts an event in each conversation, and creates missing ones. Returns their rows.
 async fn count_events(
     tx: &impl Sql,
     conversations: Vec<([String; 4], Uuid)>,
-) -> Result<Vec<Row>, StoreError> {
+) -> Result<Vec<SqlRow>, StoreError> {
     let identities = conversations.iter();
     let identities: Vec<[Value; 4]> = identities
         .map(|(identity, _)| identity.clone().map(Value::from))
@@ -83,7 +83,7 @@ async fn count_events(
         ]
     });
     let upsert = format!(
-        "INSERT INTO conversations ({SHOWN}) VALUES rows \
+        "INSERT INTO conversations ({CONVERSATION_COLUMNS}) VALUES rows \
          ON CONFLICT (workspace_id, bot_id, conversation_id, thread_id) DO UPDATE SET \
          last_event_seq = conversations.last_event_seq + 1, version = conversations.version + 1"
     );
@@ -91,12 +91,17 @@ async fn count_events(
     if tx.backend() == DbBackend::Sqlite {
         executed(tx, begun.collect(), &upsert).await?;
         let sql = format!(
-            "SELECT {SHOWN} FROM rows, conversations WHERE workspace_id = ?1 AND bot_id = ?2 \
+            "SELECT {CONVERSATION_COLUMNS} FROM rows, conversations WHERE workspace_id = ?1 AND bot_id = ?2 \
              AND conversation_id = ?3 AND thread_id = ?4"
         );
         return returned(tx, identities, &sql).await;
     }
-    returned(tx, begun.collect(), &format!("{upsert} RETURNING {SHOWN}")).await
+    returned(
+        tx,
+        begun.collect(),
+        &format!("{upsert} RETURNING {CONVERSATION_COLUMNS}"),
+    )
+    .await
 }
 
 impl Ingest {
@@ -112,9 +117,9 @@ impl Ingest {
     }
 }
 
-fn read_locked(row: &Row) -> Result<Locked, StoreError> {
+fn read_locked(row: &SqlRow) -> Result<Locked, StoreError> {
     Ok(Locked {
-        place: Place {
+        place: ConversationPosition {
             conversation_key: row.text("key")?,
             event_seq: row.number("last_event_seq")?,
             transcript_before: row.number("last_transcript_seq")?,
@@ -141,8 +146,8 @@ impl<'a> Rows<'a> {
         &mut self,
         tx: &impl Sql,
         ingest: &'a Ingest,
-        plan: Plan,
-        place: Option<&'a Place>,
+        plan: IngestPlan,
+        place: Option<&'a ConversationPosition>,
     ) -> Result<Ingested, StoreError> {
         let event = RunEvent {
             workspace: &ingest.workspace,
@@ -152,9 +157,9 @@ impl<'a> Rows<'a> {
         };
         let mut steered_into = None;
         let (heard, message, answer) = match plan {
-            Plan::Refuse => return Err(StoreError::Refused),
-            Plan::Keep { answer } => (None, None, answer),
-            Plan::Start {
+            IngestPlan::Refuse => return Err(StoreError::Refused),
+            IngestPlan::Keep { answer } => (None, None, answer),
+            IngestPlan::Start {
                 run,
                 attempt,
                 message,
@@ -163,7 +168,7 @@ impl<'a> Rows<'a> {
                 let begin = attempt.map_or(Begin::Created, Begin::Dispatched);
                 (Some(self.run(event, run, begin)), message, answer)
             }
-            Plan::Queue {
+            IngestPlan::Queue {
                 run,
                 message,
                 cancel,
@@ -174,7 +179,7 @@ impl<'a> Rows<'a> {
                 let queued = self.run(event, run, Begin::Queued);
                 (Some(queued), message, answer)
             }
-            Plan::Absorb {
+            IngestPlan::Absorb {
                 run,
                 message,
                 answer,
@@ -202,7 +207,7 @@ impl<'a> Rows<'a> {
     fn event(
         &mut self,
         ingest: &'a Ingest,
-        place: Option<&Place>,
+        place: Option<&ConversationPosition>,
         steered_into: Option<RunId>,
         answer: &str,
     ) {

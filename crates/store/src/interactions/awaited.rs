@@ -12,7 +12,7 @@ use crate::entity::runs;
 use crate::error::StoreError;
 use crate::interactions::Unanswerable;
 use crate::sql::{Sql, locked};
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 /// A question from the view of the asking run. Times are epoch milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Store {
 
 /// Delivers an answer to the live run that awaits it.
 #[derive(Clone, Debug)]
-pub struct GiveAnswer {
+pub struct DeliverAnswer {
     pub workspace: WorkspaceId,
     /// The gateway's id of the question.
     pub id: String,
@@ -70,7 +70,7 @@ pub struct GiveAnswer {
 
 /// Result of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Given {
+pub enum AnswerDelivery {
     /// Stored for the run.
     Stored,
     /// The same answer was stored before.
@@ -83,8 +83,8 @@ pub enum Given {
     Refused(Unanswerable),
 }
 
-impl Work for GiveAnswer {
-    type Output = Given;
+impl Mutation for DeliverAnswer {
+    type Output = AnswerDelivery;
     const CHANGES_AGENTS: bool = false;
 
     fn order(&self) -> Uuid {
@@ -95,7 +95,7 @@ impl Work for GiveAnswer {
         self.answer.len()
     }
 
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Given, StoreError> {
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<AnswerDelivery, StoreError> {
         let run = lock_run(tx, &self.workspace, self.run_id).await?;
         let sql = "SELECT i.token_sha256, i.expires_at, i.closed_at, i.given_sha256 FROM interactions i \
             WHERE i.workspace_id = $1 AND i.id = $2 AND i.run_id = $3 AND i.is_awaited";
@@ -109,24 +109,24 @@ impl Work for GiveAnswer {
         let rows = tx.query_sql(sql.to_owned(), of()).await?;
         // Deleted with its run, so treated as cancelled.
         let (Some(run), Some(row)) = (run, rows.first()) else {
-            return Ok(Given::Refused(Unanswerable::Cancelled));
+            return Ok(AnswerDelivery::Refused(Unanswerable::Cancelled));
         };
         let linked = row.text_if_any("token_sha256")?;
         if self.token_sha256.is_some() && self.token_sha256 != linked {
-            return Ok(Given::Refused(Unanswerable::LinkReplaced));
+            return Ok(AnswerDelivery::Refused(Unanswerable::LinkReplaced));
         }
         match row.text_if_any("given_sha256")? {
-            Some(given) if given == self.answer_sha256 => return Ok(Given::Same),
-            Some(_) => return Ok(Given::Other),
+            Some(given) if given == self.answer_sha256 => return Ok(AnswerDelivery::Same),
+            Some(_) => return Ok(AnswerDelivery::Other),
             None => {}
         }
         match run {
-            LockedRun::Cancelled => return Ok(Given::Refused(Unanswerable::Cancelled)),
-            LockedRun::Ended => return Ok(Given::RunEnded),
+            LockedRun::Cancelled => return Ok(AnswerDelivery::Refused(Unanswerable::Cancelled)),
+            LockedRun::Ended => return Ok(AnswerDelivery::RunEnded),
             LockedRun::Lives => {}
         }
         if row.number_if_any("closed_at")?.is_some() || row.number("expires_at")? <= self.at {
-            return Ok(Given::Refused(Unanswerable::Expired));
+            return Ok(AnswerDelivery::Refused(Unanswerable::Expired));
         }
         let sql = "UPDATE interactions SET given_answer = $4, given_sha256 = $5, given_at = $6 \
             WHERE workspace_id = $1 AND id = $2 AND run_id = $3";
@@ -138,7 +138,7 @@ impl Work for GiveAnswer {
         ]);
         tx.execute_sql(sql.to_owned(), values).await?;
         crate::audit::insert(tx, [&self.audit]).await?;
-        Ok(Given::Stored)
+        Ok(AnswerDelivery::Stored)
     }
 }
 
@@ -154,7 +154,7 @@ pub struct CloseAwaited {
     pub at: i64,
 }
 
-impl Work for CloseAwaited {
+impl Mutation for CloseAwaited {
     type Output = ();
     const CHANGES_AGENTS: bool = false;
 

@@ -6,7 +6,7 @@ use super::SPAN;
 use crate::database_clock::read_now;
 use crate::error::{StoreError, signed};
 use crate::sql::{Sql, executed, inserted};
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 /// A chunk to write.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub struct WriteChunks {
     pub all: u64,
 }
 
-impl Work for WriteChunks {
+impl Mutation for WriteChunks {
     /// False: another process has abandoned the indexing.
     type Output = bool;
     const CHANGES_AGENTS: bool = false;
@@ -64,7 +64,11 @@ impl Work for WriteChunks {
         Ok(true)
     }
 
-    async fn stands(&self, tx: &DatabaseTransaction, _told: &bool) -> Result<bool, StoreError> {
+    async fn is_committed(
+        &self,
+        tx: &DatabaseTransaction,
+        _told: &bool,
+    ) -> Result<bool, StoreError> {
         let sql = "SELECT id FROM knowledge_chunks WHERE id = $1";
         let first = self.content * SPAN + signed(self.first);
         Ok(!tx

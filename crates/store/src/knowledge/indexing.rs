@@ -7,7 +7,7 @@ use super::{BaseKey, COLUMNS, DocumentFacts, DocumentRecord, Recipe, find_row, r
 use crate::database_clock::read_now;
 use crate::error::{StoreError, signed};
 use crate::sql::{Sql, executed, inserted};
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 /// Reserves a new content for a document.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub enum IndexingBegun {
     Full,
 }
 
-impl Work for BeginIndexing {
+impl Mutation for BeginIndexing {
     type Output = IndexingBegun;
     const CHANGES_AGENTS: bool = false;
 
@@ -169,7 +169,7 @@ pub struct FinishIndexing {
     pub at: i64,
 }
 
-impl Work for FinishIndexing {
+impl Mutation for FinishIndexing {
     /// `None`: another process has abandoned the indexing.
     type Output = Option<DocumentRecord>;
     const CHANGES_AGENTS: bool = false;
@@ -211,7 +211,7 @@ impl Work for FinishIndexing {
 }
 
 impl FinishIndexing {
-    async fn point(&self, tx: &DatabaseTransaction) -> Result<Vec<crate::sql::Row>, StoreError> {
+    async fn point(&self, tx: &DatabaseTransaction) -> Result<Vec<crate::sql::SqlRow>, StoreError> {
         let sql = format!(
             "UPDATE knowledge_documents SET name = $4, mime_type = $5, metadata = $6, sha256 = $7, \
              bytes = $8, characters = $9, chunks = $10, units = $11, content = $12, \
@@ -251,18 +251,18 @@ pub struct FailIndexing {
     pub at: i64,
 }
 
-impl Work for FailIndexing {
+impl Mutation for FailIndexing {
     type Output = ();
     const CHANGES_AGENTS: bool = false;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        self.unless_written_since(tx, i64::MAX).await
+        self.fail_unless_written_since(tx, i64::MAX).await
     }
 }
 
 impl FailIndexing {
     /// The same, unless it wrote a chunk after `moment`.
-    pub(super) async fn unless_written_since(
+    pub(super) async fn fail_unless_written_since(
         &self,
         tx: &DatabaseTransaction,
         moment: i64,

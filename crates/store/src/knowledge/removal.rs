@@ -10,7 +10,7 @@ use crate::connect::{Backend, Store};
 use crate::database_clock::{millis, read_now};
 use crate::error::StoreError;
 use crate::sql::Sql;
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 /// An indexing without a write for this long has lost its process.
 const ABANDONED: Duration = Duration::from_mins(5);
@@ -24,7 +24,7 @@ pub struct DeleteDocument {
     pub document_id: String,
 }
 
-impl Work for DeleteDocument {
+impl Mutation for DeleteDocument {
     /// False: no such document.
     type Output = bool;
     const CHANGES_AGENTS: bool = false;
@@ -48,7 +48,11 @@ impl Work for DeleteDocument {
         Ok(true)
     }
 
-    async fn stands(&self, tx: &DatabaseTransaction, told: &bool) -> Result<bool, StoreError> {
+    async fn is_committed(
+        &self,
+        tx: &DatabaseTransaction,
+        told: &bool,
+    ) -> Result<bool, StoreError> {
         Ok(*told && find_row(tx, &self.base, &self.document_id).await?.is_none())
     }
 }
@@ -60,7 +64,7 @@ pub struct SweepKnowledge {
     abandoned: Duration,
 }
 
-impl Work for SweepKnowledge {
+impl Mutation for SweepKnowledge {
     /// True: more chunks are left to delete.
     type Output = bool;
     const CHANGES_AGENTS: bool = false;
@@ -77,7 +81,7 @@ impl Work for SweepKnowledge {
                     .to_owned(),
                 at: now,
             };
-            fail.unless_written_since(tx, abandoned).await?;
+            fail.fail_unless_written_since(tx, abandoned).await?;
         }
         // Replicas skip each other's rows; SQLite has one writer and no such clause.
         let ours = match tx.get_database_backend() {

@@ -299,7 +299,7 @@ impl Store {
              AND d.vector_model = $3{condition} ORDER BY v.id LIMIT {limit}"
         );
         let rows = self.readers.query_sql(sql, values).await?;
-        let read = |row: &crate::sql::Row| {
+        let read = |row: &crate::sql::SqlRow| {
             Ok(StoredVector {
                 id: row.number("id")?,
                 bytes: row.bytes("vector")?,
@@ -317,7 +317,7 @@ fn document_columns() -> String {
     columns.collect::<Vec<_>>().join(", ")
 }
 
-fn found_chunk(row: &crate::sql::Row) -> Result<FoundChunk, StoreError> {
+fn found_chunk(row: &crate::sql::SqlRow) -> Result<FoundChunk, StoreError> {
     let id = row.number("id")?;
     let document = record(row)?;
     let count = |column: &'static str| unsigned(column, &document.document_id, row.number(column)?);
@@ -340,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_of_any_length_are_few_statements() {
+    fn filters_of_any_length_use_few_statements() {
         let statement = |backend, filters: &Json| {
             let filters = check_filters(filters.as_object().unwrap()).unwrap();
             let mut values = Vec::new();

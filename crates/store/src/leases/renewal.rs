@@ -16,7 +16,7 @@ use crate::database_clock::lease_end;
 use crate::entity::runs;
 use crate::error::{StoreError, parsed};
 use crate::sql::{locked, unlocked};
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 impl Store {
     /// Renews the leases of `owner` on these runs. Skips locked rows.
@@ -154,7 +154,7 @@ struct RenewLeases {
     lease: Duration,
 }
 
-impl Work for RenewLeases {
+impl Mutation for RenewLeases {
     type Output = Renewed;
     const URGENT: bool = true;
 

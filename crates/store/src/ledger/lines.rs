@@ -8,12 +8,12 @@ use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 use crate::connect::Store;
 use crate::entity::{conversations, run_rejections, run_segments};
 use crate::error::{StoreError, parsed, signed, unsigned};
-use crate::page::{Budget, Found, PageBound, PageOf};
+use crate::page::{ListPage, PageBound, PageOf, ReadBudget};
 use crate::sql::{Sql, padded};
 
 /// A stored event: its sequence and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct LedgerLine {
     pub sequence: u64,
     pub text: String,
 }
@@ -34,14 +34,14 @@ pub struct RejectionRecord {
 const SEGMENTS: u64 = 8;
 
 /// Collects lines within bounds.
-struct Taken {
-    lines: Vec<Line>,
+struct LineBuffer {
+    lines: Vec<LedgerLine>,
     limit: usize,
     room: usize,
     is_full: bool,
 }
 
-impl Taken {
+impl LineBuffer {
     fn new(limit: usize, bytes: usize) -> Self {
         Self {
             lines: Vec::new(),
@@ -64,7 +64,7 @@ impl Taken {
             }
             self.room = self.room.saturating_sub(text.len());
             let text = text.to_owned();
-            self.lines.push(Line { sequence, text });
+            self.lines.push(LedgerLine { sequence, text });
             self.is_full = self.lines.len() == self.limit;
         }
     }
@@ -86,8 +86,8 @@ impl Store {
         after: u64,
         limit: usize,
         bytes: usize,
-    ) -> Result<Vec<Line>, StoreError> {
-        let mut taken = Taken::new(limit, bytes);
+    ) -> Result<Vec<LedgerLine>, StoreError> {
+        let mut taken = LineBuffer::new(limit, bytes);
         let mut from = self.segment_of(run, after + 1).await?;
         while !taken.is_full() {
             let segments = run_segments::Entity::find()
@@ -115,8 +115,8 @@ impl Store {
         after: u64,
         limit: usize,
         bytes: usize,
-    ) -> Result<Vec<Line>, StoreError> {
-        let mut taken = Taken::new(limit, bytes);
+    ) -> Result<Vec<LedgerLine>, StoreError> {
+        let mut taken = LineBuffer::new(limit, bytes);
         let mut end = before;
         while !taken.is_full() && end > after + 1 {
             let segment = run_segments::Entity::find()
@@ -155,7 +155,7 @@ impl Store {
         run: RunId,
         after: u64,
         bound: impl Into<PageBound<'_>>,
-    ) -> Result<Found<RejectionRecord>, StoreError> {
+    ) -> Result<ListPage<RejectionRecord>, StoreError> {
         let own = run_rejections::Column::RunId.eq(run.to_string());
         let page = PageOf {
             rows: run_rejections::Entity::find()
@@ -189,7 +189,7 @@ impl Store {
         run: RunId,
         (after, before): (u64, u64),
         bytes: usize,
-        budget: Budget<'_>,
+        budget: ReadBudget<'_>,
     ) -> Result<(), StoreError> {
         let sql = "SELECT CAST(coalesce(sum(octet_length(payload)), 0) AS BIGINT) AS bytes FROM run_segments \
                    WHERE run_id = $1 AND last_sequence > $2 AND first_sequence < $3";

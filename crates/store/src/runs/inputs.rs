@@ -8,7 +8,7 @@ use crate::connect::Store;
 use crate::entity::{events, transcript_items};
 use crate::error::StoreError;
 use crate::new_run::frozen_in;
-use crate::page::Budget;
+use crate::page::ReadBudget;
 use crate::sql::Sql;
 
 /// The inputs of a run.
@@ -71,7 +71,7 @@ impl Store {
         let Some(found) = found.await?.pop() else {
             return Ok(None);
         };
-        let whole = |stored| self.whole(&row, stored, Budget::default());
+        let whole = |stored| self.whole(&row, stored, ReadBudget::default());
         Ok(Some(Frozen {
             agent_spec: whole(found.text("agent_spec")?).await?,
             snapshot: whole(found.text("snapshot")?).await?,

@@ -16,12 +16,12 @@ use crate::audit::AuditEntry;
 use crate::database_clock::{lease_end, millis, read_now};
 use crate::entity::{storage_blobs, storage_chunks, storage_garbage};
 use crate::error::{StoreError, signed};
-use crate::state::hold_live_run;
-use crate::writer::Work;
+use crate::state::lock_live_run;
+use crate::writer::Mutation;
 
 /// Result of a step of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Uploaded {
+pub enum UploadStep {
     Written,
     /// The area has no room.
     Full,
@@ -63,11 +63,11 @@ pub struct BeginUpload {
     /// Maximum bytes of the content.
     pub reserved: u64,
     /// Timeout without a chunk.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
-impl Work for BeginUpload {
-    type Output = Uploaded;
+impl Mutation for BeginUpload {
+    type Output = UploadStep;
 
     fn lock(&self) -> Option<String> {
         Some(area_lock(&self.access))
@@ -77,18 +77,18 @@ impl Work for BeginUpload {
         self.run_id.0
     }
 
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Uploaded, StoreError> {
-        if !hold_live_run(tx, self.run_id).await? {
-            return Ok(Uploaded::RunEnded);
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<UploadStep, StoreError> {
+        if !lock_live_run(tx, self.run_id).await? {
+            return Ok(UploadStep::RunEnded);
         }
         let used = usage(tx, &self.access).await?;
         if used.bytes.saturating_add(self.reserved) > self.quota.bytes {
-            return Ok(Uploaded::Full);
+            return Ok(UploadStep::Full);
         }
         let room = (self.reserved, 0);
         let shared = within_shares(tx, &self.access, self.quota.bytes, self.run_id, room);
         let Ok(agent) = shared.await? else {
-            return Ok(Uploaded::ShareFull);
+            return Ok(UploadStep::ShareFull);
         };
         let row = storage_garbage::ActiveModel {
             content_id: Set(self.content_id.to_string()),
@@ -96,17 +96,21 @@ impl Work for BeginUpload {
             area: Set(self.access.area.as_str().to_owned()),
             owner: Set(self.access.owner.clone()),
             size: Set(signed(self.reserved)),
-            expires_at: Set(read_now(tx).await? + millis(self.patience)),
+            expires_at: Set(read_now(tx).await? + millis(self.timeout)),
             run_id: Set(Some(self.run_id.to_string())),
             agent_id: Set(agent),
         };
         storage_garbage::Entity::insert(row)
             .exec_without_returning(tx)
             .await?;
-        Ok(Uploaded::Written)
+        Ok(UploadStep::Written)
     }
 
-    async fn stands(&self, tx: &DatabaseTransaction, _told: &Uploaded) -> Result<bool, StoreError> {
+    async fn is_committed(
+        &self,
+        tx: &DatabaseTransaction,
+        _told: &UploadStep,
+    ) -> Result<bool, StoreError> {
         let begun = storage_garbage::Entity::find_by_id(self.content_id.to_string());
         Ok(begun.one(tx).await?.is_some())
     }
@@ -121,11 +125,11 @@ pub struct WriteChunk {
     pub n: u64,
     pub bytes: Vec<u8>,
     /// Timeout until the next chunk.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
-impl Work for WriteChunk {
-    type Output = Uploaded;
+impl Mutation for WriteChunk {
+    type Output = UploadStep;
 
     fn weight(&self) -> usize {
         self.bytes.len()
@@ -135,24 +139,28 @@ impl Work for WriteChunk {
         self.run_id.0
     }
 
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Uploaded, StoreError> {
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<UploadStep, StoreError> {
         // Update first, so the sweep comes before or after.
         let held = storage_garbage::Entity::update_many()
             .col_expr(
                 storage_garbage::Column::ExpiresAt,
-                lease_end(tx.get_database_backend(), self.patience),
+                lease_end(tx.get_database_backend(), self.timeout),
             )
             .filter(storage_garbage::Column::ContentId.eq(self.content_id.to_string()))
             .exec(tx)
             .await?;
         if held.rows_affected == 0 {
-            return Ok(Uploaded::Expired);
+            return Ok(UploadStep::Expired);
         }
         insert_chunk(tx, self.content_id, self.n, &self.bytes).await?;
-        Ok(Uploaded::Written)
+        Ok(UploadStep::Written)
     }
 
-    async fn stands(&self, tx: &DatabaseTransaction, _told: &Uploaded) -> Result<bool, StoreError> {
+    async fn is_committed(
+        &self,
+        tx: &DatabaseTransaction,
+        _told: &UploadStep,
+    ) -> Result<bool, StoreError> {
         let key = (self.content_id.to_string(), signed(self.n));
         let written = storage_chunks::Entity::find_by_id(key).select_only();
         let written = written.column(storage_chunks::Column::N);
@@ -180,13 +188,13 @@ async fn insert_chunk(
 
 /// Abandons an upload; the next sweep frees its reservation. Records the denied call.
 #[derive(Clone, Debug)]
-pub struct GiveUpload {
+pub struct AbandonUpload {
     pub run_id: RunId,
     pub content_id: Uuid,
     pub audit: AuditEntry,
 }
 
-impl Work for GiveUpload {
+impl Mutation for AbandonUpload {
     type Output = ();
 
     fn order(&self) -> Uuid {
@@ -203,7 +211,7 @@ impl Work for GiveUpload {
         crate::audit::insert(tx, [&self.audit]).await
     }
 
-    async fn stands(
+    async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
         _told: &Self::Output,
@@ -234,8 +242,8 @@ pub struct FinishUpload {
     pub at: i64,
 }
 
-impl Work for FinishUpload {
-    type Output = Uploaded;
+impl Mutation for FinishUpload {
+    type Output = UploadStep;
 
     fn lock(&self) -> Option<String> {
         Some(area_lock(&self.access))
@@ -249,9 +257,9 @@ impl Work for FinishUpload {
         self.run_id.0
     }
 
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Uploaded, StoreError> {
-        if !hold_live_run(tx, self.run_id).await? {
-            return Ok(Uploaded::RunEnded);
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<UploadStep, StoreError> {
+        if !lock_live_run(tx, self.run_id).await? {
+            return Ok(UploadStep::RunEnded);
         }
         let before = find_row(tx, &self.access, &self.key).await?;
         let content = self.content_id.to_string();
@@ -260,11 +268,11 @@ impl Work for FinishUpload {
             .is_some_and(|blob| blob.content_id == content)
         {
             // A retry after a lost commit reply.
-            return Ok(Uploaded::Written);
+            return Ok(UploadStep::Written);
         }
         let condition = self.condition.as_ref();
         if condition.is_some_and(|condition| !condition.holds(before.as_ref())) {
-            return Ok(Uploaded::Unmet);
+            return Ok(UploadStep::Unmet);
         }
         if self.last > 0 {
             let begun = storage_garbage::Entity::delete_by_id(content.as_str())
@@ -272,7 +280,7 @@ impl Work for FinishUpload {
                 .await?;
             // The reservation held the room.
             if begun.rows_affected == 0 {
-                return Ok(Uploaded::Expired);
+                return Ok(UploadStep::Expired);
             }
         }
         let used = usage(tx, &self.access).await?;
@@ -281,7 +289,7 @@ impl Work for FinishUpload {
         let kept = used.bytes.saturating_sub(freed);
         if kept.saturating_add(self.size) > self.quota.bytes || used.keys + is_new > self.quota.keys
         {
-            return self.give_up(tx, Uploaded::Full).await;
+            return self.give_up(tx, UploadStep::Full).await;
         }
         let of_run = before
             .as_ref()
@@ -289,7 +297,7 @@ impl Work for FinishUpload {
         let room = (self.size, of_run.map_or(0, freed_at_once));
         let shared = within_shares(tx, &self.access, self.quota.bytes, self.run_id, room);
         let Ok(agent) = shared.await? else {
-            return self.give_up(tx, Uploaded::ShareFull).await;
+            return self.give_up(tx, UploadStep::ShareFull).await;
         };
         insert_chunk(tx, self.content_id, self.last, &self.bytes).await?;
         if let Some(before) = &before {
@@ -297,7 +305,7 @@ impl Work for FinishUpload {
         }
         self.point(tx, agent).await?;
         crate::audit::insert(tx, [&self.audit]).await?;
-        Ok(Uploaded::Written)
+        Ok(UploadStep::Written)
     }
 }
 
@@ -305,8 +313,8 @@ impl FinishUpload {
     async fn give_up(
         &self,
         tx: &DatabaseTransaction,
-        full: Uploaded,
-    ) -> Result<Uploaded, StoreError> {
+        full: UploadStep,
+    ) -> Result<UploadStep, StoreError> {
         super::delete_chunks(tx, &self.content_id.to_string()).await?;
         Ok(full)
     }

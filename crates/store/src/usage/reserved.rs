@@ -15,12 +15,12 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use super::{BudgetLine, LOCK, Sum, add};
+use super::{BudgetLine, LOCK, SumKey, add};
 use crate::connect::Store;
 use crate::database_clock::{database_now, lease_end, millis, read_now};
 use crate::entity::{budget_reservations, runs};
 use crate::error::{StoreError, signed, unsigned};
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 /// Maximum rows per transaction.
 const BATCH: u64 = 200;
@@ -42,11 +42,11 @@ pub struct ReserveBudget {
     pub run_id: RunId,
     pub lines: Vec<BudgetLine>,
     pub amount: Amount,
-    /// Lease of the reservation, see [`Store::hold_reservations`].
+    /// Lease of the reservation, see [`Store::extend_reservations`].
     pub lease: Duration,
 }
 
-impl Work for ReserveBudget {
+impl Mutation for ReserveBudget {
     type Output = Result<(), Exceeded>;
 
     const CHANGES_AGENTS: bool = false;
@@ -81,7 +81,7 @@ impl Work for ReserveBudget {
         Ok(Ok(()))
     }
 
-    async fn stands(
+    async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
         told: &Self::Output,
@@ -127,12 +127,12 @@ pub(super) async fn take(
         .collect())
 }
 
-struct HoldReservations {
+struct ExtendReservations {
     call_ids: Vec<Uuid>,
     lease: Duration,
 }
 
-impl Work for HoldReservations {
+impl Mutation for ExtendReservations {
     type Output = ();
 
     const CHANGES_AGENTS: bool = false;
@@ -158,9 +158,9 @@ impl Work for HoldReservations {
     }
 }
 
-struct EndReservations;
+struct ReleaseReservations;
 
-impl Work for EndReservations {
+impl Mutation for ReleaseReservations {
     type Output = u64;
 
     const CHANGES_AGENTS: bool = false;
@@ -171,12 +171,12 @@ impl Work for EndReservations {
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
         let rows = budget_reservations::Entity::find()
-            .filter(left_behind(tx.get_database_backend()))
+            .filter(abandoned(tx.get_database_backend()))
             .limit(BATCH)
             .all(tx)
             .await?;
         for row in &rows {
-            let sum = Sum {
+            let sum = SumKey {
                 budget: &row.budget,
                 subject: &row.subject,
                 window_start: row.window_start,
@@ -192,7 +192,7 @@ impl Work for EndReservations {
 }
 
 /// Reservations with an expired lease, usually of a dead process, or of an ended run.
-fn left_behind(backend: DbBackend) -> Condition {
+fn abandoned(backend: DbBackend) -> Condition {
     // Older gateways write no lease: their rows end with the run.
     let lapsed = Expr::col(budget_reservations::Column::LeaseExpiresAt).lt(database_now(backend));
     Condition::any().add(lapsed).add(of_ended_runs())
@@ -234,23 +234,23 @@ fn minus(one: Amount, other: Amount) -> Amount {
 
 impl Store {
     /// Extends the reservations of these calls by `lease`. Their process repeats this before the lease expires.
-    pub async fn hold_reservations(
+    pub async fn extend_reservations(
         &self,
         call_ids: Vec<Uuid>,
         lease: Duration,
     ) -> Result<(), StoreError> {
-        self.write(HoldReservations { call_ids, lease }).await
+        self.write(ExtendReservations { call_ids, lease }).await
     }
 
     /// Releases a batch of abandoned reservations; returns the number of rows.
-    pub async fn end_reservations(&self) -> Result<u64, StoreError> {
+    pub async fn release_reservations(&self) -> Result<u64, StoreError> {
         // Skips the writer when there is nothing to do.
         let found = budget_reservations::Entity::find()
-            .filter(left_behind(self.readers.get_database_backend()))
+            .filter(abandoned(self.readers.get_database_backend()))
             .one(&self.readers)
             .await?;
         match found {
-            Some(_) => self.write(EndReservations).await,
+            Some(_) => self.write(ReleaseReservations).await,
             None => Ok(0),
         }
     }

@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 
 use sea_orm::{DatabaseConnection, DbBackend};
 
-use super::aside::{Aside, LOOK};
+use super::batch_plan::{BatchPlan, apply_batched, catch_panic};
 use super::job::Item;
-use super::patience::Patience;
-use super::places::{Places, apply_together, guarded};
+use super::lock_wait_queue::{BATCH_LOCK_TIMEOUT, LockWaitQueue};
 use super::transaction::{Applied, Outage, transact};
-use crate::common::Common;
+use super::tx_timeout::TxTimeout;
 use crate::error::StoreError;
-use crate::inline::Inline;
-use crate::{failpoint, meter};
+use crate::sqlite_direct::SqliteDirect;
+use crate::tx_cache::TxCache;
+use crate::{failpoint, metrics};
 
 /// Maximum tries of one item under contention.
 const TRIES: u32 = 5;
 /// Divisor of the silence limit: after this share a transaction starts no further item. On a slow database one
 /// item may need the rest of the time, and leases are renewed in between.
-pub(super) const ENOUGH: u32 = 6;
+pub(super) const SILENCE_DIVISOR: u32 = 6;
 /// Maximum items without a waiting caller kept through an outage. More are lost.
 const KEPT: usize = 1024;
 
@@ -29,44 +29,44 @@ const KEPT: usize = 1024;
 pub(super) struct Commits {
     db: DatabaseConnection,
     /// The direct `SQLite` connection, used by most items.
-    inline: Option<Inline>,
+    sqlite_direct: Option<SqliteDirect>,
     /// Reads of the last direct transaction, with their database version.
-    known: Mutex<(i64, Common)>,
+    cached_reads: Mutex<(i64, TxCache)>,
     is_failing: Arc<AtomicBool>,
     outage: Outage,
-    pub(super) patience: Patience,
+    pub(super) tx_timeout: TxTimeout,
     kept: Mutex<Vec<Box<dyn Item>>>,
     /// Items of the next transaction.
-    late: Mutex<Vec<Box<dyn Item>>>,
+    deferred: Mutex<Vec<Box<dyn Item>>>,
     /// Items that wait for locks.
-    pub(super) aside: Mutex<Aside>,
+    pub(super) lock_wait_queue: Mutex<LockWaitQueue>,
 }
 
 impl Commits {
     /// A commit that fails on the database sets `is_failing`.
     pub(super) fn new(
         db: DatabaseConnection,
-        inline: Option<Inline>,
+        sqlite_direct: Option<SqliteDirect>,
         is_failing: Arc<AtomicBool>,
-        patience: Patience,
+        tx_timeout: TxTimeout,
     ) -> Self {
         Self {
             db,
-            inline,
-            known: Mutex::default(),
+            sqlite_direct,
+            cached_reads: Mutex::default(),
             is_failing,
             outage: Outage::default(),
-            patience,
+            tx_timeout,
             kept: Mutex::default(),
-            late: Mutex::default(),
-            aside: Mutex::default(),
+            deferred: Mutex::default(),
+            lock_wait_queue: Mutex::default(),
         }
     }
 
     /// Empties the write-ahead log, so the database file alone is a complete copy.
-    pub(super) fn tidy_up(&self) {
+    pub(super) fn truncate_wal(&self) {
         const STAYS: &str = "write-ahead log is not merged into the database file, copy both";
-        match self.inline.as_ref().map(Inline::empty_log) {
+        match self.sqlite_direct.as_ref().map(SqliteDirect::truncate_log) {
             None | Some(Ok(true)) => {}
             Some(Ok(false)) => tracing::warn!("another process reads the database: {STAYS}"),
             Some(Err(error)) => {
@@ -91,37 +91,37 @@ impl Commits {
     }
 
     /// Defers items to the next transaction.
-    pub(super) fn put_off(&self, mut items: Vec<Box<dyn Item>>) {
-        self.late().append(&mut items);
+    pub(super) fn defer(&self, mut items: Vec<Box<dyn Item>>) {
+        self.deferred().append(&mut items);
     }
 
     /// Takes the deferred items, and those without time in the last transaction.
-    pub(super) fn take_late(&self) -> Vec<Box<dyn Item>> {
-        std::mem::take(&mut *self.late())
+    pub(super) fn take_deferred(&self) -> Vec<Box<dyn Item>> {
+        std::mem::take(&mut *self.deferred())
     }
 
     /// True when deferred items exist.
-    pub(super) fn is_late(&self) -> bool {
-        !self.late().is_empty()
+    pub(super) fn is_deferred(&self) -> bool {
+        !self.deferred().is_empty()
     }
 
     // Valid after a panic: each change is one step.
-    fn late(&self) -> MutexGuard<'_, Vec<Box<dyn Item>>> {
-        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    fn deferred(&self) -> MutexGuard<'_, Vec<Box<dyn Item>>> {
+        self.deferred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn fail(&self, item: Box<dyn Item>, error: StoreError) {
-        if !item.is_awaited() && error.may_pass() {
+        if !item.is_awaited() && error.is_transient() {
             let mut kept = self.kept();
             if kept.len() < KEPT {
                 return kept.push(item);
             }
         }
-        item.settle(Some(error));
+        item.finish(Some(error));
     }
 
     /// Fails the items without a try: each would wait for the same unreachable database.
-    pub(super) fn give_up(&self, batch: impl IntoIterator<Item = Box<dyn Item>>) {
+    pub(super) fn fail_all(&self, batch: impl IntoIterator<Item = Box<dyn Item>>) {
         for item in batch {
             self.fail(item, StoreError::Unreachable);
         }
@@ -129,18 +129,18 @@ impl Commits {
 
     /// Commits all items in one transaction, retries once after contention, then falls back to one transaction
     /// per item.
-    pub(super) async fn together(&self, mut batch: Vec<Box<dyn Item>>) -> Reached {
-        if let Some(inline) = &self.inline
+    pub(super) async fn batched(&self, mut batch: Vec<Box<dyn Item>>) -> DatabaseReached {
+        if let Some(sqlite_direct) = &self.sqlite_direct
             && !batch.is_empty()
         {
-            batch = self.commit_inline(inline, batch).await;
+            batch = self.commit_direct(sqlite_direct, batch).await;
         }
         batch = batch
             .into_iter()
-            .filter_map(|item| self.hold_back(item))
+            .filter_map(|item| self.queue_if_blocked(item))
             .collect();
         if batch.is_empty() {
-            return Reached::Yes;
+            return DatabaseReached::Yes;
         }
         let applied = if batch.len() == 1 {
             Ok(None)
@@ -151,17 +151,17 @@ impl Commits {
             Ok(Some(applied)) => {
                 for (item, applied) in batch.into_iter().zip(applied) {
                     match applied {
-                        Applied::Done => item.settle(None),
-                        Applied::Refused(error) => item.settle(Some(error)),
-                        Applied::NotYet => self.late().push(item),
+                        Applied::Done => item.finish(None),
+                        Applied::Refused(error) => item.finish(Some(error)),
+                        Applied::NotYet => self.deferred().push(item),
                     }
                 }
-                Reached::Yes
+                DatabaseReached::Yes
             }
             Ok(None) => self.one_by_one(batch, None).await,
             Err(StoreError::Unreachable) => {
-                self.give_up(batch);
-                Reached::No
+                self.fail_all(batch);
+                DatabaseReached::No
             }
             Err(error) => {
                 tracing::warn!(
@@ -170,14 +170,14 @@ impl Commits {
                     "batch failed, retrying its items one by one"
                 );
                 // Keep the wait short: every item that needs the same lock would wait as long again.
-                let lock_wait = error.is_lock_wait().then_some(LOOK);
+                let lock_wait = error.is_lock_wait().then_some(BATCH_LOCK_TIMEOUT);
                 self.one_by_one(batch, lock_wait).await
             }
         }
     }
 
     async fn try_all(&self, batch: &mut [Box<dyn Item>]) -> Result<Vec<Applied>, StoreError> {
-        let untold: Vec<_> = batch.iter().map(|item| item.is_untold()).collect();
+        let untold: Vec<_> = batch.iter().map(|item| item.has_no_result()).collect();
         match self.try_once(batch, None).await {
             Err(error) if error.is_contention() && !error.is_lock_wait() => {
                 tracing::debug!(
@@ -191,7 +191,7 @@ impl Commits {
         // The rollback is certain: new results may use batch operations again.
         for (item, untold) in batch.iter_mut().zip(untold) {
             if untold {
-                item.forget();
+                item.discard_result();
             }
         }
         self.try_once(batch, None).await
@@ -199,29 +199,33 @@ impl Commits {
 
     /// Commits items one by one until time is up, at least one. Defers the rest, so leases are renewed in
     /// between.
-    async fn one_by_one(&self, batch: Vec<Box<dyn Item>>, lock_wait: Option<Duration>) -> Reached {
-        let enough = Instant::now() + self.patience.silence / ENOUGH;
+    async fn one_by_one(
+        &self,
+        batch: Vec<Box<dyn Item>>,
+        lock_wait: Option<Duration>,
+    ) -> DatabaseReached {
+        let enough = Instant::now() + self.tx_timeout.silence / SILENCE_DIVISOR;
         let mut batch = batch.into_iter();
         while let Some(item) = batch.next() {
-            let Some(item) = self.hold_back(item) else {
+            let Some(item) = self.queue_if_blocked(item) else {
                 continue;
             };
-            if self.alone(item, lock_wait).await == Reached::No {
-                self.give_up(batch);
-                return Reached::No;
+            if self.alone(item, lock_wait).await == DatabaseReached::No {
+                self.fail_all(batch);
+                return DatabaseReached::No;
             }
             if Instant::now() >= enough {
-                self.put_off(batch.collect());
+                self.defer(batch.collect());
                 break;
             }
         }
-        Reached::Yes
+        DatabaseReached::Yes
     }
 
     /// Retries one item under contention for at most one silence limit, because leases wait. After a lock
     /// timeout the item moves to the lock-wait queue.
-    async fn alone(&self, item: Box<dyn Item>, lock_wait: Option<Duration>) -> Reached {
-        let until = Instant::now() + self.patience.silence;
+    async fn alone(&self, item: Box<dyn Item>, lock_wait: Option<Duration>) -> DatabaseReached {
+        let until = Instant::now() + self.tx_timeout.silence;
         let mut alone = vec![item];
         let mut outcome = self.try_once(&mut alone, lock_wait).await;
         let mut is_second_chance = true;
@@ -231,7 +235,7 @@ impl Commits {
                 Err(error) if error.is_lock_wait() => false,
                 Err(error) if error.is_contention() => Instant::now() < until,
                 // The connection broke, perhaps after the commit: a new connection finds out.
-                Err(error) => error.may_pass() && std::mem::take(&mut is_second_chance),
+                Err(error) => error.is_transient() && std::mem::take(&mut is_second_chance),
             };
             if !again {
                 break;
@@ -239,15 +243,15 @@ impl Commits {
             outcome = self.try_once(&mut alone, lock_wait).await;
         }
         let reached = match &outcome {
-            Err(StoreError::Unreachable) => Reached::No,
-            _ => Reached::Yes,
+            Err(StoreError::Unreachable) => DatabaseReached::No,
+            _ => DatabaseReached::Yes,
         };
         let Some(item) = alone.pop() else {
             return reached;
         };
         match outcome {
-            Ok(mut applied) => item.settle(applied.pop().and_then(Applied::refusal)),
-            Err(error) if error.is_lock_wait() => self.set_aside(item, StoreError::Locked),
+            Ok(mut applied) => item.finish(applied.pop().and_then(Applied::refusal)),
+            Err(error) if error.is_lock_wait() => self.queue_for_lock(item, StoreError::Locked),
             Err(error) => self.fail(item, error),
         }
         reached
@@ -255,13 +259,13 @@ impl Commits {
 
     /// Commits batch operations on the direct connection. Returns the remaining items, or the whole batch after
     /// an error.
-    async fn commit_inline(
+    async fn commit_direct(
         &self,
-        inline: &Inline,
+        sqlite_direct: &SqliteDirect,
         mut batch: Vec<Box<dyn Item>>,
     ) -> Vec<Box<dyn Item>> {
         let began = Instant::now();
-        let left = match self.transact_inline(inline, &mut batch).await {
+        let left = match self.transact_direct(sqlite_direct, &mut batch).await {
             Ok(left) => left,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
@@ -274,49 +278,58 @@ impl Commits {
         };
         let done = batch.len() - left.len();
         if done > 0 {
-            meter::transacted(done, began.elapsed(), true);
+            metrics::transacted(done, began.elapsed(), true);
         }
         let mut rest = Vec::with_capacity(left.len());
         for (place, item) in batch.into_iter().enumerate() {
             if left.contains(&place) {
                 rest.push(item);
             } else {
-                item.settle(None);
+                item.finish(None);
             }
         }
         rest
     }
 
     /// Returns the positions of the remaining items.
-    async fn transact_inline(
+    async fn transact_direct(
         &self,
-        inline: &Inline,
+        sqlite_direct: &SqliteDirect,
         batch: &mut [Box<dyn Item>],
     ) -> Result<HashSet<usize>, StoreError> {
-        let places = Places::of(batch);
-        let mut left: HashSet<_> = places.alone.into_iter().chain(places.after).collect();
+        let batch_plan = BatchPlan::of(batch);
+        let mut left: HashSet<_> = batch_plan
+            .alone
+            .into_iter()
+            .chain(batch_plan.after)
+            .collect();
         if left.len() == batch.len() {
             return Ok(left);
         }
         // A panic may have left a transaction open.
-        inline.roll_back()?;
-        inline.run("BEGIN IMMEDIATE")?;
-        let mut common = Common::default();
+        sqlite_direct.roll_back()?;
+        sqlite_direct.run("BEGIN IMMEDIATE")?;
+        let mut tx_cache = TxCache::default();
         let applying = async {
-            let version = inline.version()?;
-            common = self.take_known(version);
-            for places in [&places.events, &places.others] {
-                let applying = guarded(apply_together(inline, batch, places, &mut common));
+            let version = sqlite_direct.version()?;
+            tx_cache = self.take_cached_reads(version);
+            for batch_plan in [&batch_plan.events, &batch_plan.others] {
+                let applying = catch_panic(apply_batched(
+                    sqlite_direct,
+                    batch,
+                    batch_plan,
+                    &mut tx_cache,
+                ));
                 left.extend(applying.await?);
             }
             failpoint::pass("writer.before_commit").await?;
-            inline.commit()?;
+            sqlite_direct.commit()?;
             Ok(version)
         };
         match applying.await {
-            Ok(version) => *self.known() = (version, common),
+            Ok(version) => *self.cached_reads() = (version, tx_cache),
             Err(error) => {
-                inline.roll_back()?;
+                sqlite_direct.roll_back()?;
                 return Err(error);
             }
         }
@@ -325,17 +338,19 @@ impl Commits {
     }
 
     // Valid after a panic: only replaced as a whole.
-    fn known(&self) -> MutexGuard<'_, (i64, Common)> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cached_reads(&self) -> MutexGuard<'_, (i64, TxCache)> {
+        self.cached_reads
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The cached reads, unless another connection has written since. Direct work changes no agents.
-    fn take_known(&self, version: i64) -> Common {
-        let (at, known) = std::mem::take(&mut *self.known());
+    fn take_cached_reads(&self, version: i64) -> TxCache {
+        let (at, cached_reads) = std::mem::take(&mut *self.cached_reads());
         if at == version {
-            known
+            cached_reads
         } else {
-            Common::default()
+            TxCache::default()
         }
     }
 
@@ -346,9 +361,9 @@ impl Commits {
         lock_wait: Option<Duration>,
     ) -> Result<Vec<Applied>, StoreError> {
         let began = Instant::now();
-        let enough = began + self.patience.silence / ENOUGH;
+        let enough = began + self.tx_timeout.silence / SILENCE_DIVISOR;
         let outcome = self
-            .patience
+            .tx_timeout
             .wait(transact(&self.db, batch, enough, lock_wait, &self.outage))
             .await;
         let outcome = outcome.unwrap_or_else(|| {
@@ -356,14 +371,14 @@ impl Commits {
             Err(StoreError::Unreachable)
         });
         let items = match &outcome {
-            Ok(applied) => applied.iter().filter(|one| !one.is_late()).count(),
+            Ok(applied) => applied.iter().filter(|one| !one.is_deferred()).count(),
             Err(_) => batch.len(),
         };
-        meter::transacted(items, began.elapsed(), outcome.is_ok());
+        metrics::transacted(items, began.elapsed(), outcome.is_ok());
         match &outcome {
-            Err(error) if error.may_pass() && !error.is_contention() => {
+            Err(error) if error.is_transient() && !error.is_contention() => {
                 self.is_failing.store(true, Ordering::Release);
-                self.outage.tell(error);
+                self.outage.report(error);
             }
             Err(_) => {}
             Ok(_) => self.outage.end(),
@@ -374,7 +389,7 @@ impl Commits {
 
 /// True when the database was reachable.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reached {
+pub(super) enum DatabaseReached {
     Yes,
     No,
 }

@@ -5,10 +5,10 @@ use sea_orm::DatabaseTransaction;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::bulk::{Done, Together};
-use crate::common::Common;
+use crate::batch::{BatchOp, BatchResult};
 use crate::error::StoreError;
-use crate::writer::{Share, Work};
+use crate::tx_cache::TxCache;
+use crate::writer::{Mutation, Share};
 
 /// A queued item, independent of the type of its work.
 pub(super) trait Item: Send {
@@ -24,28 +24,28 @@ pub(super) trait Item: Send {
     fn shares(&self) -> Vec<Share>;
     fn weight(&self) -> usize;
     fn changes_agents(&self) -> bool;
-    fn together(&self) -> Option<Together<'_>>;
-    fn note_done(&mut self, done: Done);
+    fn batched(&self) -> Option<BatchOp<'_>>;
+    fn note_done(&mut self, done: BatchResult);
     /// True when no earlier try left a result that may be committed.
-    fn is_untold(&self) -> bool;
+    fn has_no_result(&self) -> bool;
     /// Drops the result of the last try after a certain rollback.
-    fn forget(&mut self);
+    fn discard_result(&mut self);
     fn apply<'a>(
         &'a mut self,
         tx: &'a DatabaseTransaction,
-        common: &'a mut Common,
+        tx_cache: &'a mut TxCache,
     ) -> BoxFuture<'a, Result<(), StoreError>>;
-    fn settle(self: Box<Self>, refusal: Option<StoreError>);
+    fn finish(self: Box<Self>, refusal: Option<StoreError>);
 }
 
 /// A mutation and the channel for its result.
-pub(super) struct Job<W: Work> {
+pub(super) struct Job<W: Mutation> {
     work: W,
     output: Option<W::Output>,
     reply: Option<oneshot::Sender<Result<W::Output, StoreError>>>,
 }
 
-impl<W: Work> Job<W> {
+impl<W: Mutation> Job<W> {
     pub(super) fn new(
         work: W,
         reply: Option<oneshot::Sender<Result<W::Output, StoreError>>>,
@@ -58,7 +58,7 @@ impl<W: Work> Job<W> {
     }
 }
 
-impl<W: Work> Item for Job<W> {
+impl<W: Mutation> Item for Job<W> {
     fn order(&self) -> Uuid {
         self.work.order()
     }
@@ -99,41 +99,41 @@ impl<W: Work> Item for Job<W> {
         W::CHANGES_AGENTS
     }
 
-    fn together(&self) -> Option<Together<'_>> {
+    fn batched(&self) -> Option<BatchOp<'_>> {
         // An earlier try may be committed: check the item by itself.
-        self.output.is_none().then(|| self.work.together())?
+        self.output.is_none().then(|| self.work.batched())?
     }
 
-    fn note_done(&mut self, done: Done) {
+    fn note_done(&mut self, done: BatchResult) {
         self.output = self.work.output_of(done);
     }
 
-    fn is_untold(&self) -> bool {
+    fn has_no_result(&self) -> bool {
         self.output.is_none()
     }
 
-    fn forget(&mut self) {
+    fn discard_result(&mut self) {
         self.output = None;
     }
 
     fn apply<'a>(
         &'a mut self,
         tx: &'a DatabaseTransaction,
-        common: &'a mut Common,
+        tx_cache: &'a mut TxCache,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             if let Some(told) = &self.output
-                && self.work.stands(tx, told).await?
+                && self.work.is_committed(tx, told).await?
             {
                 return Ok(());
             }
             self.output = None;
-            self.output = Some(self.work.apply_with(tx, common).await?);
+            self.output = Some(self.work.apply_with(tx, tx_cache).await?);
             Ok(())
         })
     }
 
-    fn settle(self: Box<Self>, refusal: Option<StoreError>) {
+    fn finish(self: Box<Self>, refusal: Option<StoreError>) {
         let outcome = match (refusal, self.output) {
             (Some(error), _) => Err(error),
             (None, Some(output)) => Ok(output),

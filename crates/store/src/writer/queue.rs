@@ -15,11 +15,11 @@ const BATCH: usize = 1024;
 /// Approximate maximum bytes of one commit: later items wait for it.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Maximum queued items. When full, writers wait, and with them the runner's socket (backpressure).
-const QUEUE: usize = 4096;
+const MAX_QUEUED_ITEMS: usize = 4096;
 /// Approximate maximum of queued bytes. When full, items with a weight wait.
-const QUEUE_BYTES: usize = 64 * 1024 * 1024;
+const MAX_QUEUED_BYTES: usize = 64 * 1024 * 1024;
 /// Maximum urgent items: a process has one or two at a time. When full, writers wait.
-const LANE: usize = 16;
+const MAX_URGENT_ITEMS: usize = 16;
 
 /// Linger time of items without a waiting caller: a commit of many rows costs little more than one row.
 const LINGER: Duration = Duration::from_millis(50);
@@ -27,40 +27,40 @@ const LINGER: Duration = Duration::from_millis(50);
 /// Sender of the writer's queue.
 #[derive(Clone)]
 pub(crate) struct Writer {
-    queue: mpsc::Sender<Message>,
+    queue: mpsc::Sender<QueueMessage>,
     lane: mpsc::Sender<Box<dyn Item>>,
-    room: Arc<Semaphore>,
-    hurry: Arc<Notify>,
+    byte_permits: Arc<Semaphore>,
+    wake: Arc<Notify>,
     /// True after a commit failed on the database, until a small write succeeds.
     pub(super) is_failing: Arc<AtomicBool>,
 }
 
-enum Message {
+enum QueueMessage {
     /// An item with the permit for its bytes, released when the writer takes the item.
     Item(Box<dyn Item>, OwnedSemaphorePermit),
     Close(oneshot::Sender<()>),
 }
 
 /// Receiver of the writer's queue.
-pub(super) struct Inbox {
-    queue: mpsc::Receiver<Message>,
+pub(super) struct WriteQueue {
+    queue: mpsc::Receiver<QueueMessage>,
     lane: mpsc::Receiver<Box<dyn Item>>,
     /// Notified when an item has a waiting caller.
-    hurry: Arc<Notify>,
+    wake: Arc<Notify>,
 }
 
 /// Items gathered for one commit.
 #[derive(Default)]
-pub(super) struct Gathered {
+pub(super) struct GatheredItems {
     pub(super) items: Vec<Box<dyn Item>>,
     bytes: usize,
     /// Notified after the last item is written; no items follow.
     pub(super) closing: Option<oneshot::Sender<()>>,
 }
 
-impl Gathered {
+impl GatheredItems {
     /// True when no item has a waiting caller and the batch is not full.
-    fn can_wait(&self) -> bool {
+    fn can_linger(&self) -> bool {
         self.closing.is_none()
             && self.items.len() < BATCH
             && self.bytes < BATCH_BYTES
@@ -68,21 +68,21 @@ impl Gathered {
     }
 }
 
-pub(super) fn queue(is_failing: Arc<AtomicBool>) -> (Writer, Inbox) {
-    let (queue, inbox) = mpsc::channel(QUEUE);
-    let (lane, urgent) = mpsc::channel(LANE);
-    let hurry = Arc::new(Notify::new());
+pub(super) fn queue(is_failing: Arc<AtomicBool>) -> (Writer, WriteQueue) {
+    let (queue, inbox) = mpsc::channel(MAX_QUEUED_ITEMS);
+    let (lane, urgent) = mpsc::channel(MAX_URGENT_ITEMS);
+    let wake = Arc::new(Notify::new());
     let writer = Writer {
         queue,
         lane,
-        room: Arc::new(Semaphore::new(QUEUE_BYTES)),
-        hurry: Arc::clone(&hurry),
+        byte_permits: Arc::new(Semaphore::new(MAX_QUEUED_BYTES)),
+        wake: Arc::clone(&wake),
         is_failing,
     };
-    let inbox = Inbox {
+    let inbox = WriteQueue {
         queue: inbox,
         lane: urgent,
-        hurry,
+        wake,
     };
     (writer, inbox)
 }
@@ -91,17 +91,22 @@ impl Writer {
     pub(super) async fn send(&self, item: Box<dyn Item>) -> Result<(), StoreError> {
         if item.is_urgent() {
             let sent = self.lane.send(item).await;
-            self.hurry.notify_one();
+            self.wake.notify_one();
             return sent.map_err(|_| StoreError::Closed);
         }
         let is_awaited = item.is_awaited();
-        let bytes = u32::try_from(item.weight().min(QUEUE_BYTES)).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.room).acquire_many_owned(bytes).await;
-        let room = room.map_err(|_| StoreError::Closed)?;
-        let sent = self.queue.send(Message::Item(item, room)).await;
+        let bytes = u32::try_from(item.weight().min(MAX_QUEUED_BYTES)).unwrap_or(u32::MAX);
+        let byte_permits = Arc::clone(&self.byte_permits)
+            .acquire_many_owned(bytes)
+            .await;
+        let byte_permits = byte_permits.map_err(|_| StoreError::Closed)?;
+        let sent = self
+            .queue
+            .send(QueueMessage::Item(item, byte_permits))
+            .await;
         // The queue holds a whole commit: end the linger time.
         if is_awaited || self.queue.max_capacity() - self.queue.capacity() >= BATCH {
-            self.hurry.notify_one();
+            self.wake.notify_one();
         }
         sent.map_err(|_| StoreError::Closed)
     }
@@ -125,25 +130,28 @@ impl Writer {
 
     pub(crate) async fn close(&self) {
         let (done, closed) = oneshot::channel();
-        if self.queue.send(Message::Close(done)).await.is_ok() {
-            self.hurry.notify_one();
+        if self.queue.send(QueueMessage::Close(done)).await.is_ok() {
+            self.wake.notify_one();
             let _ = closed.await;
         }
     }
 }
 
-impl Inbox {
+impl WriteQueue {
     /// Takes the queued urgent items.
     pub(super) fn gather_urgent(&mut self) -> Vec<Box<dyn Item>> {
-        let mut gathered = Gathered::default();
+        let mut gathered = GatheredItems::default();
         self.take_urgent(&mut gathered);
         gathered.items
     }
 
     /// Waits for an item and takes all queued items with it; returns empty at `until`. `None`: all senders are
     /// gone.
-    pub(super) async fn gather(&mut self, until: Option<std::time::Instant>) -> Option<Gathered> {
-        let mut gathered = Gathered::default();
+    pub(super) async fn gather(
+        &mut self,
+        until: Option<std::time::Instant>,
+    ) -> Option<GatheredItems> {
+        let mut gathered = GatheredItems::default();
         let late = async {
             match until {
                 Some(until) => tokio::time::sleep_until(until.into()).await,
@@ -158,9 +166,9 @@ impl Inbox {
         }
         self.take_waiting(&mut gathered);
         let end = Instant::now() + LINGER;
-        while gathered.can_wait() {
+        while gathered.can_linger() {
             // Returns at once on a notification for an item already taken.
-            let told = tokio::time::timeout_at(end, self.hurry.notified()).await;
+            let told = tokio::time::timeout_at(end, self.wake.notified()).await;
             self.take_waiting(&mut gathered);
             if told.is_err() {
                 break;
@@ -169,13 +177,13 @@ impl Inbox {
         Some(gathered)
     }
 
-    fn take_urgent(&mut self, gathered: &mut Gathered) {
+    fn take_urgent(&mut self, gathered: &mut GatheredItems) {
         while let Ok(item) = self.lane.try_recv() {
             gathered.items.push(item);
         }
     }
 
-    fn take_waiting(&mut self, gathered: &mut Gathered) {
+    fn take_waiting(&mut self, gathered: &mut GatheredItems) {
         self.take_urgent(gathered);
         while gathered.items.len() < BATCH
             && gathered.bytes < BATCH_BYTES
@@ -185,13 +193,13 @@ impl Inbox {
         }
     }
 
-    fn take(&mut self, message: Message, gathered: &mut Gathered) {
+    fn take(&mut self, message: QueueMessage, gathered: &mut GatheredItems) {
         match message {
-            Message::Item(item, _room) => {
+            QueueMessage::Item(item, _room) => {
                 gathered.bytes += item.weight();
                 gathered.items.push(item);
             }
-            Message::Close(done) => {
+            QueueMessage::Close(done) => {
                 self.queue.close();
                 self.lane.close();
                 gathered.closing = Some(done);
@@ -205,15 +213,18 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use crate::writer::Proof;
+    use crate::writer::WriteProbe;
     use crate::writer::job::Job;
 
     fn item(is_awaited: bool) -> Box<dyn Item> {
-        Box::new(Job::new(Proof, is_awaited.then(|| oneshot::channel().0)))
+        Box::new(Job::new(
+            WriteProbe,
+            is_awaited.then(|| oneshot::channel().0),
+        ))
     }
 
     #[tokio::test]
-    async fn what_nobody_waits_for_gathers_until_somebody_waits() {
+    async fn background_items_linger_until_awaited_item() {
         let (writer, mut inbox) = queue(Arc::default());
         writer.send(item(false)).await.unwrap();
         let awaited = async { writer.send(item(true)).await.unwrap() };
@@ -227,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_fills_a_commit_waits_for_no_more() {
+    async fn full_batch_does_not_linger() {
         let (writer, mut inbox) = queue(Arc::default());
         writer.send(item(false)).await.unwrap();
         let mut gathering = Box::pin(inbox.gather(None));
@@ -240,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_somebody_waits_for_is_given_at_once() {
+    async fn awaited_items_do_not_linger() {
         let (writer, mut inbox) = queue(Arc::default());
         writer.send(item(false)).await.unwrap();
         writer.send(item(true)).await.unwrap();

@@ -10,12 +10,12 @@ use sea_orm::{
     Statement, TransactionOptions, TransactionTrait,
 };
 
-use super::crossing::Crossing;
+use super::batch_plan::{BatchPlan, apply_batched, catch_panic};
 use super::job::Item;
-use super::places::{Places, apply_together, guarded};
-use crate::common::Common;
+use super::lock_order::LockSet;
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::tx_cache::TxCache;
 
 /// Result of an item in a committed transaction.
 pub(super) enum Applied {
@@ -26,7 +26,7 @@ pub(super) enum Applied {
 }
 
 impl Applied {
-    pub(super) fn is_late(&self) -> bool {
+    pub(super) fn is_deferred(&self) -> bool {
         matches!(self, Self::NotYet)
     }
 
@@ -43,28 +43,31 @@ impl Applied {
 /// nothing succeed in between.
 #[derive(Default)]
 pub(super) struct Outage {
-    is_told: AtomicBool,
-    told_at: Mutex<Option<Instant>>,
+    is_reported: AtomicBool,
+    reported_at: Mutex<Option<Instant>>,
 }
 
-const BETWEEN_OUTAGES: Duration = Duration::from_mins(1);
+const OUTAGE_LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 impl Outage {
-    pub(super) fn tell(&self, error: &StoreError) {
-        if self.is_told.load(Ordering::Relaxed) {
+    pub(super) fn report(&self, error: &StoreError) {
+        if self.is_reported.load(Ordering::Relaxed) {
             return;
         }
-        let mut told_at = self.told_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if told_at.is_none_or(|at| at.elapsed() >= BETWEEN_OUTAGES) {
-            *told_at = Some(Instant::now());
-            self.is_told.store(true, Ordering::Relaxed);
+        let mut reported_at = self
+            .reported_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if reported_at.is_none_or(|at| at.elapsed() >= OUTAGE_LOG_INTERVAL) {
+            *reported_at = Some(Instant::now());
+            self.is_reported.store(true, Ordering::Relaxed);
             let error = error as &dyn std::error::Error;
             tracing::error!(error, "database failed, writes fail until it recovers");
         }
     }
 
     pub(super) fn end(&self) {
-        self.is_told.store(false, Ordering::Relaxed);
+        self.is_reported.store(false, Ordering::Relaxed);
     }
 }
 
@@ -87,8 +90,8 @@ pub(super) async fn transact(
         .map_err(StoreError::from)
     {
         Ok(tx) => tx,
-        Err(error) if error.may_pass() && !error.is_contention() => {
-            outage.tell(&error);
+        Err(error) if error.is_transient() && !error.is_contention() => {
+            outage.report(&error);
             return Err(StoreError::Unreachable);
         }
         Err(error) => return Err(error),
@@ -100,7 +103,7 @@ pub(super) async fn transact(
         tx.execute_unprepared(&set).await?;
     }
     take_locks(&tx, batch.iter().filter_map(|item| item.lock()).collect()).await?;
-    Crossing::of(batch).hold(&tx).await?;
+    LockSet::of(batch).hold(&tx).await?;
     let applied = apply_all(&tx, batch, enough).await?;
     failpoint::pass("writer.before_commit").await?;
     tx.commit().await?;
@@ -128,22 +131,25 @@ async fn apply_all(
     enough: Instant,
 ) -> Result<Vec<Applied>, StoreError> {
     let mut applied: Vec<_> = batch.iter().map(|_| Applied::Done).collect();
-    let mut common = Common::default();
-    let places = Places::of(batch);
+    let mut tx_cache = TxCache::default();
+    let batch_plan = BatchPlan::of(batch);
     // At least one item is applied, even on a slow database.
     let mut is_first = true;
     let has_time = |is_first: bool| is_first || Instant::now() < enough;
-    for (together, alone) in [(places.events, places.alone), (places.others, places.after)] {
-        let mut left = together.clone();
+    for (batched, alone) in [
+        (batch_plan.events, batch_plan.alone),
+        (batch_plan.others, batch_plan.after),
+    ] {
+        let mut left = batched.clone();
         if has_time(is_first) && !left.is_empty() {
-            left = guarded(apply_together(tx, batch, &together, &mut common)).await?;
-            is_first &= left.len() == together.len();
+            left = catch_panic(apply_batched(tx, batch, &batched, &mut tx_cache)).await?;
+            is_first &= left.len() == batched.len();
         }
         // Each item locks its conversation: this order prevents deadlocks between replicas.
-        left.sort_by_cached_key(|place| batch[*place].together()?.conversation());
+        left.sort_by_cached_key(|place| batch[*place].batched()?.conversation());
         for place in left.into_iter().chain(alone) {
             applied[place] = if has_time(is_first) {
-                apply(tx, batch[place].as_mut(), &mut common).await?
+                apply(tx, batch[place].as_mut(), &mut tx_cache).await?
             } else {
                 Applied::NotYet
             };
@@ -157,12 +163,12 @@ async fn apply_all(
 async fn apply(
     tx: &DatabaseTransaction,
     item: &mut dyn Item,
-    common: &mut Common,
+    tx_cache: &mut TxCache,
 ) -> Result<Applied, StoreError> {
     let changes_agents = item.changes_agents();
     let applied = if item.in_savepoint() {
         let inner = tx.begin().await?;
-        match guarded(item.apply(&inner, common)).await {
+        match catch_panic(item.apply(&inner, tx_cache)).await {
             Ok(()) => {
                 inner.commit().await?;
                 Applied::Done
@@ -174,11 +180,11 @@ async fn apply(
             }
         }
     } else {
-        guarded(item.apply(tx, common)).await?;
+        catch_panic(item.apply(tx, tx_cache)).await?;
         Applied::Done
     };
     if changes_agents {
-        *common = Common::default();
+        *tx_cache = TxCache::default();
     }
     Ok(applied)
 }

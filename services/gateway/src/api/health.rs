@@ -9,7 +9,7 @@ use axum::response::IntoResponse;
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
-use store::Condition;
+use store::DatabaseCondition;
 
 use crate::api::{ApiState, openapi};
 
@@ -39,9 +39,9 @@ pub(super) async fn readyz(State(state): State<ApiState>) -> (StatusCode, Json<H
         return unready("stopping");
     }
     match state.runs.store().condition().await {
-        Condition::Sound => (StatusCode::OK, Json(Health { status: "ok" })),
-        Condition::TakesNoWrites => unready("database_takes_no_writes"),
-        Condition::Unreachable => unready("database_unreachable"),
+        DatabaseCondition::Healthy => (StatusCode::OK, Json(Health { status: "ok" })),
+        DatabaseCondition::WritesFail => unready("database_takes_no_writes"),
+        DatabaseCondition::Unreachable => unready("database_unreachable"),
     }
 }
 

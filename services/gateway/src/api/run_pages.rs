@@ -6,7 +6,7 @@ use protocol::id::{RunId, WorkspaceId};
 use protocol::run::{AgentRun, Page, RunStatus};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use store::{Budget, PAGE_BYTES, RunFilter, RunPosition, RunWindow, RunsFound, StoreError};
+use store::{PAGE_BYTES, ReadBudget, RunFilter, RunPosition, RunWindow, RunsFound, StoreError};
 use uuid::Uuid;
 
 use crate::api::ApiState;
@@ -43,7 +43,7 @@ pub(super) async fn list_part(
         forward: part.direction == Direction::Forward,
         limit,
         bytes: PAGE_BYTES,
-        budget: Budget::of(memory),
+        budget: ReadBudget::of(memory),
     };
     let store = state.runs.store();
     let RunsFound { runs, next } = store.list_runs(workspace, filter, &window).await?;
@@ -148,7 +148,7 @@ pub(super) async fn page_run_events(
     let before = part.before.unwrap_or(u64::MAX);
     let range = (part.after, before);
     store
-        .take_lines(run.id, range, PAGE_BYTES, Budget::of(memory))
+        .take_lines(run.id, range, PAGE_BYTES, ReadBudget::of(memory))
         .await?;
     let lines = match part.direction {
         Direction::Forward => {

@@ -5,7 +5,7 @@ use domain::history::SoundSearch;
 use protocol::history::{HistorySearchResult, TranscriptItem};
 use protocol::id::WorkspaceId;
 use protocol::run::Page;
-use store::{Budget, Found, HistoryMatch, HistoryQuery as StoreQuery, TranscriptRecord};
+use store::{HistoryMatch, HistoryQuery as StoreQuery, ListPage, ReadBudget, TranscriptRecord};
 
 use crate::api::ApiState;
 use crate::api::answers::AnswerMemory;
@@ -41,11 +41,11 @@ impl Transcript<'_> {
             after: self.place(query.after_cursor.as_deref())?,
             forward: query.direction == Direction::Forward,
             attachments: query.include_attachments,
-            budget: Budget::of(self.memory),
+            budget: ReadBudget::of(self.memory),
         };
         let slice = match self.key().await? {
             Some(key) => self.state.runs.store().page_history(&key, page).await?,
-            None => Found {
+            None => ListPage {
                 items: Vec::new(),
                 has_more: false,
             },
@@ -78,7 +78,7 @@ impl Transcript<'_> {
         let found = match self.key().await? {
             Some(key) => {
                 let store = self.state.runs.store();
-                let budget = Budget::of(self.memory);
+                let budget = ReadBudget::of(self.memory);
                 store.search_history(&key, &wanted, budget).await?
             }
             None => Vec::new(),

@@ -194,13 +194,13 @@ async fn enter_agents(
 ) -> anyhow::Result<()> {
     let (store, at) = (runs.store(), runs.clock().now_ms());
     let names: Vec<_> = agents.iter().map(|spec| spec.name.clone()).collect();
-    for name in store.agents_beside(workspace, &names).await? {
+    for name in store.other_configured_agents(workspace, &names).await? {
         tracing::warn!(
             agent.name = name,
             "agent {name} of an earlier configuration, or of another replica's, is disabled: this configuration lacks it"
         );
     }
-    for name in store.agents_of_api(workspace, &names).await? {
+    for name in store.agents_from_api(workspace, &names).await? {
         tracing::warn!(
             agent.name = name,
             "agent {name} was created over the API; the configuration replaces it"

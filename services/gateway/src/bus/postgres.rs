@@ -1,7 +1,7 @@
 //! Notifications over LISTEN and NOTIFY of PostgreSQL.
 
 use futures_util::future::BoxFuture;
-use store::{Notice, Store};
+use store::{NotifyEvent, Store};
 use tokio::sync::mpsc;
 
 use super::ring::{Gathered, Name};
@@ -45,8 +45,8 @@ impl Bus for PostgresBus {
     ) -> BoxFuture<'a, ()> {
         let me = Name::new();
         let listening = self.store.listen(move |notice| match notice {
-            Notice::Missed => hear(Heard::Missed),
-            Notice::Text(text) => me.read(text).for_each(|ring| hear(Heard::Ring(ring))),
+            NotifyEvent::Missed => hear(Heard::Missed),
+            NotifyEvent::Text(text) => me.read(text).for_each(|ring| hear(Heard::Ring(ring))),
         });
         Box::pin(async move {
             tokio::join!(self.send(me, rings), listening);

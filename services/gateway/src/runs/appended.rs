@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use store::{
-    AppendResults, AuditEntry, Heard, Heartbeat, ResultsAppended, StoreError, result_digest,
+    AppendResults, AuditEntry, Heartbeat, Heartbeating, ResultsAppended, StoreError, result_digest,
 };
 use tokio::time::Instant;
 
@@ -37,11 +37,11 @@ impl Runs {
             attempt: grant.attempt,
             lease: self.0.limits.append_lease,
             results,
-            most_bytes: self.0.limits.results.run_bytes as u64,
+            max_bytes: self.0.limits.results.run_bytes as u64,
             audit,
         });
         let ask = || self.0.store.write(Arc::clone(&append));
-        let is_early = |outcome: &ResultsAppended| *outcome == ResultsAppended::NotDeferred;
+        let is_early = |outcome: &ResultsAppended| *outcome == ResultsAppended::NotAsync;
         let outcome = self.once_answered(grant, ask, is_early).await?;
         if let Some(ResultsAppended::Through(_)) = outcome {
             self.0.doorbell.wake(run_id);
@@ -54,14 +54,14 @@ impl Runs {
 
     /// Notes that the runner of a live run is alive. `None`: another call of the run waits already for its runner's
     /// answer to be known.
-    pub async fn hear_heartbeat(&self, grant: &Grant) -> Result<Option<Heard>, StoreError> {
+    pub async fn hear_heartbeat(&self, grant: &Grant) -> Result<Option<Heartbeating>, StoreError> {
         let heartbeat = Heartbeat {
             run_id: grant.run.id,
             attempt: grant.attempt,
             lease: self.0.limits.append_lease,
         };
         let ask = || self.0.store.write(heartbeat);
-        let is_early = |heard: &Heard| *heard == Heard::NotDeferred;
+        let is_early = |heard: &Heartbeating| *heard == Heartbeating::NotAsync;
         self.once_answered(grant, ask, is_early).await
     }
 
@@ -113,7 +113,7 @@ impl Runs {
         let give_up = Instant::now() + ANSWER_PATIENCE;
         while is_early(&told)
             && Instant::now() < give_up
-            && !store.does_stream(run_id, grant.attempt).await?
+            && !store.is_streaming(run_id, grant.attempt).await?
         {
             tokio::time::sleep(BETWEEN_LOOKS).await;
             told = ask().await?;

@@ -16,8 +16,8 @@ use aws_lc_rs::digest::{Context, SHA256};
 use domain::artifact::is_allowed;
 use protocol::id::{RunId, WorkspaceId};
 use store::{
-    ArtifactFacts, ArtifactOrigin, ArtifactShares, AuditEntry, BeginArtifact, Begun, DropArtifact,
-    FinishArtifact, Finished, ShareOf, StoreError,
+    ArtifactFacts, ArtifactFinished, ArtifactOrigin, ArtifactShares, AuditEntry, BeginArtifact,
+    Begun, DropArtifact, FinishArtifact, ShareOf, StoreError,
 };
 use uuid::Uuid;
 
@@ -213,7 +213,7 @@ impl Uploading {
             workspace_bytes: limits.workspace_bytes,
             shares: limits.shares,
             run_artifacts: MOST_OF_RUN,
-            patience: PATIENCE,
+            timeout: PATIENCE,
             at: self.runs.0.clock.now_ms(),
         };
         match self.runs.0.store.write(begun).await? {
@@ -268,7 +268,7 @@ impl Uploading {
             audit: audit(self.size),
         };
         match self.runs.0.store.write(finish).await? {
-            Finished::Ready { expires_at } => Ok(Uploaded {
+            ArtifactFinished::Ready { expires_at } => Ok(Uploaded {
                 id: self.id,
                 name: facts.name,
                 mime_type: facts.mime_type,
@@ -276,7 +276,7 @@ impl Uploading {
                 sha256: facts.sha256,
                 expires_at,
             }),
-            Finished::Expired => {
+            ArtifactFinished::Expired => {
                 // Its row may be gone already: then nobody else would find these bytes.
                 let deleted = self.runs.0.artifacts.delete(&place_of(self.id)).await;
                 if let Err(error) = deleted {
@@ -285,7 +285,7 @@ impl Uploading {
                 }
                 Err(UploadError::Expired)
             }
-            Finished::RunEnded => {
+            ArtifactFinished::RunEnded => {
                 self.runs.drop_artifact(self.id).await?;
                 Err(UploadError::RunEnded)
             }

@@ -8,7 +8,7 @@ use protocol::id::{RunId, WorkspaceId};
 use protocol::result::ResultType;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use store::{Append, AuditEntry, NewInteraction, Terminal};
+use store::{Append, AuditEntry, NewInteraction, RunEnd};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -232,7 +232,7 @@ impl Book {
     }
 
     /// Takes everything out as one append, with its frames. `at`: epoch milliseconds.
-    pub(super) fn take(&mut self, terminal: Option<Terminal>, at: i64) -> (Append, Frames) {
+    pub(super) fn take(&mut self, terminal: Option<RunEnd>, at: i64) -> (Append, Frames) {
         let from = self.from;
         let to = from + self.ends.len() as u64;
         let rejections = std::mem::take(&mut self.rejections);

@@ -11,7 +11,7 @@ use domain::run::Run;
 use domain::trace::TraceParent;
 use protocol::child_run::{ChildGrants, ChildRunRequest};
 use protocol::id::{AgentId, RunId};
-use store::{ParentOf, StoreError, sha256_hex};
+use store::{ParentRun, StoreError, sha256_hex};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -31,7 +31,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 /// The parent of a child run that is to be started.
 #[derive(Clone, Debug)]
 pub(super) struct ChildOf {
-    pub(super) parent: ParentOf,
+    pub(super) parent: ParentRun,
     pub(super) snapshot: Arc<AuthorizationSnapshot>,
     grants: Option<ChildGrants>,
     /// The latest deadline, in epoch milliseconds.
@@ -84,7 +84,7 @@ impl Runs {
             only: Some(agent),
             answers: None,
             child: Some(ChildOf {
-                parent: ParentOf {
+                parent: ParentRun {
                     run_id: run.id,
                     attempt: grant.attempt,
                 },

@@ -4,7 +4,7 @@ mod aside;
 mod callable;
 mod foresight;
 mod message;
-mod take_up;
+mod promote_next;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,8 +22,8 @@ use protocol::event::{EventAccepted, EventEnvelope, MESSAGE_RECEIVED};
 use protocol::id::{AgentId, EndpointId, RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use store::{
-    Candidate, Decide, EndpointAddress, Facts, FirstAttempt, NewRun, Plan, SharedParts,
-    UserMessage, occupancy, sha256_hex,
+    Candidate, Decide, DecisionFacts, EndpointAddress, FirstAttempt, IngestPlan, NewRun,
+    SharedParts, UserMessage, occupancy, sha256_hex,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -41,7 +41,7 @@ use message::user_message;
 pub(super) use aside::Aside;
 pub(crate) use foresight::LastMet;
 pub(crate) use message::transcript_text;
-pub(super) use take_up::take_up;
+pub(super) use promote_next::promote_next;
 
 impl Runs {
     /// Decides about a new event. What can be made before is made now, and not while the store asks. Gives the bytes
@@ -73,7 +73,7 @@ impl Runs {
         let foreseen = Foreseen::of(&asked.deciding()).await;
         let bytes = foreseen.as_ref().map_or(0, Foreseen::bytes);
         let foreseen = Mutex::new(foreseen);
-        let decide = move |facts: &Facts| {
+        let decide = move |facts: &DecisionFacts| {
             let deciding = asked.deciding();
             let last_met = &asked.inner.last_met;
             last_met.remember(&asked.workspace, &facts.candidates);
@@ -87,8 +87,8 @@ impl Runs {
             match decided {
                 Ok((plan, made)) => {
                     match &plan {
-                        Plan::Queue { cancel, .. } => left.cancelled.clone_from(cancel),
-                        Plan::Start { run, attempt, .. } => {
+                        IngestPlan::Queue { cancel, .. } => left.cancelled.clone_from(cancel),
+                        IngestPlan::Start { run, attempt, .. } => {
                             let fresh =
                                 |made| Fresh::of(&deciding, &asked.event, run, (made, facts, at));
                             left.fresh = made.map(fresh);
@@ -96,13 +96,15 @@ impl Runs {
                                 fresh.entered = Some(Entered::enter(&asked.inner, run.id));
                             }
                         }
-                        Plan::Refuse | Plan::Keep { .. } | Plan::Absorb { .. } => {}
+                        IngestPlan::Refuse
+                        | IngestPlan::Keep { .. }
+                        | IngestPlan::Absorb { .. } => {}
                     }
                     plan
                 }
                 Err(reason) => {
                     left.refused = Some(reason);
-                    Plan::Refuse
+                    IngestPlan::Refuse
                 }
             }
         };
@@ -188,18 +190,18 @@ impl Deciding<'_> {
     /// before.
     pub(super) fn decide(
         &self,
-        facts: &Facts,
+        facts: &DecisionFacts,
         foreseen: Option<Foreseen>,
-    ) -> Result<(Plan, Option<Made>), StartError> {
+    ) -> Result<(IngestPlan, Option<Made>), StartError> {
         if let Some(why) = facts.unanswerable {
             return Err(StartError::Unanswerable(why));
         }
-        if let Some(why) = facts.childless {
-            return Err(StartError::Childless(why));
+        if let Some(why) = facts.child_refused {
+            return Err(StartError::ChildRefused(why));
         }
         let Some(winner) = self.winner(&facts.candidates)? else {
             let answer = self.no_agent();
-            return Ok((Plan::Keep { answer }, None));
+            return Ok((IngestPlan::Keep { answer }, None));
         };
         let foreseen = foreseen.and_then(|foreseen| foreseen.for_winner(self, facts, winner));
         let (run, mut made) = match foreseen {
@@ -225,7 +227,7 @@ impl Deciding<'_> {
                         context: Arc::clone(&beginning.context),
                     })
                 });
-                Plan::Start {
+                IngestPlan::Start {
                     run,
                     attempt,
                     message,
@@ -239,7 +241,7 @@ impl Deciding<'_> {
                 let stood = live.find(|run| run.run_id == active);
                 let stood = stood.map_or(0, |run| run.last_sequence);
                 let answer = self.accepted(active, RunStatus::Running, Some(stood));
-                Plan::Absorb {
+                IngestPlan::Absorb {
                     run: active,
                     message,
                     answer,
@@ -268,9 +270,14 @@ impl Deciding<'_> {
         }
     }
 
-    fn queue(&self, run: Box<NewRun>, message: Option<UserMessage>, cancel: Vec<RunId>) -> Plan {
+    fn queue(
+        &self,
+        run: Box<NewRun>,
+        message: Option<UserMessage>,
+        cancel: Vec<RunId>,
+    ) -> IngestPlan {
         let answer = self.accepted(run.id, RunStatus::Queued, None);
-        Plan::Queue {
+        IngestPlan::Queue {
             run,
             message,
             cancel,

@@ -15,7 +15,7 @@ use protocol::id::RunnerId;
 use protocol::request::HostAccess;
 use serde_json::json;
 use serde_json::value::RawValue;
-use store::{Defer, Dispatch, Dispatched, STARTED, StoreError, failpoint};
+use store::{Dispatch, Dispatched, STARTED, StartAsyncRun, StoreError, failpoint};
 use tokio::time::Instant;
 
 use crate::outbound::runner::{Answer, StartError};
@@ -96,7 +96,7 @@ pub(super) async fn dispatch(
                 metrics::dispatch_attempted(outcome);
                 inner
                     .store
-                    .note_attempt(run.id, attempt, outcome, Some(status))
+                    .record_attempt(run.id, attempt, outcome, Some(status))
                     .await?;
                 let is_deferred = matches!(answer, Answer::Deferred(_));
                 if is_deferred && !defer(inner, live, &run, attempt).await? {
@@ -110,7 +110,7 @@ pub(super) async fn dispatch(
         metrics::dispatch_attempted(failure.code.as_str());
         inner
             .store
-            .note_attempt(run.id, attempt, failure.code.as_str(), status)
+            .record_attempt(run.id, attempt, failure.code.as_str(), status)
             .await?;
         let left = time_left(inner, &run);
         let jitter = f64::from(run.id.0.as_bytes()[15]) / 255.0;
@@ -221,7 +221,7 @@ async fn held_since(
 /// Opens the run for results that are appended; false when it has ended.
 async fn defer(inner: &Inner, live: &LiveRun, run: &Run, attempt: u32) -> Result<bool, StoreError> {
     live.appends.store(true, Ordering::Release);
-    let defer = Arc::new(Defer {
+    let defer = Arc::new(StartAsyncRun {
         run_id: run.id,
         attempt,
         lease: inner.limits.append_lease,

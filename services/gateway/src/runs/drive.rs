@@ -7,7 +7,7 @@ use domain::normalize::{Said, Tally};
 use domain::run::Run;
 use protocol::id::{RunId, WorkspaceId};
 use serde_json::value::RawValue;
-use store::{Leases, LeftOff, StoreError, failpoint};
+use store::{LeaseFilter, ResumePoint, StoreError, failpoint};
 use tokio::time::Instant;
 
 use crate::runs::Inner;
@@ -35,12 +35,12 @@ pub(super) async fn drive(
         Ok(None) => return,
         // Another replica may have prepared it, and drives it.
         Err(PrepareError::Store(error)) => {
-            return give_up(inner, (id, workspace), Leases::None, &error).await;
+            return give_up(inner, (id, workspace), LeaseFilter::None, &error).await;
         }
         Err(PrepareError::Never(failure)) => {
             tracing::warn!(run.id = %id, "run {id} cannot be dispatched: {}", failure.message);
             // Another replica may have prepared it, and drives it.
-            let settled = settle_orphan(inner, id, workspace, Leases::None, failure);
+            let settled = settle_orphan(inner, id, workspace, LeaseFilter::None, failure);
             return Box::pin(settled).await;
         }
     };
@@ -65,7 +65,7 @@ pub(super) async fn drive(
             tracing::warn!(run.id = %id, "run {id} is driven by somebody else");
             return;
         }
-        Err(error) => return give_up(inner, (id, workspace), Leases::Own, &error).await,
+        Err(error) => return give_up(inner, (id, workspace), LeaseFilter::Own, &error).await,
     };
     if let Err(error) = failpoint::pass("run.task").await {
         return unwritable(id, &error);
@@ -92,15 +92,15 @@ async fn see_through(
         }) => {
             let settled = Box::pin(settle(inner, live, run, book, tally, ending)).await;
             if let Err(error) = settled {
-                give_up(inner, (id, &run.workspace), Leases::Own, &error).await;
+                give_up(inner, (id, &run.workspace), LeaseFilter::Own, &error).await;
             }
         }
         Err(Stopped::Lost) => {
             tracing::warn!(run.id = %id, "run {id} was taken over, its stream is closed");
         }
-        Err(Stopped::HandedOn) => hand_on(inner, run).await,
+        Err(Stopped::HandedOn) => release(inner, run).await,
         Err(Stopped::Unwritable(error)) => {
-            give_up(inner, (id, &run.workspace), Leases::Own, &error).await;
+            give_up(inner, (id, &run.workspace), LeaseFilter::Own, &error).await;
         }
     }
 }
@@ -108,13 +108,13 @@ async fn see_through(
 /// A run that was taken over, and may be gone on with.
 pub(super) struct TakenOver {
     pub(super) run: Run,
-    pub(super) left_off: LeftOff,
+    pub(super) left_off: ResumePoint,
     /// Before the database's clock was asked for its lease.
     pub(super) held_until: Instant,
 }
 
 /// Goes on with a run whose runner appends its results, behind what its last owner has judged.
-pub(super) async fn go_on(inner: &Arc<Inner>, live: &LiveRun, taken: TakenOver) {
+pub(super) async fn resume(inner: &Arc<Inner>, live: &LiveRun, taken: TakenOver) {
     let TakenOver {
         run,
         left_off,
@@ -128,11 +128,11 @@ pub(super) async fn go_on(inner: &Arc<Inner>, live: &LiveRun, taken: TakenOver) 
         Ok(ready) => ready,
         Err(PrepareError::Never(failure)) => {
             tracing::error!(run.id = %id, "run {id} cannot be gone on with: {}", failure.message);
-            let settled = settle_orphan(inner, id, &workspace, Leases::Own, failure);
+            let settled = settle_orphan(inner, id, &workspace, LeaseFilter::Own, failure);
             return Box::pin(settled).await;
         }
         Err(PrepareError::Store(error)) => {
-            return give_up(inner, (id, &workspace), Leases::Own, &error).await;
+            return give_up(inner, (id, &workspace), LeaseFilter::Own, &error).await;
         }
     };
     live.name_agent(&prepared.agent_name);
@@ -149,14 +149,14 @@ pub(super) async fn go_on(inner: &Arc<Inner>, live: &LiveRun, taken: TakenOver) 
     if let Some(at) = grant.run.cancel_requested_at {
         live.request_cancel(at);
     }
-    let origin = Origin::LeftOff(left_off);
+    let origin = Origin::ResumePoint(left_off);
     see_through(inner, live, &prepared, &grant.run, origin).await;
 }
 
 /// While it waits for its runner, nobody needs to wait for it here: another replica, or the next start, goes on.
-async fn hand_on(inner: &Inner, run: &Run) {
+async fn release(inner: &Inner, run: &Run) {
     let id = run.id;
-    match inner.store.hand_on(id, run.lease_epoch).await {
+    match inner.store.release(id, run.lease_epoch).await {
         Ok(()) => tracing::info!(run.id = %id, "run {id} is handed on"),
         Err(error) => tracing::warn!(
             run.id = %id, error = &error as &dyn std::error::Error,
@@ -169,11 +169,11 @@ async fn hand_on(inner: &Inner, run: &Run) {
 async fn give_up(
     inner: &Arc<Inner>,
     (id, workspace): (RunId, &WorkspaceId),
-    leases: Leases,
+    leases: LeaseFilter,
     error: &StoreError,
 ) {
     unwritable(id, error);
-    if !error.may_pass() {
+    if !error.is_transient() {
         let settled = settle_orphan(inner, id, workspace, leases, internal());
         Box::pin(settled).await;
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use domain::breaker::Circuit;
 use protocol::id::{DEFAULT_WORKSPACE, EndpointId, WorkspaceId};
-use store::Condition;
+use store::DatabaseCondition;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::runs::Runs;
@@ -45,7 +45,7 @@ impl Runs {
 
     async fn look(&self) {
         let store = &self.0.store;
-        let is_sound = timeout(PATIENCE, store.condition()).await == Ok(Condition::Sound);
+        let is_sound = timeout(PATIENCE, store.condition()).await == Ok(DatabaseCondition::Healthy);
         metrics::ready_is(is_sound && !self.0.stopping.is_cancelled());
         // What was counted last stands until the database answers again.
         if let Ok(Ok(counts)) = timeout(PATIENCE, store.count_active_runs()).await {

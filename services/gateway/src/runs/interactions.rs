@@ -8,8 +8,8 @@ use protocol::id::{ApiKeyId, WorkspaceId};
 use protocol::interaction::{AwaitedInteraction, INTERACTION_SUBMITTED, InteractionSubmission};
 use serde_json::json;
 use store::{
-    AnsweredBy, AuditEntry, GiveAnswer, Given, InteractionRecord, StoreError, answer_event_id,
-    sha256_hex,
+    AnswerDelivery, AnsweredBy, AuditEntry, DeliverAnswer, InteractionRecord, StoreError,
+    answer_event_id, sha256_hex,
 };
 use uuid::Uuid;
 
@@ -68,7 +68,7 @@ impl AnswerSender {
 #[derive(Clone, Debug)]
 pub enum Answered {
     /// To the live run that waits for it. `replayed`: the same answer was given before.
-    Given { replayed: bool },
+    AnswerDelivery { replayed: bool },
     /// It is an event.
     Event(Accepted),
 }
@@ -89,12 +89,12 @@ impl Runs {
         if question.record.is_awaited {
             let given = self.give_answer(workspace, question, &submission, &body_sha256);
             match given.await? {
-                Given::Stored => return Ok(Answered::Given { replayed: false }),
-                Given::Same => return Ok(Answered::Given { replayed: true }),
-                Given::Other => return Err(StartError::IdempotencyMismatch),
-                Given::Refused(why) => return Err(StartError::Unanswerable(why)),
+                AnswerDelivery::Stored => return Ok(Answered::AnswerDelivery { replayed: false }),
+                AnswerDelivery::Same => return Ok(Answered::AnswerDelivery { replayed: true }),
+                AnswerDelivery::Other => return Err(StartError::IdempotencyMismatch),
+                AnswerDelivery::Refused(why) => return Err(StartError::Unanswerable(why)),
                 // For good: no run begins again, so nothing is given to it after this.
-                Given::RunEnded => {}
+                AnswerDelivery::RunEnded => {}
             }
         }
         let accepted = self.submit_event(workspace, question, submission, body_sha256);
@@ -108,7 +108,7 @@ impl Runs {
         Question { record, sender }: &Question,
         submission: &InteractionSubmission,
         body_sha256: &str,
-    ) -> Result<Given, StoreError> {
+    ) -> Result<AnswerDelivery, StoreError> {
         let now = self.0.clock.now_ms();
         let answer = AwaitedInteraction::Submitted {
             action_id: submission.action_id.clone(),
@@ -116,7 +116,7 @@ impl Runs {
             actor: sender.actor(),
         };
         let answer = canonical_json(&answer);
-        let given = self.0.store.write(GiveAnswer {
+        let given = self.0.store.write(DeliverAnswer {
             workspace: workspace.clone(),
             id: record.id.clone(),
             run_id: record.run_id,
@@ -139,7 +139,7 @@ impl Runs {
             at: now,
         });
         let given = given.await?;
-        if given == Given::Stored {
+        if given == AnswerDelivery::Stored {
             self.0.doorbell.wake(record.run_id);
             // The call that waits may be on any replica.
             self.0.doorbell.ring(Ring::Advanced(record.run_id));

@@ -11,7 +11,7 @@ use aws_lc_rs::rand;
 use domain::signing_key::{
     KeyPhase, KeyPurpose, KeyTimes, Occasion, RotationPlan, key_phases, plan_rotation,
 };
-use store::{ForgetKeys, RotateKey, SigningKeyRecord, Store, StoreError};
+use store::{DeleteExpiredKeys, RotateKey, SigningKeyRecord, Store, StoreError};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -208,7 +208,7 @@ impl Keyring {
         // Also when none could be made: what was withdrawn must go.
         self.take(look, &records)?;
         if records.iter().any(|record| record.times.is_over(now)) {
-            self.store.write(ForgetKeys).await?;
+            self.store.write(DeleteExpiredKeys).await?;
         }
         made.map(|_| ())
     }
@@ -504,7 +504,7 @@ mod tests {
             );
             asked.await.unwrap();
         }
-        bench.store.write(ForgetKeys).await.unwrap();
+        bench.store.write(DeleteExpiredKeys).await.unwrap();
         keyring.keep_once().await.unwrap();
         assert_eq!(bench.store.list_signing_keys().await.unwrap().len(), 2);
         assert_eq!(keyring.verify(&before).await, Err(TokenFault::UnknownKey));

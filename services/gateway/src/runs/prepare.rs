@@ -14,7 +14,7 @@ use protocol::manifest::AgentRunnerManifest;
 use protocol::run::RunStatus;
 use serde_json::json;
 use serde_json::value::RawValue;
-use store::{EndpointAddress, Facts, FirstAttempt, NewRun, SharedParts, StoreError};
+use store::{DecisionFacts, EndpointAddress, FirstAttempt, NewRun, SharedParts, StoreError};
 use tokio::time::Instant;
 
 use crate::outbound::runner::Endpoint;
@@ -85,7 +85,7 @@ impl Fresh {
         deciding: &Deciding<'_>,
         event: &Arc<EventEnvelope>,
         new: &NewRun,
-        (made, facts, at): (Made, &Facts, i64),
+        (made, facts, at): (Made, &DecisionFacts, i64),
     ) -> Box<Self> {
         let place = facts.place.as_ref();
         let at_place = PlaceAhead::of(place);

@@ -10,7 +10,7 @@ use domain::event::{completed, conversation_of};
 use protocol::admin::Fault;
 use protocol::event::EventEnvelope;
 use protocol::id::{AgentId, RunId, WorkspaceId};
-use store::{Candidate, EndpointRecord, Facts, Plan, StoreError, occupancy};
+use store::{Candidate, DecisionFacts, EndpointRecord, IngestPlan, StoreError, occupancy};
 use uuid::Uuid;
 
 use crate::runs::Runs;
@@ -76,9 +76,9 @@ impl Runs {
         };
         let event = completed(event);
         let conversation = conversation_of(&event);
-        let most_runs = self.0.limits.workspace_runs;
+        let max_live_runs = self.0.limits.workspace_runs;
         let facts = store
-            .facts_now(workspace, conversation.as_ref(), most_runs)
+            .current_facts(workspace, conversation.as_ref(), max_live_runs)
             .await?;
         let event_id = event.event_id.clone().unwrap_or_default();
         let deciding = Deciding {
@@ -118,7 +118,7 @@ impl Runs {
     async fn preview_agent(
         &self,
         deciding: &Deciding<'_>,
-        facts: &Facts,
+        facts: &DecisionFacts,
         chosen: &Considered,
     ) -> Result<AgentPreview, StoreError> {
         let candidate = &chosen.candidate;
@@ -158,16 +158,16 @@ impl Runs {
     }
 }
 
-fn outcome_of(plan: &Plan) -> Outcome {
+fn outcome_of(plan: &IngestPlan) -> Outcome {
     match plan {
-        Plan::Refuse | Plan::Keep { .. } => Outcome::NoAgent,
-        Plan::Start { .. } => Outcome::Created,
-        Plan::Queue { .. } => Outcome::Queued,
-        Plan::Absorb { run, .. } => Outcome::Steered(*run),
+        IngestPlan::Refuse | IngestPlan::Keep { .. } => Outcome::NoAgent,
+        IngestPlan::Start { .. } => Outcome::Created,
+        IngestPlan::Queue { .. } => Outcome::Queued,
+        IngestPlan::Absorb { run, .. } => Outcome::Steered(*run),
     }
 }
 
-fn considered(facts: &Facts, event: &EventEnvelope) -> Vec<Considered> {
+fn considered(facts: &DecisionFacts, event: &EventEnvelope) -> Vec<Considered> {
     let standings = standings(&facts.candidates, |one| &one.agent.spec, event);
     let all = facts.candidates.iter().zip(standings);
     let mut all: Vec<_> = all

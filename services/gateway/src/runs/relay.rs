@@ -10,7 +10,7 @@ use domain::normalize::{Judge, Tally};
 use domain::run::{Failure, FailureCode, Run};
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
-use store::{Appended as Written, LeftOff, StoreError};
+use store::{Appended as Written, ResumePoint, StoreError};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -48,7 +48,7 @@ pub(super) enum Origin {
     /// With what its runner has answered.
     Answer(Answer),
     /// Where the gateway before has left off.
-    LeftOff(LeftOff),
+    ResumePoint(ResumePoint),
 }
 
 /// Why a relay leaves nothing to settle.
@@ -108,7 +108,7 @@ pub(super) async fn relay(
             relay.appended = Some(Numbers::default());
             Source::Appended(Appended::new(inner, run, bell()))
         }
-        Origin::LeftOff(left_off) => {
+        Origin::ResumePoint(left_off) => {
             relay.book = Book::new(run).behind_rejections(left_off.rejections);
             let appended = Appended::new(inner, run, bell());
             let appended = appended.catching_up_to(left_off.accepted_through);
@@ -206,7 +206,7 @@ impl Relay<'_> {
                 }
                 Some(happened) = rare.next() => match happened {
                     Rare::Lost => return Err(Stopped::Lost),
-                    Rare::HandOn => return Err(self.hand_on().await),
+                    Rare::HandOn => return Err(self.release().await),
                     Rare::Interrupted => {
                         let failure = interruption(inner, live);
                         if !cancelling && failure.code == FailureCode::Cancelled {
@@ -260,7 +260,7 @@ impl Relay<'_> {
     }
 
     /// What is not on its way yet, the next owner judges.
-    async fn hand_on(&mut self) -> Stopped {
+    async fn release(&mut self) -> Stopped {
         if self.in_flight.is_some() {
             let outcome = committed(&mut self.in_flight).await;
             if let Err(stopped) = self.show(outcome) {

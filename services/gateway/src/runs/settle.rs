@@ -9,17 +9,17 @@ use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use store::writer::Work;
+use store::writer::Mutation;
 use store::{
-    Append, Appended, Dispatch, Dispatched, Leases, PullSteering, SharedParts, SteeredEvent,
-    StoreError, Succession, Terminal, failpoint,
+    Append, Appended, Dispatch, Dispatched, LeaseFilter, Promotion, PullSteering, RunEnd,
+    SharedParts, SteeredEvent, StoreError, failpoint,
 };
 use tokio::time::Instant;
 
 use crate::bus::Ring;
 use crate::runs::artifacts::announced_attachments;
 use crate::runs::book::{Book, relayed};
-use crate::runs::decide::take_up;
+use crate::runs::decide::promote_next;
 use crate::runs::live::LiveRun;
 use crate::runs::{Inner, Runs};
 use crate::telemetry::metrics;
@@ -115,7 +115,7 @@ async fn name_announced(
     inner: &Inner,
     run: &Run,
     book: &Book,
-    terminal: &mut Terminal,
+    terminal: &mut RunEnd,
 ) -> Result<(), StoreError> {
     if let Some(message) = terminal.transcript.last_mut()
         && let Some(announcing) = book.announcing()
@@ -150,7 +150,7 @@ fn terminal_of(
     book: &mut Book,
     tally: Tally,
     ending: Ending,
-) -> Terminal {
+) -> RunEnd {
     let now = inner.clock.now_seconds();
     let mut metadata = tally.to_json();
     let (status, reason, error, said) = match ending {
@@ -175,7 +175,7 @@ fn terminal_of(
         None => Vec::new(),
     };
     let output = output_of(&said);
-    Terminal {
+    RunEnd {
         status,
         reason,
         output,
@@ -183,9 +183,9 @@ fn terminal_of(
         usage: book.usage(),
         metadata: metadata.to_string(),
         transcript,
-        succession: run.conversation_key.as_ref().map(|key| Succession {
+        promotion: run.conversation_key.as_ref().map(|key| Promotion {
             conversation_key: key.clone(),
-            take_up: take_up(inner, &run.workspace, run.agent_id),
+            promote_next: promote_next(inner, &run.workspace, run.agent_id),
         }),
     }
 }
@@ -205,7 +205,7 @@ pub(super) async fn commit(inner: &Inner, append: Append) -> Result<Appended, St
 
 /// Writes what knows whether it was written before, again while the database is away, for as long
 /// as a lease can hold.
-async fn write_surely<W: Work>(
+async fn write_surely<W: Mutation>(
     inner: &Inner,
     run: RunId,
     work: &Arc<W>,
@@ -235,7 +235,7 @@ where
     loop {
         let error = match ask().await {
             Ok(answer) => return Ok(answer),
-            Err(error) if error.may_pass() => error,
+            Err(error) if error.is_transient() => error,
             Err(error) => return Err(error),
         };
         let now = Instant::now();
@@ -293,7 +293,7 @@ pub(super) async fn settle_orphan(
     inner: &Arc<Inner>,
     id: RunId,
     workspace: &WorkspaceId,
-    leases: Leases,
+    leases: LeaseFilter,
     failure: Failure,
 ) {
     match own_orphan(inner, id, workspace, leases).await {
@@ -344,7 +344,7 @@ async fn own_orphan(
     inner: &Inner,
     id: RunId,
     workspace: &WorkspaceId,
-    leases: Leases,
+    leases: LeaseFilter,
 ) -> Result<Option<Run>, StoreError> {
     let Some(run) = inner.store.find_run(workspace, id).await? else {
         return Ok(None);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use protocol::id::{RunId, WorkspaceId};
-use store::Leases;
+use store::LeaseFilter;
 
 use crate::runs::Runs;
 use crate::runs::drive::{self, TakenOver};
@@ -40,7 +40,7 @@ impl Runs {
         let (inner, driven) = (Arc::clone(&self.0), Arc::clone(&live));
         let task = (taken.run.id, taken.run.workspace.clone(), live);
         self.spawn_guarded(task, async move {
-            drive::go_on(&inner, &driven, taken).await;
+            drive::resume(&inner, &driven, taken).await;
         });
     }
 
@@ -64,7 +64,8 @@ impl Runs {
                 metrics::panicked(metrics::Task::Run);
                 // Another replica may have taken it over.
                 let failure = settle::internal();
-                let settled = settle::settle_orphan(&inner, id, &workspace, Leases::Own, failure);
+                let settled =
+                    settle::settle_orphan(&inner, id, &workspace, LeaseFilter::Own, failure);
                 Box::pin(settled).await;
             }
         });

@@ -12,7 +12,7 @@ use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::id::{AgentId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
 use store::{
-    AnsweredBy, Childless, EventKey, Ingest, Ingested, StoreError, Unanswerable, failpoint,
+    AnsweredBy, ChildRefused, EventKey, Ingest, Ingested, StoreError, Unanswerable, failpoint,
     sha256_hex,
 };
 use uuid::Uuid;
@@ -100,7 +100,7 @@ pub enum StartError {
     #[error("the question cannot be answered any more")]
     Unanswerable(Unanswerable),
     #[error("{0}")]
-    Childless(Childless),
+    ChildRefused(ChildRefused),
     #[error("the gateway is stopping")]
     Stopping,
     #[error(transparent)]
@@ -123,7 +123,7 @@ impl StartError {
             Self::Attachment(_) | Self::Reference(_) => "attachment",
             Self::AgentGone | Self::CalledAgentGone => "agent_gone",
             Self::Unanswerable(_) => "unanswerable",
-            Self::Childless(_) => "childless",
+            Self::ChildRefused(_) => "childless",
             Self::Stopping => "stopping",
             Self::Store(_) => "store",
         }
@@ -267,7 +267,7 @@ impl Runs {
             new_conversation_key: Uuid::now_v7(),
             envelope,
             raw,
-            most_runs: self.0.limits.workspace_runs,
+            max_live_runs: self.0.limits.workspace_runs,
             at,
             decide,
             ready_bytes,

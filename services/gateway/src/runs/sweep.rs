@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use domain::run::{Failure, FailureCode, Run};
 use protocol::run::RunStatus;
-use store::{Backend, Leases, StoreError};
+use store::{Backend, LeaseFilter, StoreError};
 use tokio::time::Instant;
 
 use crate::runs::Runs;
@@ -41,12 +41,12 @@ impl Runs {
     /// other owner, so everything that runs there is an orphan.
     pub async fn sweep_at_boot(&self) -> Result<(), StoreError> {
         let (leases, age) = match self.0.store.backend() {
-            Backend::Sqlite => (Leases::All, None),
+            Backend::Sqlite => (LeaseFilter::All, None),
             // Those of other replicas are theirs to dispatch.
-            Backend::Postgres => (Leases::Lapsed, Some(CREATED_PATIENCE)),
+            Backend::Postgres => (LeaseFilter::Expired, Some(CREATED_PATIENCE)),
         };
         self.end_orphans(leases).await?;
-        self.end_reservations().await?;
+        self.release_reservations().await?;
         self.dispatch_created(age).await
     }
 
@@ -74,7 +74,7 @@ impl Runs {
         let mut tick = tick_of(self.0.limits.lease / 5);
         loop {
             tick.tick().await;
-            if let Err(error) = self.end_reservations().await {
+            if let Err(error) = self.release_reservations().await {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     "what is reserved for calls could be neither held nor given back"
@@ -127,7 +127,7 @@ impl Runs {
     }
 
     async fn hear_of_cancels(&self) -> Result<(), StoreError> {
-        for (id, at) in self.0.store.asked_to_end(&self.0.owner).await? {
+        for (id, at) in self.0.store.cancel_requests_of(&self.0.owner).await? {
             if let Some(live) = self.0.live.get(id) {
                 live.request_cancel(at);
             }
@@ -162,7 +162,7 @@ impl Runs {
 
     async fn index_all(&self) -> Result<(), StoreError> {
         // Some at a time: whoever else writes comes in between.
-        while self.0.store.enter_some_terms().await? {}
+        while self.0.store.index_backlog().await? {}
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl Runs {
 
     async fn sweep(&self) -> Result<(), StoreError> {
         self.find_unheard().await?;
-        self.end_orphans(Leases::Lapsed).await?;
+        self.end_orphans(LeaseFilter::Expired).await?;
         self.end_overdue().await?;
         self.end_all_children().await?;
         if self.0.stopping.is_cancelled() {
@@ -222,9 +222,9 @@ impl Runs {
 
     /// Holds what calls of this process have reserved, and gives back what nobody holds any more: in this order,
     /// since after an outage ours are late, too.
-    async fn end_reservations(&self) -> Result<(), StoreError> {
+    async fn release_reservations(&self) -> Result<(), StoreError> {
         self.renew_reservations().await?;
-        while self.0.store.end_reservations().await? > 0 {}
+        while self.0.store.release_reservations().await? > 0 {}
         Ok(())
     }
 

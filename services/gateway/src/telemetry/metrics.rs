@@ -1,4 +1,4 @@
-//! Metrics. All names and labels are defined here (those of the writer in [`store::meter`]), and so is the table
+//! Metrics. All names and labels are defined here (those of the writer in [`store::metrics`]), and so is the table
 //! that docs and dashboards are tested against.
 //!
 //! Without [`install`] all calls are no-ops. Label values are fixed names, route templates, configured model
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ::metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
-use store::meter::PANICS;
+use store::metrics::PANICS;
 
 use crate::telemetry::spans::Told;
 
@@ -97,7 +97,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &LATENCIES)?
         .set_buckets_for_metric(Matcher::Full(RUN_SECONDS.to_owned()), &RUN_TIMES)?
         .set_buckets_for_metric(
-            Matcher::Full(store::meter::COMMIT_ITEMS.to_owned()),
+            Matcher::Full(store::metrics::COMMIT_ITEMS.to_owned()),
             &BATCHES,
         )?
         .install_recorder()?;
@@ -105,7 +105,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
         metric.describe();
     }
     LazyLock::force(&HOT);
-    store::meter::register();
+    store::metrics::register();
     // Exported as 0 from the start, since an increase needs an initial value.
     counter!(RUNS_STARTED).absolute(0);
     counter!(LEASES_LOST).absolute(0);

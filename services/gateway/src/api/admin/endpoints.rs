@@ -10,7 +10,7 @@ use protocol::error::ErrorBody;
 use protocol::id::{EndpointId, WorkspaceId};
 use protocol::run::Page;
 use serde::{Deserialize, Serialize};
-use store::{EndpointRecord, Found, SaveEndpoint};
+use store::{EndpointRecord, ListPage, SaveEndpoint};
 
 use crate::api::ApiState;
 use crate::api::auth::AdminCaller;
@@ -54,10 +54,10 @@ pub(super) fn to_page<T>(
     state: &ApiState,
     list: &str,
     workspace: &WorkspaceId,
-    found: Found<T>,
+    found: ListPage<T>,
     name: impl Fn(&T) -> String,
 ) -> Page<T> {
-    let Found { items, has_more } = found;
+    let ListPage { items, has_more } = found;
     let list = format!("{list}\n{workspace}");
     let next_cursor = items.last().filter(|_| has_more).map(|item| {
         state

@@ -7,7 +7,7 @@ use protocol::error::ErrorBody;
 use protocol::id::RunnerId;
 use protocol::run::Page;
 use serde::Deserialize;
-use store::{Found, RunnerRecord};
+use store::{ListPage, RunnerRecord};
 
 use crate::api::ApiState;
 use crate::api::admin::endpoints::name_page;
@@ -73,7 +73,7 @@ pub(in crate::api) async fn list_runners(
         items.push(view(&state, &caller, record).await?);
     }
     let has_more = found.has_more;
-    let found = Found { items, has_more };
+    let found = ListPage { items, has_more };
     let page = super::endpoints::to_page(&state, "runners", &caller.workspace, found, |item| {
         item.id.to_string()
     });

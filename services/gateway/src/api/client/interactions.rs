@@ -78,7 +78,7 @@ impl Interaction {
                     answer.and_then(|answer| answer.run_id),
                 )
             }
-            Some(TakenAs::Given) => (None, Some(record.run_id)),
+            Some(TakenAs::AnswerDelivery) => (None, Some(record.run_id)),
             None => (None, None),
         };
         let submitted_at = record.answered.as_ref().map(|answered| answered.at);
@@ -357,7 +357,7 @@ async fn submit(
                 let answer = (StatusCode::ACCEPTED, Json(accepted.answer));
                 (answer.into_response(), accepted.replayed)
             }
-            Answered::Given { replayed } => {
+            Answered::AnswerDelivery { replayed } => {
                 let store = state.runs.store();
                 let record = store.find_interaction(workspace, &question.record.id);
                 let record = record.await?;

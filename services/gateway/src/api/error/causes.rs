@@ -3,7 +3,7 @@
 use domain::authorization::NotGranted;
 use http::StatusCode;
 use serde_json::json;
-use store::Childless;
+use store::ChildRefused;
 
 use super::ApiError;
 use crate::cursor::InvalidCursor;
@@ -81,9 +81,9 @@ impl From<StartError> for ApiError {
             StartError::AgentGone | StartError::CalledAgentGone => {
                 Self::conflict("agent_gone", message)
             }
-            StartError::Childless(Childless::Ended) => Self::unauthenticated(),
-            StartError::Childless(Childless::Cancelled) => Self::cancelled(),
-            StartError::Childless(Childless::TooMany) => {
+            StartError::ChildRefused(ChildRefused::Ended) => Self::unauthenticated(),
+            StartError::ChildRefused(ChildRefused::Cancelled) => Self::cancelled(),
+            StartError::ChildRefused(ChildRefused::TooMany) => {
                 Self::conflict("too_many_child_runs", message)
             }
             StartError::Unanswerable(_) => Self::conflict("unanswerable", message),

@@ -12,7 +12,7 @@ use protocol::host_api::{AppendedResults, RunHeartbeat, RunResults};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use store::{Heard, ResultsAppended};
+use store::{Heartbeating, ResultsAppended};
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
@@ -185,7 +185,7 @@ pub(in crate::api) async fn append_results(
         ResultsAppended::Gap { expected } => Err(ApiError::sequence_gap(expected)),
         ResultsAppended::Conflict { sequence } => Err(ApiError::sequence_conflict(sequence)),
         ResultsAppended::Full => Err(ApiError::appended_too_much()),
-        ResultsAppended::NotDeferred => Err(not_deferred(&caller, &state, RESULTS).await?),
+        ResultsAppended::NotAsync => Err(not_deferred(&caller, &state, RESULTS).await?),
         ResultsAppended::RunEnded => Err(ApiError::unauthenticated()),
     }
 }
@@ -207,9 +207,9 @@ pub(in crate::api) async fn run_heartbeat(
     };
     let heard = state.runs.hear_heartbeat(&caller.grant).await?;
     let deferral = match heard.ok_or_else(early)? {
-        Heard::Alive(deferral) => deferral,
-        Heard::NotDeferred => return Err(not_deferred(&caller, &state, call).await?),
-        Heard::RunEnded => return Err(ApiError::unauthenticated()),
+        Heartbeating::Alive(deferral) => deferral,
+        Heartbeating::NotAsync => return Err(not_deferred(&caller, &state, call).await?),
+        Heartbeating::RunEnded => return Err(ApiError::unauthenticated()),
     };
     caller.record(&state, call, None).await?;
     Ok(Json(RunHeartbeat {

@@ -13,7 +13,7 @@ use protocol::host_api::RenewedToken;
 use protocol::run::AgentRun;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
-use store::Budget;
+use store::ReadBudget;
 
 use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
@@ -39,7 +39,7 @@ pub(in crate::api) async fn get_own_context(
     };
     caller.record(&state, call, None).await?;
     let store = state.runs.store();
-    let context = store.find_context(caller.grant.run.id, Budget::of(&caller.answer));
+    let context = store.find_context(caller.grant.run.id, ReadBudget::of(&caller.answer));
     let context = context.await?;
     let context = context.ok_or_else(|| ApiError::not_found("context"))?;
     let grant = &caller.grant;

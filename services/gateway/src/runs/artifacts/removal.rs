@@ -63,7 +63,7 @@ impl Runs {
         }
         let count = gone.len() as u64;
         if count > 0 {
-            self.0.store.forget_artifacts(gone).await?;
+            self.0.store.delete_artifact_rows(gone).await?;
         }
         Ok(count)
     }

@@ -63,7 +63,7 @@ impl Aside {
         outcome: &Result<Ingested, StoreError>,
     ) -> Option<Box<Fresh>> {
         let told = match outcome {
-            Err(error) if error.may_pass() => None,
+            Err(error) if error.is_transient() => None,
             Ok(Ingested::Replayed { answer }) => Some(created_run(answer)?),
             Ok(_) | Err(_) => return None,
         };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use domain::authorization::Catalog;
 use domain::event::conversation_of;
 use protocol::id::WorkspaceId;
-use store::{Candidate, Facts, NewRun};
+use store::{Candidate, DecisionFacts, NewRun};
 
 use crate::runs::decide::{Deciding, Made, peers_among};
 use crate::runs::prepare::{Beginning, PlaceAhead};
@@ -95,7 +95,7 @@ impl Foreseen {
     pub(super) fn for_winner(
         mut self,
         deciding: &Deciding<'_>,
-        facts: &Facts,
+        facts: &DecisionFacts,
         winner: &Candidate,
     ) -> Option<(NewRun, Made)> {
         let same_catalog = Arc::ptr_eq(&self.catalog, &deciding.inner.catalog.load());
@@ -117,7 +117,9 @@ async fn quiet_place(deciding: &Deciding<'_>) -> Option<PlaceAhead> {
         return Some(PlaceAhead::default());
     };
     let store = &deciding.inner.store;
-    let now = store.conversation_now(deciding.workspace, &identity).await;
+    let now = store
+        .conversation_state(deciding.workspace, &identity)
+        .await;
     let (events, items) = match now.ok()? {
         Some(now) if now.is_busy => return None,
         Some(now) => (now.last_event_seq, now.last_transcript_seq),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use domain::trace::RunTrace;
 use protocol::admin::DeltaMode;
 use serde_json::value::RawValue;
-use store::{NewRun, Place};
+use store::{ConversationPosition, NewRun};
 use tokio::time::Instant;
 
 use super::told::{Told, write_context};
@@ -63,7 +63,7 @@ pub(in crate::runs) struct PlaceAhead {
 
 impl PlaceAhead {
     /// Where it does stand.
-    pub(in crate::runs) fn of(place: Option<&Place>) -> Self {
+    pub(in crate::runs) fn of(place: Option<&ConversationPosition>) -> Self {
         Self {
             event_seq: place.map(|place| place.event_seq),
             transcript_before: place.map_or(0, |place| place.transcript_before),

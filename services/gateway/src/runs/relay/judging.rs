@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use domain::normalize::{Effect, Reason, Rejection, Verdict, announced_artifact, says_cancelled};
 use domain::run::{Failure, FailureCode};
-use store::{AuditEntry, LeftOff};
+use store::{AuditEntry, ResumePoint};
 use uuid::Uuid;
 
 use super::reader::{Deviation, ResultReader, TooLarge};
@@ -25,7 +25,7 @@ pub(super) struct Numbers {
 
 impl Numbers {
     /// The first to be judged are known.
-    pub(super) fn of(left_off: LeftOff) -> Self {
+    pub(super) fn of(left_off: ResumePoint) -> Self {
         Self {
             judged: 0,
             known: left_off.judged_through,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use domain::run::{Failure, FailureCode, Run};
 use futures_util::StreamExt as _;
 use protocol::id::RunId;
-use store::{CloseAppends, Closed, StoreError};
+use store::{AppendsClosed, CloseAppends, StoreError};
 
 use crate::outbound::runner::Results;
 use crate::runs::Inner;
@@ -69,7 +69,7 @@ const MOMENT: Duration = Duration::from_millis(5);
 
 enum Look {
     Found(Read),
-    Nothing { heard_for: Duration },
+    Nothing { heartbeat_remaining: Duration },
 }
 
 /// What a runner appends, through any replica: it stands in the table.
@@ -108,18 +108,18 @@ impl<'a> Appended<'a> {
     /// Has no more accepted, and says when it has read what was. False: the run is not ours.
     pub(super) async fn close(&mut self) -> Result<bool, StoreError> {
         let closed = self.close_appends(false).await?;
-        if let Closed::Behind(through) = closed {
+        if let AppendsClosed::Behind(through) = closed {
             self.catches_up_to = Some(through);
         }
-        Ok(closed != Closed::Lost)
+        Ok(closed != AppendsClosed::Lost)
     }
 
-    async fn close_appends(&self, only_unheard: bool) -> Result<Closed, StoreError> {
+    async fn close_appends(&self, only_if_expired: bool) -> Result<AppendsClosed, StoreError> {
         let close = CloseAppends {
             run_id: self.run,
             attempt: self.attempt,
             epoch: self.epoch,
-            only_unheard,
+            only_if_expired,
         };
         surely(self.inner, self.run, || self.inner.store.write(close)).await
     }
@@ -142,8 +142,10 @@ impl<'a> Appended<'a> {
             let pause = match self.look().await {
                 Ok(Look::Found(read)) => return read,
                 // Heard of until then: nobody rings when that is over.
-                Ok(Look::Nothing { heard_for }) => poll.min(heard_for + MOMENT),
-                Err(error) if !error.may_pass() => {
+                Ok(Look::Nothing {
+                    heartbeat_remaining,
+                }) => poll.min(heartbeat_remaining + MOMENT),
+                Err(error) if !error.is_transient() => {
                     let error = &error as &dyn std::error::Error;
                     tracing::error!(run.id = %self.run, error, "what was appended to run {} cannot be read", self.run);
                     return Read::Unreadable;
@@ -164,7 +166,11 @@ impl<'a> Appended<'a> {
 
     async fn look(&mut self) -> Result<Look, StoreError> {
         // First whether it is alive: what came before the end of its lease is read after it.
-        let heard = self.inner.store.heard_for(self.run, self.attempt).await?;
+        let heard = self
+            .inner
+            .store
+            .heartbeat_remaining(self.run, self.attempt)
+            .await?;
         let appended = self
             .inner
             .store
@@ -176,18 +182,22 @@ impl<'a> Appended<'a> {
             return Ok(Look::Found(Read::Appended(results.collect())));
         }
         if let Some(millis) = heard {
-            let heard_for = Duration::from_millis(millis);
-            return Ok(Look::Nothing { heard_for });
+            let heartbeat_remaining = Duration::from_millis(millis);
+            return Ok(Look::Nothing {
+                heartbeat_remaining,
+            });
         }
         // What has come since is read first, and nothing comes after it.
         Ok(match self.close_appends(true).await? {
-            Closed::Behind(through) if through <= self.read_through => Look::Found(Read::Orphaned),
-            Closed::Behind(_) | Closed::Heard => Look::Nothing {
-                heard_for: Duration::ZERO,
+            AppendsClosed::Behind(through) if through <= self.read_through => {
+                Look::Found(Read::Orphaned)
+            }
+            AppendsClosed::Behind(_) | AppendsClosed::Heartbeating => Look::Nothing {
+                heartbeat_remaining: Duration::ZERO,
             },
             // That it is lost is told elsewhere.
-            Closed::Lost => Look::Nothing {
-                heard_for: self.inner.limits.poll,
+            AppendsClosed::Lost => Look::Nothing {
+                heartbeat_remaining: self.inner.limits.poll,
             },
         })
     }

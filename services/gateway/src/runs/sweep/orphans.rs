@@ -1,7 +1,7 @@
 //! Runs that have lost their gateway: some go on, the others end.
 
 use domain::run::{Failure, FailureCode, Run};
-use store::{Leases, StoreError, failpoint};
+use store::{LeaseFilter, StoreError, failpoint};
 use tokio::time::Instant;
 
 use super::BATCH;
@@ -27,7 +27,7 @@ fn failure_of(run: &Run) -> Failure {
 }
 
 impl Runs {
-    pub(super) async fn end_orphans(&self, leases: Leases) -> Result<(), StoreError> {
+    pub(super) async fn end_orphans(&self, leases: LeaseFilter) -> Result<(), StoreError> {
         // What this process has handed on is not for it to take up again.
         while !self.0.stopping.is_cancelled() {
             let mut expired = self
@@ -49,7 +49,7 @@ impl Runs {
                 let taken = self
                     .0
                     .store
-                    .take_over_some(ids, owner, lease, leases)
+                    .take_over_batch(ids, owner, lease, leases)
                     .await?;
                 failpoint::pass("orphan.after_takeover").await?;
                 self.succeed(taken, held_until).await?;
@@ -65,10 +65,10 @@ impl Runs {
     /// runner with its gateway.
     async fn succeed(&self, taken: Vec<Run>, held_until: Instant) -> Result<(), StoreError> {
         let ids: Vec<_> = taken.iter().map(|run| run.id).collect();
-        let deferred = self.0.store.deferred_of(&ids).await?;
+        let deferred = self.0.store.async_runs_of(&ids).await?;
         let each = taken.into_iter().map(|run| async {
             if deferred.contains(&run.id) {
-                self.go_on(run, held_until).await;
+                self.resume(run, held_until).await;
             } else {
                 self.end_orphan(&run).await;
             }
@@ -77,9 +77,9 @@ impl Runs {
         Ok(())
     }
 
-    async fn go_on(&self, run: Run, held_until: Instant) {
+    async fn resume(&self, run: Run, held_until: Instant) {
         let lease = self.0.limits.append_lease;
-        match self.0.store.go_on(run.id, run.attempt, lease).await {
+        match self.0.store.resume(run.id, run.attempt, lease).await {
             Ok(Some(left_off)) => {
                 tracing::info!(run.id = %run.id, "run {} is without a gateway, and goes on", run.id);
                 metrics::swept(Swept::Continued);
@@ -96,7 +96,7 @@ impl Runs {
                     "where run {} was left off cannot be read", run.id
                 );
                 // Else it is taken over again when this lease has ended.
-                if !error.may_pass() {
+                if !error.is_transient() {
                     self.end_orphan(&run).await;
                 }
             }

@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, IF_MATCH, IF_NONE_MATCH};
 use store::{
-    AreaAccess, BeginUpload, CHUNK_BYTES, FinishUpload, GiveUpload, PutIf, Quota, Uploaded,
+    AbandonUpload, AreaAccess, BeginUpload, CHUNK_BYTES, FinishUpload, PutIf, Quota, UploadStep,
     WriteChunk,
 };
 use uuid::Uuid;
@@ -106,7 +106,7 @@ impl<'a> Upload<'a> {
             .flatten();
         if let Err(error) = &outcome {
             let refusal = error.message();
-            let give = GiveUpload {
+            let give = AbandonUpload {
                 run_id: run.id,
                 content_id: self.content_id,
                 audit: self.caller.audit_entry(self.state, call, Some(refusal), 0),
@@ -163,7 +163,7 @@ impl<'a> Upload<'a> {
                 quota: self.quota,
                 content_id: self.content_id,
                 reserved: self.announced.unwrap_or(limits.storage_blob_bytes),
-                patience: RESERVED,
+                timeout: RESERVED,
             };
             written(store.write(begin).await?)?;
         }
@@ -172,7 +172,7 @@ impl<'a> Upload<'a> {
             content_id: self.content_id,
             n: progress.written,
             bytes: std::mem::take(&mut progress.pending),
-            patience: RESERVED,
+            timeout: RESERVED,
         };
         written(store.write(chunk).await?)?;
         progress.written += 1;
@@ -233,14 +233,14 @@ fn sha256_of(tag: &str) -> Option<&str> {
     (hex.len() == 64 && is_hex).then_some(hex)
 }
 
-fn written(outcome: Uploaded) -> ApiResult<()> {
+fn written(outcome: UploadStep) -> ApiResult<()> {
     match outcome {
-        Uploaded::Written => Ok(()),
-        Uploaded::Full => Err(ApiError::area_full()),
-        Uploaded::ShareFull => Err(ApiError::area_share_full()),
-        Uploaded::RunEnded => Err(ApiError::unauthenticated()),
-        Uploaded::Expired => Err(ApiError::slow_body()),
-        Uploaded::Unmet => Err(ApiError::precondition_failed()),
+        UploadStep::Written => Ok(()),
+        UploadStep::Full => Err(ApiError::area_full()),
+        UploadStep::ShareFull => Err(ApiError::area_share_full()),
+        UploadStep::RunEnded => Err(ApiError::unauthenticated()),
+        UploadStep::Expired => Err(ApiError::slow_body()),
+        UploadStep::Unmet => Err(ApiError::precondition_failed()),
     }
 }
 

@@ -94,7 +94,7 @@ impl Registrar<'_> {
         });
         let refused = |why: &str| Err(UpstreamError::Unsupported(why.to_owned()));
         match registered.await {
-            Ok(SkillRegistered::Stands(registered)) => {
+            Ok(SkillRegistered::Registered(registered)) => {
                 Ok(json!({"skill_name": skill_name, "registered": registered}))
             }
             Ok(SkillRegistered::Full) => refused(

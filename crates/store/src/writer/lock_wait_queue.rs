@@ -7,50 +7,50 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::commits::{Commits, ENOUGH};
+use super::commits::{Commits, SILENCE_DIVISOR};
 use super::job::Item;
 use super::transaction::Applied;
 use crate::error::StoreError;
 
 /// Pause after a retry that hit a lock timeout.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// Lock timeout of each item after its batch hit a lock timeout.
-pub(super) const LOOK: Duration = Duration::from_millis(20);
+pub(super) const BATCH_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 /// Lock timeout of the first retry: all other items wait meanwhile.
-const GLANCE: Duration = Duration::from_millis(50);
+const FIRST_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 /// Lock timeout of later retries: a contended lock may just pass from session to session.
-const LONGEST_GLANCE: Duration = Duration::from_millis(200);
+const MAX_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum queued items, and their approximate bytes. Items beyond that fail at once.
-const PLACES: usize = 1024;
-const BYTES: usize = 16 * 1024 * 1024;
+const MAX_ITEMS: usize = 1024;
+const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// After a lock timeout fails an item, writes for the same key fail fast for this long.
-const REMEMBERED: Duration = Duration::from_secs(30);
+const FAIL_FAST_FOR: Duration = Duration::from_secs(30);
 
 /// Items of one run or conversation keep their order.
 #[derive(Default)]
-pub(super) struct Aside {
-    waiting: VecDeque<Waiting>,
+pub(super) struct LockWaitQueue {
+    waiting: VecDeque<LockWait>,
     /// Keys of failed items, with the expiry of each entry.
-    given_up: VecDeque<(Needs, Instant)>,
+    failed_keys: VecDeque<(RowKeys, Instant)>,
     bytes: usize,
-    again_at: Option<Instant>,
+    retry_at: Option<Instant>,
     /// Consecutive retries that hit a lock timeout.
-    in_vain: u32,
+    failed_tries: u32,
 }
 
 /// A queued item.
-pub(super) struct Waiting {
+pub(super) struct LockWait {
     pub(super) item: Box<dyn Item>,
     /// Deadline of the item.
     until: Instant,
     /// The error at the deadline.
     error: StoreError,
-    needs: Needs,
+    needs: RowKeys,
 }
 
 /// The rows that an item locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Needs {
+struct RowKeys {
     /// Identity of a conversation, as in events.
     identity: Option<[String; 4]>,
     /// Key of a conversation.
@@ -60,10 +60,10 @@ struct Needs {
     is_awaited: bool,
 }
 
-impl Needs {
+impl RowKeys {
     fn of(item: &dyn Item) -> Self {
         let takes_event = item.takes_event();
-        let identity = || item.together()?.conversation();
+        let identity = || item.batched()?.conversation();
         Self {
             identity: takes_event.then(identity).flatten(),
             conversation: item.conversation().map(str::to_owned),
@@ -73,7 +73,7 @@ impl Needs {
     }
 
     /// True when an item with these needs must follow one with `other`.
-    fn is_behind(&self, other: &Self) -> bool {
+    fn must_follow(&self, other: &Self) -> bool {
         fn is_same<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> bool {
             one.is_some() && one == other
         }
@@ -84,27 +84,31 @@ impl Needs {
     }
 }
 
-impl Aside {
+impl LockWaitQueue {
     /// Returns the item when the queue is full.
-    fn put(&mut self, waiting: Waiting) -> Option<Waiting> {
+    fn put(&mut self, waiting: LockWait) -> Option<LockWait> {
         let bytes = self.bytes + waiting.item.weight();
-        if self.waiting.len() >= PLACES || bytes > BYTES {
+        if self.waiting.len() >= MAX_ITEMS || bytes > MAX_BYTES {
             return Some(waiting);
         }
         self.bytes = bytes;
-        self.again_at.get_or_insert_with(|| Instant::now() + PAUSE);
+        self.retry_at
+            .get_or_insert_with(|| Instant::now() + RETRY_PAUSE);
         self.waiting.push_back(waiting);
         None
     }
 
     /// Re-queues an item after a lock timeout, with its dependents behind it and all other items before it.
-    fn put_back(&mut self, tried: Waiting) {
-        self.again_at = Some(Instant::now() + PAUSE);
-        self.in_vain += 1;
+    fn requeue(&mut self, tried: LockWait) {
+        self.retry_at = Some(Instant::now() + RETRY_PAUSE);
+        self.failed_tries += 1;
         self.bytes += tried.item.weight();
         let mut behind = vec![tried];
         for waiting in std::mem::take(&mut self.waiting) {
-            if behind.iter().any(|one| waiting.needs.is_behind(&one.needs)) {
+            if behind
+                .iter()
+                .any(|one| waiting.needs.must_follow(&one.needs))
+            {
                 behind.push(waiting);
             } else {
                 self.waiting.push_back(waiting);
@@ -114,52 +118,53 @@ impl Aside {
     }
 
     /// Lock timeout of the next retry.
-    fn glance(&self) -> Duration {
-        LONGEST_GLANCE.min(GLANCE * 2_u32.pow(self.in_vain.min(8)))
+    fn lock_timeout(&self) -> Duration {
+        MAX_LOCK_TIMEOUT.min(FIRST_LOCK_TIMEOUT * 2_u32.pow(self.failed_tries.min(8)))
     }
 
     /// True when the item must follow a queued or failed one.
-    fn holds_back(&self, item: &dyn Item) -> bool {
-        if self.waiting.is_empty() && self.given_up.is_empty() || item.is_urgent() {
+    fn is_blocked(&self, item: &dyn Item) -> bool {
+        if self.waiting.is_empty() && self.failed_keys.is_empty() || item.is_urgent() {
             return false;
         }
-        let needs = Needs::of(item);
+        let needs = RowKeys::of(item);
         let waiting = self.waiting.iter().map(|waiting| &waiting.needs);
-        let mut before = waiting.chain(self.given_up.iter().map(|(needs, _)| needs));
-        before.any(|before| needs.is_behind(before))
+        let mut before = waiting.chain(self.failed_keys.iter().map(|(needs, _)| needs));
+        before.any(|before| needs.must_follow(before))
     }
 
-    fn note_given_up(&mut self, needs: Needs) {
-        if self.given_up.len() < PLACES {
-            let until = Instant::now() + REMEMBERED;
-            self.given_up.push_back((needs, until));
+    fn note_failed(&mut self, needs: RowKeys) {
+        if self.failed_keys.len() < MAX_ITEMS {
+            let until = Instant::now() + FAIL_FAST_FOR;
+            self.failed_keys.push_back((needs, until));
         }
     }
 
     /// An item got its lock.
-    fn note_done(&mut self, needs: &Needs) {
-        self.in_vain = 0;
-        self.given_up.retain(|(before, _)| !needs.is_behind(before));
+    fn note_done(&mut self, needs: &RowKeys) {
+        self.failed_tries = 0;
+        self.failed_keys
+            .retain(|(before, _)| !needs.must_follow(before));
     }
 
-    fn forget(&mut self) {
+    fn drop_expired_failures(&mut self) {
         let now = Instant::now();
         while self
-            .given_up
+            .failed_keys
             .front()
             .is_some_and(|(_, until)| *until <= now)
         {
-            self.given_up.pop_front();
+            self.failed_keys.pop_front();
         }
     }
 
     /// Time of the next retry. `None`: the queue is empty.
     fn due(&self) -> Option<Instant> {
-        self.again_at.filter(|_| !self.waiting.is_empty())
+        self.retry_at.filter(|_| !self.waiting.is_empty())
     }
 
     /// The next item, when due.
-    fn next(&mut self) -> Option<Waiting> {
+    fn next(&mut self) -> Option<LockWait> {
         let is_due = self.due().is_some_and(|due| due <= Instant::now());
         let next = is_due.then(|| self.waiting.pop_front())??;
         self.took(std::slice::from_ref(&next));
@@ -167,7 +172,7 @@ impl Aside {
     }
 
     /// Takes the items past their deadline, or all.
-    fn take_overdue(&mut self, now: Option<Instant>) -> Vec<Waiting> {
+    fn take_expired(&mut self, now: Option<Instant>) -> Vec<LockWait> {
         let waiting = std::mem::take(&mut self.waiting).into_iter();
         let (overdue, waiting): (Vec<_>, Vec<_>) =
             waiting.partition(|one| now.is_none_or(|now| one.until <= now));
@@ -176,70 +181,70 @@ impl Aside {
         overdue
     }
 
-    fn took(&mut self, taken: &[Waiting]) {
+    fn took(&mut self, taken: &[LockWait]) {
         self.bytes -= taken.iter().map(|one| one.item.weight()).sum::<usize>();
         if self.waiting.is_empty() {
-            self.again_at = None;
+            self.retry_at = None;
         }
     }
 }
 
 impl Commits {
     /// Queues an item that needs a locked row.
-    pub(super) fn set_aside(&self, item: Box<dyn Item>, error: StoreError) {
-        let waiting = Waiting {
-            needs: Needs::of(&*item),
+    pub(super) fn queue_for_lock(&self, item: Box<dyn Item>, error: StoreError) {
+        let waiting = LockWait {
+            needs: RowKeys::of(&*item),
             item,
-            until: Instant::now() + self.patience.silence,
+            until: Instant::now() + self.tx_timeout.silence,
             error,
         };
-        let left = self.aside().put(waiting);
-        if let Some(Waiting { item, error, .. }) = left {
+        let left = self.lock_wait_queue().put(waiting);
+        if let Some(LockWait { item, error, .. }) = left {
             self.fail(item, error);
         }
     }
 
     /// Queues an item that must follow a queued one; returns any other.
-    pub(super) fn hold_back(&self, item: Box<dyn Item>) -> Option<Box<dyn Item>> {
-        if self.aside().holds_back(&*item) {
-            self.set_aside(item, StoreError::Locked);
+    pub(super) fn queue_if_blocked(&self, item: Box<dyn Item>) -> Option<Box<dyn Item>> {
+        if self.lock_wait_queue().is_blocked(&*item) {
+            self.queue_for_lock(item, StoreError::Locked);
             return None;
         }
         Some(item)
     }
 
     /// Time of the next retry. `None`: the queue is empty.
-    pub(super) fn aside_due(&self) -> Option<Instant> {
-        self.aside().due()
+    pub(super) fn next_lock_retry(&self) -> Option<Instant> {
+        self.lock_wait_queue().due()
     }
 
     /// Retries due items until one hits a lock timeout.
-    pub(super) async fn try_aside(&self) {
-        self.give_up_aside(Some(Instant::now()));
-        let enough = Instant::now() + self.patience.silence / ENOUGH;
+    pub(super) async fn retry_lock_waits(&self) {
+        self.fail_expired_lock_waits(Some(Instant::now()));
+        let enough = Instant::now() + self.tx_timeout.silence / SILENCE_DIVISOR;
         while Instant::now() < enough
-            && let Some(waiting) = self.next_aside()
+            && let Some(waiting) = self.next_lock_wait()
         {
-            let Waiting {
+            let LockWait {
                 item, until, needs, ..
             } = waiting;
-            let glance = self.aside().glance();
+            let lock_timeout = self.lock_wait_queue().lock_timeout();
             let mut alone = vec![item];
-            let outcome = self.try_once(&mut alone, Some(glance)).await;
+            let outcome = self.try_once(&mut alone, Some(lock_timeout)).await;
             let Some(item) = alone.pop() else { return };
             match outcome {
                 Ok(mut applied) => {
-                    self.aside().note_done(&needs);
-                    item.settle(applied.pop().and_then(Applied::refusal));
+                    self.lock_wait_queue().note_done(&needs);
+                    item.finish(applied.pop().and_then(Applied::refusal));
                 }
                 // A broken connection may have committed: the next try checks.
-                Err(error) if error.may_pass() => {
+                Err(error) if error.is_transient() => {
                     let error = if error.is_lock_wait() {
                         StoreError::Locked
                     } else {
                         error
                     };
-                    return self.aside().put_back(Waiting {
+                    return self.lock_wait_queue().requeue(LockWait {
                         item,
                         until,
                         error,
@@ -252,26 +257,28 @@ impl Commits {
     }
 
     /// Fails the items past their deadline, or all.
-    pub(super) fn give_up_aside(&self, now: Option<Instant>) {
-        self.aside().forget();
-        let overdue = self.aside().take_overdue(now);
+    pub(super) fn fail_expired_lock_waits(&self, now: Option<Instant>) {
+        self.lock_wait_queue().drop_expired_failures();
+        let overdue = self.lock_wait_queue().take_expired(now);
         for waiting in overdue {
-            let Waiting {
+            let LockWait {
                 item, error, needs, ..
             } = waiting;
-            self.aside().note_given_up(needs);
+            self.lock_wait_queue().note_failed(needs);
             let told = &error as &dyn std::error::Error;
             tracing::warn!(error = told, "write abandoned, its lock was held too long");
             self.fail(item, error);
         }
     }
 
-    fn next_aside(&self) -> Option<Waiting> {
-        self.aside().next()
+    fn next_lock_wait(&self) -> Option<LockWait> {
+        self.lock_wait_queue().next()
     }
 
     // Valid after a panic: each change is one step.
-    fn aside(&self) -> MutexGuard<'_, Aside> {
-        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_wait_queue(&self) -> MutexGuard<'_, LockWaitQueue> {
+        self.lock_wait_queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -15,7 +15,7 @@ use crate::entity::run_appends;
 use crate::error::{StoreError, signed, unsigned};
 
 /// Length of a digest in hex digits, enough to avoid accidental collisions.
-const LETTERS: usize = 16;
+const DIGEST_LENGTH: usize = 16;
 
 /// Digest of a result, equal for the same result in another serialisation. Ignores member order, white space and
 /// `timestamp`.
@@ -30,7 +30,7 @@ pub fn result_digest(raw: &str) -> String {
         }
         Err(_) => sha256_hex(raw.as_bytes()),
     };
-    digest.truncate(LETTERS);
+    digest.truncate(DIGEST_LENGTH);
     digest
 }
 
@@ -65,7 +65,7 @@ impl AppendResults {
         for (begins, digests) in &rows {
             let run = self.run_id.to_string();
             let begins = unsigned("run_appends.first_sequence", &run, *begins)?;
-            let digests = digests.as_bytes().chunks(LETTERS);
+            let digests = digests.as_bytes().chunks(DIGEST_LENGTH);
             accepted.extend((begins..).zip(digests));
         }
         let is_other = |number: u64, digest: &str| {
@@ -86,7 +86,7 @@ mod tests {
         let anew =
             r#"{ "sequence": 1, "type": "x", "run_id": "r", "data": {"b": "\u00e9", "a": 1} }"#;
         assert_eq!(result_digest(one), result_digest(anew));
-        assert_eq!(result_digest(one).len(), LETTERS);
+        assert_eq!(result_digest(one).len(), DIGEST_LENGTH);
         for other in [
             one.replace("\"a\":1", "\"a\":2"),
             one.replace("\"x\"", "\"y\""),

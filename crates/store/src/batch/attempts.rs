@@ -49,13 +49,16 @@ pub(super) async fn dispatch_all(
         moved.insert(row.text("id")?, told);
     }
     let owned = |dispatch: &&&Dispatch| moved.contains_key(&dispatch.run.id.to_string());
-    let intents = dispatches.iter().filter(owned).map(|dispatch| Intent {
-        run: dispatch.run.id,
-        attempt: dispatch.attempt,
-        context: dispatch.context.get(),
-        shared: &dispatch.shared,
-        at: dispatch.at,
-    });
+    let intents = dispatches
+        .iter()
+        .filter(owned)
+        .map(|dispatch| DispatchIntent {
+            run: dispatch.run.id,
+            attempt: dispatch.attempt,
+            context: dispatch.context.get(),
+            shared: &dispatch.shared,
+            at: dispatch.at,
+        });
     insert_intents(tx, intents).await?;
     let outcomes = dispatches.iter().map(|dispatch| {
         let told = moved.remove(&dispatch.run.id.to_string())?;
@@ -65,7 +68,7 @@ pub(super) async fn dispatch_all(
 }
 
 /// The intent row of one dispatch attempt, written before the POST.
-pub(crate) struct Intent<'a> {
+pub(crate) struct DispatchIntent<'a> {
     pub(crate) run: RunId,
     pub(crate) attempt: u32,
     /// The context as sent.
@@ -76,13 +79,13 @@ pub(crate) struct Intent<'a> {
 
 pub(crate) async fn insert_intents(
     tx: &impl Sql,
-    intents: impl Iterator<Item = Intent<'_>>,
+    intents: impl Iterator<Item = DispatchIntent<'_>>,
 ) -> Result<(), StoreError> {
     let (mut named, mut at) = (NamedParts::default(), 0);
     let mut rows: Vec<[Value; 4]> = Vec::new();
     for intent in intents {
         let context = intent.shared.apart(intent.context);
-        named.lend(&context, intent.run);
+        named.add_pruned(&context, intent.run);
         at = intent.at;
         rows.push([
             text(intent.run),

@@ -5,14 +5,14 @@ use std::collections::HashSet;
 use futures_util::FutureExt;
 
 use super::job::Item;
-use crate::bulk::{self, Key};
-use crate::common::Common;
+use crate::batch::{self, BatchKey};
 use crate::error::StoreError;
 use crate::sql::Sql;
+use crate::tx_cache::TxCache;
 
 /// Positions of the items in a batch, by how they are applied.
 #[derive(Default)]
-pub(super) struct Places {
+pub(super) struct BatchPlan {
     /// Events, in batch operations.
     pub(super) events: Vec<usize>,
     /// Items without a batch operation.
@@ -23,38 +23,38 @@ pub(super) struct Places {
     pub(super) after: Vec<usize>,
 }
 
-impl Places {
+impl BatchPlan {
     pub(super) fn of(batch: &[Box<dyn Item>]) -> Self {
-        let mut places = Self::default();
+        let mut batch_plan = Self::default();
         let mut seen = HashSet::new();
         for (place, item) in batch.iter().enumerate() {
-            let into = match item.together().map(|work| work.key()) {
-                None => &mut places.alone,
-                Some(Key::Ingest) => &mut places.events,
-                Some(Key::Audit) => &mut places.others,
-                Some(key) if seen.insert(key) => &mut places.others,
-                Some(_) => &mut places.after,
+            let into = match item.batched().map(|work| work.key()) {
+                None => &mut batch_plan.alone,
+                Some(BatchKey::Ingest) => &mut batch_plan.events,
+                Some(BatchKey::Audit) => &mut batch_plan.others,
+                Some(key) if seen.insert(key) => &mut batch_plan.others,
+                Some(_) => &mut batch_plan.after,
             };
             into.push(place);
         }
-        places
+        batch_plan
     }
 }
 
 /// Applies the batch operations at these positions. Returns the positions of items to apply singly.
-pub(super) async fn apply_together(
+pub(super) async fn apply_batched(
     tx: &impl Sql,
     batch: &mut [Box<dyn Item>],
-    places: &[usize],
-    common: &mut Common,
+    batch_plan: &[usize],
+    tx_cache: &mut TxCache,
 ) -> Result<Vec<usize>, StoreError> {
-    let work: Vec<_> = places
+    let work: Vec<_> = batch_plan
         .iter()
-        .filter_map(|place| batch[*place].together())
+        .filter_map(|place| batch[*place].batched())
         .collect();
-    let done = bulk::apply(tx, &work, common).await?;
+    let done = batch::apply(tx, &work, tx_cache).await?;
     let mut left = Vec::new();
-    for (place, done) in places.iter().zip(done) {
+    for (place, done) in batch_plan.iter().zip(done) {
         match done {
             Some(done) => batch[*place].note_done(done),
             None => left.push(*place),
@@ -64,7 +64,7 @@ pub(super) async fn apply_together(
 }
 
 /// Turns a panic into an error, so the writer survives it.
-pub(super) async fn guarded<T>(
+pub(super) async fn catch_panic<T>(
     applying: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let applied = std::panic::AssertUnwindSafe(applying).catch_unwind().await;

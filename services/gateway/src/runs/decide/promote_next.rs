@@ -5,7 +5,7 @@ use std::sync::Arc;
 use domain::binding::{Resolution, resolve};
 use protocol::event::EventEnvelope;
 use protocol::id::{AgentId, RunId, WorkspaceId};
-use store::{Candidate, SteeredEvent, TakeUp};
+use store::{Candidate, CreateForEvent, SteeredEvent};
 use uuid::Uuid;
 
 use super::Deciding;
@@ -13,11 +13,11 @@ use crate::runs::Inner;
 
 /// Decides about an event that a run left unpulled: a run of its own, when an agent still wants it.
 /// Of several with equal right, the agent of the run that left it goes on.
-pub(in crate::runs) fn take_up(
+pub(in crate::runs) fn promote_next(
     inner: &Arc<Inner>,
     workspace: &WorkspaceId,
     agent: AgentId,
-) -> TakeUp {
+) -> CreateForEvent {
     let (inner, workspace) = (Arc::clone(inner), workspace.clone());
     Arc::new(move |left: &SteeredEvent, candidates: &[Candidate]| {
         let dropped = |why: &str| {

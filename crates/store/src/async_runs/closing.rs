@@ -14,8 +14,8 @@ use crate::connect::Store;
 use crate::database_clock::read_now;
 use crate::entity::{run_appends, run_deferrals, runs};
 use crate::error::StoreError;
-use crate::state::hold_live_run;
-use crate::writer::Work;
+use crate::state::lock_live_run;
+use crate::writer::Mutation;
 
 /// Maximum runs of one sweep.
 const SWEEP: u64 = 50;
@@ -28,45 +28,45 @@ pub struct CloseAppends {
     /// Epoch of the owner's lease: only the owner closes a run.
     pub epoch: i64,
     /// Close only after the runner's heartbeat lease has expired.
-    pub only_unheard: bool,
+    pub only_if_expired: bool,
 }
 
 /// Result of closing a run for results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
+pub enum AppendsClosed {
     /// It is closed; results up to this number are stored.
     Behind(u64),
     /// Still open: the runner's lease is valid.
-    Heard,
+    Heartbeating,
     /// It has ended, or has another owner.
     Lost,
 }
 
-impl Work for CloseAppends {
-    type Output = Closed;
+impl Mutation for CloseAppends {
+    type Output = AppendsClosed;
     const CHANGES_AGENTS: bool = false;
 
     fn order(&self) -> Uuid {
         self.run_id.0
     }
 
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Closed, StoreError> {
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<AppendsClosed, StoreError> {
         // Appends lock this row, too.
-        if !hold_live_run(tx, self.run_id).await? || !self.is_ours(tx).await? {
-            return Ok(Closed::Lost);
+        if !lock_live_run(tx, self.run_id).await? || !self.is_ours(tx).await? {
+            return Ok(AppendsClosed::Lost);
         }
         let Some(deferral) = find(tx, self.run_id, self.attempt).await? else {
-            return Ok(Closed::Behind(0));
+            return Ok(AppendsClosed::Behind(0));
         };
-        if self.only_unheard && deferral.lease_expires_at >= read_now(tx).await? {
-            return Ok(Closed::Heard);
+        if self.only_if_expired && deferral.lease_expires_at >= read_now(tx).await? {
+            return Ok(AppendsClosed::Heartbeating);
         }
         run_deferrals::Entity::update_many()
             .col_expr(run_deferrals::Column::IsClosed, Expr::value(true))
             .filter(run_deferrals::Column::RunId.eq(self.run_id.to_string()))
             .exec(tx)
             .await?;
-        Ok(Closed::Behind(deferral.accepted_through))
+        Ok(AppendsClosed::Behind(deferral.accepted_through))
     }
 }
 
@@ -82,7 +82,7 @@ impl CloseAppends {
 
 struct SweepAppends;
 
-impl Work for SweepAppends {
+impl Mutation for SweepAppends {
     type Output = u64;
     const CHANGES_AGENTS: bool = false;
 

@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// A received notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice<'a> {
+pub enum NotifyEvent<'a> {
     /// Payload sent by any database login, including our own.
     Text(&'a str),
     /// The connection was lost: notifications may be missing.
@@ -37,7 +37,7 @@ impl Store {
     }
 
     /// Calls `hear` for each notification until dropped. Never called on `SQLite`.
-    pub async fn listen(&self, hear: impl Fn(Notice<'_>)) {
+    pub async fn listen(&self, hear: impl Fn(NotifyEvent<'_>)) {
         if self.backend() == Backend::Sqlite {
             return std::future::pending().await;
         }
@@ -52,7 +52,7 @@ impl Store {
                 tracing::warn!(%error, "notifications of other replicas are lost, polling until the connection returns");
             }
             is_away = true;
-            hear(Notice::Missed);
+            hear(NotifyEvent::Missed);
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -61,7 +61,7 @@ impl Store {
 async fn follow(
     pool: &PgPool,
     is_away: &mut bool,
-    hear: &impl Fn(Notice<'_>),
+    hear: &impl Fn(NotifyEvent<'_>),
 ) -> Result<std::convert::Infallible, sqlx::Error> {
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(CHANNEL).await?;
@@ -69,11 +69,11 @@ async fn follow(
         tracing::info!("notifications of other replicas received again");
     }
     // Earlier notifications were missed.
-    hear(Notice::Missed);
+    hear(NotifyEvent::Missed);
     loop {
         match listener.try_recv().await? {
-            Some(notice) => hear(Notice::Text(notice.payload())),
-            None => hear(Notice::Missed),
+            Some(notice) => hear(NotifyEvent::Text(notice.payload())),
+            None => hear(NotifyEvent::Missed),
         }
     }
 }

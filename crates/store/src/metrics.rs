@@ -15,13 +15,13 @@ pub const COMMITS_FAILED: &str = "runnel_commits_failed_total";
 /// Panics, by task.
 pub const PANICS: &str = "runnel_panics_total";
 
-struct Meter {
+struct WriterMetrics {
     seconds: Histogram,
     items: Histogram,
     failed: Counter,
 }
 
-static METER: LazyLock<Meter> = LazyLock::new(|| Meter {
+static METRICS: LazyLock<WriterMetrics> = LazyLock::new(|| WriterMetrics {
     seconds: histogram!(COMMIT_SECONDS),
     items: histogram!(COMMIT_ITEMS),
     failed: counter!(COMMITS_FAILED),
@@ -29,7 +29,7 @@ static METER: LazyLock<Meter> = LazyLock::new(|| Meter {
 
 /// Registers the metrics before the first count.
 pub fn register() {
-    LazyLock::force(&METER);
+    LazyLock::force(&METRICS);
     // Starts at 0: `rate` sees no increase when a series begins at 1.
     counter!(PANICS, "task" => "writer").absolute(0);
 }
@@ -43,9 +43,9 @@ pub(crate) fn panicked() {
 #[expect(clippy::cast_precision_loss, reason = "a batch is small")]
 pub(crate) fn transacted(items: usize, after: Duration, committed: bool) {
     if committed {
-        METER.seconds.record(after);
-        METER.items.record(items as f64);
+        METRICS.seconds.record(after);
+        METRICS.items.record(items as f64);
     } else {
-        METER.failed.increment(1);
+        METRICS.failed.increment(1);
     }
 }

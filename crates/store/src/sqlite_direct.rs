@@ -12,22 +12,22 @@ use rusqlite::{CachedStatement, Connection, OpenFlags, ToSql};
 use sea_orm::{DbBackend, Value};
 
 use crate::error::StoreError;
-use crate::sql::{Row, Sql, over_one_row};
+use crate::sql::{Sql, SqlRow, over_one_row};
 
 /// One connection.
-pub(crate) struct Inline {
+pub(crate) struct SqliteDirect {
     connection: Mutex<Connection>,
     /// Full-text index rows, written just before the commit: a statement each, with rows of values.
-    late: Mutex<Vec<(String, Vec<Vec<Value>>)>>,
+    deferred: Mutex<Vec<(String, Vec<Vec<Value>>)>>,
 }
 
 /// A result row.
-pub(crate) struct InlineRow {
+pub(crate) struct DirectRow {
     columns: Arc<[String]>,
     values: Vec<rusqlite::types::Value>,
 }
 
-impl InlineRow {
+impl DirectRow {
     pub(crate) fn get<T: FromSql>(&self, column: &str) -> Result<T, StoreError> {
         let place = self.columns.iter().position(|name| name == column);
         let value = place.and_then(|place| self.values.get(place));
@@ -49,16 +49,17 @@ const LOG_BYTES: i64 = 2 * CHECKPOINT_PAGES * 4096;
 const CACHE_KIB: i64 = 16 * 1024;
 
 /// Without `CREATE`: a missing file is an error. Without `URI`: the path is no URL.
-const THERE: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
+const EXISTING: OpenFlags =
+    OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 
-impl Inline {
+impl SqliteDirect {
     /// Opens an existing database for writing, with the settings of the pool.
     pub(crate) fn open(
         path: &Path,
         busy_timeout: Duration,
         statements: usize,
     ) -> Result<Self, StoreError> {
-        let connection = Connection::open_with_flags(path, THERE)?;
+        let connection = Connection::open_with_flags(path, EXISTING)?;
         connection.busy_timeout(busy_timeout)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
@@ -73,8 +74,8 @@ impl Inline {
     }
 
     /// Opens it for point reads, which take less time than a thread switch. A locked file is an error at once.
-    pub(crate) fn open_to_ask(path: &Path) -> Result<Self, StoreError> {
-        let connection = Connection::open_with_flags(path, THERE)?;
+    pub(crate) fn open_read_only(path: &Path) -> Result<Self, StoreError> {
+        let connection = Connection::open_with_flags(path, EXISTING)?;
         connection.busy_timeout(Duration::ZERO)?;
         connection.pragma_update(None, "query_only", true)?;
         Ok(Self::of(connection))
@@ -83,7 +84,7 @@ impl Inline {
     fn of(connection: Connection) -> Self {
         Self {
             connection: Mutex::new(connection),
-            late: Mutex::default(),
+            deferred: Mutex::default(),
         }
     }
 
@@ -103,7 +104,7 @@ impl Inline {
 
     /// Checkpoints and truncates the log, so the database file alone holds everything. False when a reader still
     /// uses the log.
-    pub(crate) fn empty_log(&self) -> Result<bool, StoreError> {
+    pub(crate) fn truncate_log(&self) -> Result<bool, StoreError> {
         let connection = self.connection();
         let empty = "PRAGMA wal_checkpoint(TRUNCATE)";
         let is_busy: i64 = connection.query_row(empty, (), |row| row.get(0))?;
@@ -117,13 +118,13 @@ impl Inline {
         Ok(asking.query_row((), |row| row.get(0))?)
     }
 
-    fn take_late(&self) -> Vec<(String, Vec<Vec<Value>>)> {
-        std::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner))
+    fn take_deferred(&self) -> Vec<(String, Vec<Vec<Value>>)> {
+        std::mem::take(&mut *self.deferred.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Commits the transaction.
     pub(crate) fn commit(&self) -> Result<(), StoreError> {
-        for (sql, rows) in self.take_late() {
+        for (sql, rows) in self.take_deferred() {
             let connection = self.connection();
             let mut statement = connection.prepare_cached(&sql)?;
             for row in &rows {
@@ -136,7 +137,7 @@ impl Inline {
 
     /// Rolls back the transaction, if one is open.
     pub(crate) fn roll_back(&self) -> Result<(), StoreError> {
-        self.take_late();
+        self.take_deferred();
         let connection = self.connection();
         if !connection.is_autocommit() {
             connection.execute_batch("ROLLBACK")?;
@@ -152,7 +153,7 @@ impl Inline {
         Ok(())
     }
 
-    fn query(&self, sql: &str, values: &[Value]) -> Result<Vec<Row>, StoreError> {
+    fn query(&self, sql: &str, values: &[Value]) -> Result<Vec<SqlRow>, StoreError> {
         let connection = self.connection();
         let mut statement = connection.prepare_cached(sql)?;
         bind(&mut statement, values)?;
@@ -172,12 +173,12 @@ fn columns_of(statement: &CachedStatement<'_>) -> Arc<[String]> {
 fn read(
     statement: &mut CachedStatement<'_>,
     columns: &Arc<[String]>,
-    found: &mut Vec<Row>,
+    found: &mut Vec<SqlRow>,
 ) -> Result<(), StoreError> {
     let mut rows = statement.raw_query();
     while let Some(row) = rows.next()? {
         let values = (0..columns.len()).map(|place| row.get(place));
-        found.push(Row::Inline(InlineRow {
+        found.push(SqlRow::SqliteDirect(DirectRow {
             columns: Arc::clone(columns),
             values: values.collect::<Result<_, _>>()?,
         }));
@@ -185,7 +186,7 @@ fn read(
     Ok(())
 }
 
-impl Sql for Inline {
+impl Sql for SqliteDirect {
     fn has_savepoints(&self) -> bool {
         false
     }
@@ -198,7 +199,7 @@ impl Sql for Inline {
         self.execute(&sql, &values)
     }
 
-    async fn query_sql(&self, sql: String, values: Vec<Value>) -> Result<Vec<Row>, StoreError> {
+    async fn query_sql(&self, sql: String, values: Vec<Value>) -> Result<Vec<SqlRow>, StoreError> {
         self.query(&sql, &values)
     }
 
@@ -224,8 +225,8 @@ impl Sql for Inline {
         rows: Vec<[Value; N]>,
     ) -> Result<(), StoreError> {
         let rows = rows.into_iter().map(Vec::from).collect();
-        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        late.push((over_one_row(text, N), rows));
+        let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
+        deferred.push((over_one_row(text, N), rows));
         Ok(())
     }
 
@@ -233,7 +234,7 @@ impl Sql for Inline {
         &self,
         text: &str,
         rows: Vec<[Value; N]>,
-    ) -> Result<Vec<Row>, StoreError> {
+    ) -> Result<Vec<SqlRow>, StoreError> {
         let connection = self.connection();
         let mut statement = connection.prepare_cached(&over_one_row(text, N))?;
         let columns = columns_of(&statement);
@@ -288,14 +289,14 @@ fn bind(statement: &mut CachedStatement<'_>, values: &[Value]) -> Result<(), Sto
             Some(place.to_string().as_str()),
             "the parameters of a statement come in their order"
         );
-        statement.raw_bind_parameter(place, Bound(value))?;
+        statement.raw_bind_parameter(place, BoundValue(value))?;
     }
     Ok(())
 }
 
-struct Bound<'a>(&'a Value);
+struct BoundValue<'a>(&'a Value);
 
-impl ToSql for Bound<'_> {
+impl ToSql for BoundValue<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         let value = match self.0 {
             Value::String(Some(text)) => ValueRef::Text(text.as_bytes()),

@@ -10,20 +10,20 @@ use crate::error::StoreError;
 use crate::failpoint;
 use crate::ledger::Append;
 use crate::new_run::{Begin, Candidate, NewRun, RunEvent, RunRow, candidates, insert_runs};
-use crate::steering::{SteeredEvent, drop_leftovers};
+use crate::steering::{SteeredEvent, drop_unpulled};
 
 /// Follow-up work of a run's end: re-queue unpulled steering events and start the next waiting run.
 #[derive(Clone)]
-pub struct Succession {
+pub struct Promotion {
     pub conversation_key: String,
     /// Creates a run for an unpulled event, if an agent still accepts it.
-    pub take_up: TakeUp,
+    pub promote_next: CreateForEvent,
 }
 
 /// Decides on an event that the run left unpulled.
-pub type TakeUp = Arc<dyn Fn(&SteeredEvent, &[Candidate]) -> Option<NewRun> + Send + Sync>;
+pub type CreateForEvent = Arc<dyn Fn(&SteeredEvent, &[Candidate]) -> Option<NewRun> + Send + Sync>;
 
-impl std::fmt::Debug for Succession {
+impl std::fmt::Debug for Promotion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Succession")
             .field("conversation_key", &self.conversation_key)
@@ -31,19 +31,19 @@ impl std::fmt::Debug for Succession {
     }
 }
 
-impl Succession {
+impl Promotion {
     /// Queues unpulled events as runs of their own, then promotes the oldest waiting run.
-    pub(crate) async fn carry_out(
+    pub(crate) async fn promote(
         &self,
         tx: &DatabaseTransaction,
         end: &Append,
     ) -> Result<Vec<RunId>, StoreError> {
         let key = self.conversation_key.as_str();
-        let left = drop_leftovers(tx, &end.workspace, end.run_id).await?;
+        let left = drop_unpulled(tx, &end.workspace, end.run_id).await?;
         if !left.is_empty() {
             let candidates = candidates(tx, &end.workspace).await?;
             for event in left {
-                let Some(run) = (self.take_up)(&event, &candidates) else {
+                let Some(run) = (self.promote_next)(&event, &candidates) else {
                     continue;
                 };
                 let event = RunEvent {

@@ -11,11 +11,11 @@ use crate::sql::Sql;
 
 /// Rows read by one item and reused by later ones. Items that may change these rows clear it.
 #[derive(Default)]
-pub struct Common {
+pub struct TxCache {
     candidates: HashMap<WorkspaceId, Arc<[Candidate]>>,
 }
 
-impl Common {
+impl TxCache {
     /// The enabled agents of a workspace, with their runners.
     pub(crate) async fn candidates(
         &mut self,

@@ -8,28 +8,28 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// Timeouts of one transaction. A dead connection sends no reply, and the outcome is then unknown. A slow
-/// database still replies, so each reply extends the wait up to `whole`.
+/// database still replies, so each reply extends the wait up to `total`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct TxTimeout {
     /// Time out without any reply for this long.
     pub(super) silence: Duration,
     /// Time out in total.
-    pub(super) whole: Duration,
+    pub(super) total: Duration,
 }
 
-impl Patience {
+impl TxTimeout {
     /// Sets the total timeout to 1.5 times `silence`.
     pub(super) fn of(silence: Duration) -> Self {
         Self {
             silence,
-            whole: silence * 3 / 2,
+            total: silence * 3 / 2,
         }
     }
 
     /// Awaits `work` under both timeouts. `None`: timed out. Any wake-up counts as a reply; a queued item may
     /// cause one, and the total timeout still holds.
     pub(super) async fn wait<T>(self, work: impl Future<Output = T>) -> Option<T> {
-        let end = Instant::now() + self.whole;
+        let end = Instant::now() + self.total;
         let (mut work, mut silence) = (pin!(work), pin!(sleep(self.silence)));
         poll_fn(|context| {
             if let ready @ Poll::Ready(_) = work.as_mut().poll(context).map(Some) {
@@ -50,36 +50,36 @@ impl Patience {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(2);
+    const SILENCE: Duration = Duration::from_secs(2);
 
-    async fn answers(count: u32, each: Duration) {
+    async fn replies(count: u32, each: Duration) {
         for _ in 0..count {
             sleep(each).await;
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_says_something_is_heard_out_and_what_is_silent_is_not() {
-        let patience = Patience::of(PATIENCE);
-        let slow = patience.wait(answers(5, PATIENCE / 4)).await;
+    async fn times_out_on_silence_only() {
+        let tx_timeout = TxTimeout::of(SILENCE);
+        let slow = tx_timeout.wait(replies(5, SILENCE / 4)).await;
         assert!(slow.is_some());
         let began = Instant::now();
-        assert!(patience.wait(answers(1, PATIENCE * 2)).await.is_none());
-        assert_eq!(began.elapsed().as_secs(), PATIENCE.as_secs());
+        assert!(tx_timeout.wait(replies(1, SILENCE * 2)).await.is_none());
+        assert_eq!(began.elapsed().as_secs(), SILENCE.as_secs());
         let silent_later = async {
-            answers(1, PATIENCE / 4).await;
+            replies(1, SILENCE / 4).await;
             std::future::pending::<()>().await;
         };
         let began = Instant::now();
-        assert!(patience.wait(silent_later).await.is_none());
-        assert!(began.elapsed() < PATIENCE * 3 / 2);
+        assert!(tx_timeout.wait(silent_later).await.is_none());
+        assert!(began.elapsed() < SILENCE * 3 / 2);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_no_end_is_given_up_in_time() {
-        let patience = Patience::of(PATIENCE);
+    async fn times_out_in_total() {
+        let tx_timeout = TxTimeout::of(SILENCE);
         let began = Instant::now();
-        assert!(patience.wait(answers(9, PATIENCE / 4)).await.is_none());
-        assert_eq!(began.elapsed().as_secs(), patience.whole.as_secs());
+        assert!(tx_timeout.wait(replies(9, SILENCE / 4)).await.is_none());
+        assert_eq!(began.elapsed().as_secs(), tx_timeout.total.as_secs());
     }
 }

@@ -7,14 +7,14 @@ use protocol::run::RunStatus;
 use sea_orm::Value;
 
 use super::text;
-use crate::conversation::{hold_runs, lock_all, waiting_among};
+use crate::conversation::{lock_all, lock_runs, waiting_among};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
-use crate::ledger::{Append, Appended, Terminal};
+use crate::ledger::{Append, Appended, RunEnd};
 use crate::sql::{Sql, inserted, updated};
-use crate::steering::left_among;
+use crate::steering::with_unpulled_among;
 use crate::transcript::{TranscriptRow, write_transcripts};
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 /// Appends that end no run and have no other effects.
 pub(super) async fn append_all(
@@ -51,7 +51,7 @@ pub(super) async fn end_all(
     let keys = || apart.iter().filter_map(|end| end.conversation());
     lock_all(tx, keys()).await?;
     let waiting = waiting_among(tx, keys()).await?;
-    let left = left_among(tx, apart.iter().map(|end| end.run_id)).await?;
+    let left = with_unpulled_among(tx, apart.iter().map(|end| end.run_id)).await?;
     let is_plain = |end: &&&Append| {
         let awaited = end.conversation().is_some_and(|key| waiting.contains(key));
         !awaited && !left.contains(&end.run_id.to_string())
@@ -60,7 +60,7 @@ pub(super) async fn end_all(
     if plain.len() < ends.len() {
         // Single items come later, in any id order, and may promote other runs.
         let runs = ends.iter().map(|end| end.run_id.0).collect();
-        hold_runs(tx, &runs, keys()).await?;
+        lock_runs(tx, &runs, keys()).await?;
     }
     if plain.is_empty() {
         return Ok(ends.iter().map(|_| None).collect());
@@ -130,15 +130,15 @@ pub(crate) async fn advance(
         .collect();
     let moved = if ends.is_empty() {
         let rows = appends.iter().map(|append| own(append)).collect();
-        updated(tx, rows, &moving(""), "runs.id").await?
+        updated(tx, rows, &update_sql(""), "runs.id").await?
     } else {
-        updated(tx, ends, &moving(ENDING), "runs.id").await?
+        updated(tx, ends, &update_sql(ENDING), "runs.id").await?
     };
     Ok(moved.into_iter().collect())
 }
 
 /// The status is a parameter: a constant makes a scan of an empty table look cheap to `PostgreSQL`.
-fn moving(also: &str) -> String {
+fn update_sql(also: &str) -> String {
     format!(
         "UPDATE runs SET last_sequence = ?4{also} FROM rows \
          WHERE runs.id = ?1 AND runs.lease_epoch = ?2 \
@@ -157,7 +157,7 @@ const ENDING: &str = ", \
     error = CASE WHEN ?6 = 'cancelled' OR runs.cancel_requested_at IS NULL THEN ?9 ELSE ?13 END, \
     usage = ?10, metadata = ?11, lease_expires_at = NULL, finished_at = ?12";
 
-fn ended(own: [Value; 5], terminal: &Terminal, at: i64) -> [Value; 13] {
+fn ended(own: [Value; 5], terminal: &RunEnd, at: i64) -> [Value; 13] {
     let [id, epoch, from, to, live] = own;
     [
         id,

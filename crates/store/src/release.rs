@@ -17,12 +17,12 @@ use crate::database_clock::lease_end;
 use crate::entity::{run_deferrals, run_rejections, runs};
 use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::sql::padded;
-use crate::state::hold_live_run;
-use crate::writer::Work;
+use crate::state::lock_live_run;
+use crate::writer::Mutation;
 
 /// State left by the previous owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftOff {
+pub struct ResumePoint {
     /// Results up to this number, in the runner's numbering, are in the ledger with their effects.
     pub judged_through: u64,
     /// Results up to this number are accepted.
@@ -35,23 +35,23 @@ pub struct LeftOff {
 
 /// Resumes a run after a take-over. Renews the runner's lease, because heartbeats may have failed without an
 /// owner.
-struct GoOn {
+struct ResumeRun {
     run_id: RunId,
     attempt: u32,
     lease: Duration,
 }
 
-impl Work for GoOn {
-    type Output = Option<LeftOff>;
+impl Mutation for ResumeRun {
+    type Output = Option<ResumePoint>;
     const CHANGES_AGENTS: bool = false;
 
     fn order(&self) -> Uuid {
         self.run_id.0
     }
 
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Option<LeftOff>, StoreError> {
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Option<ResumePoint>, StoreError> {
         // Locks the run's row first, as appends do.
-        if !hold_live_run(tx, self.run_id).await? {
+        if !lock_live_run(tx, self.run_id).await? {
             return Ok(None);
         }
         let id = self.run_id.to_string();
@@ -83,7 +83,7 @@ impl Work for GoOn {
         let numbers = rejected
             .iter()
             .filter_map(|(_, number)| number.as_ref()?.parse().ok());
-        Ok(Some(LeftOff {
+        Ok(Some(ResumePoint {
             judged_through: unsigned("run_deferrals.judged_through", &id, deferral.judged_through)?,
             accepted_through: unsigned(
                 "run_deferrals.accepted_through",
@@ -97,7 +97,7 @@ impl Work for GoOn {
 }
 
 /// Records how far a run's appended results are in the ledger.
-pub(crate) async fn note_judged(
+pub(crate) async fn record_judged(
     tx: &DatabaseTransaction,
     run: RunId,
     through: u64,
@@ -114,12 +114,12 @@ pub(crate) async fn note_judged(
 }
 
 /// Releases the lease of a run for the next owner.
-struct HandOn {
+struct ReleaseRun {
     run_id: RunId,
     epoch: i64,
 }
 
-impl Work for HandOn {
+impl Mutation for ReleaseRun {
     type Output = ();
     const CHANGES_AGENTS: bool = false;
 
@@ -146,7 +146,7 @@ impl Work for HandOn {
 
 impl Store {
     /// Subset of these runs with a runner that appends results.
-    pub async fn deferred_of(&self, runs: &[RunId]) -> Result<HashSet<RunId>, StoreError> {
+    pub async fn async_runs_of(&self, runs: &[RunId]) -> Result<HashSet<RunId>, StoreError> {
         let ids: Vec<String> = run_deferrals::Entity::find()
             .select_only()
             .column(run_deferrals::Column::RunId)
@@ -162,13 +162,13 @@ impl Store {
 
     /// Resumes a run after a take-over and returns its state. `None`: its runner does not append. `lease`: the
     /// runner's heartbeat timeout from now on.
-    pub async fn go_on(
+    pub async fn resume(
         &self,
         run_id: RunId,
         attempt: u32,
         lease: Duration,
-    ) -> Result<Option<LeftOff>, StoreError> {
-        self.write(GoOn {
+    ) -> Result<Option<ResumePoint>, StoreError> {
+        self.write(ResumeRun {
             run_id,
             attempt,
             lease,
@@ -177,7 +177,7 @@ impl Store {
     }
 
     /// Releases a run for take-over, unless its epoch has changed.
-    pub async fn hand_on(&self, run_id: RunId, epoch: i64) -> Result<(), StoreError> {
-        self.write(HandOn { run_id, epoch }).await
+    pub async fn release(&self, run_id: RunId, epoch: i64) -> Result<(), StoreError> {
+        self.write(ReleaseRun { run_id, epoch }).await
     }
 }

@@ -9,18 +9,18 @@ use sea_orm::Value;
 
 use crate::attempts::{AttemptOutcome, Dispatch, Dispatched};
 use crate::audit::{AuditEntry, AuditOutcome};
-use crate::common::Common;
 use crate::error::StoreError;
-use crate::ingest::{Ingest, Ingested, take_together};
+use crate::ingest::{Ingest, Ingested, ingest_batch};
 use crate::ledger::{Append, Appended};
 use crate::sql::Sql;
+use crate::tx_cache::TxCache;
 
 pub(crate) use appends::{advance, insert_segments, items_of};
-pub(crate) use attempts::{Intent, insert_intents};
+pub(crate) use attempts::{DispatchIntent, insert_intents};
 
 /// Work with a batch operation.
 #[derive(Clone, Copy)]
-pub enum Together<'a> {
+pub enum BatchOp<'a> {
     Ingest(&'a Ingest),
     /// Events of a run without other effects.
     Append(&'a Append),
@@ -33,7 +33,7 @@ pub enum Together<'a> {
 }
 
 /// The result of a batch operation.
-pub enum Done {
+pub enum BatchResult {
     Ingest(Ingested),
     Append(Appended),
     Dispatch(Dispatched),
@@ -43,7 +43,7 @@ pub enum Done {
 
 /// A batch operation takes each run once per kind, except for kinds that read no earlier state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Key {
+pub(crate) enum BatchKey {
     Ingest,
     Append(RunId),
     Dispatch(RunId),
@@ -51,15 +51,15 @@ pub(crate) enum Key {
     Audit,
 }
 
-impl Together<'_> {
+impl BatchOp<'_> {
     /// Kind and run.
-    pub(crate) fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> BatchKey {
         match self {
-            Self::Ingest(_) => Key::Ingest,
-            Self::Append(append) | Self::End(append) => Key::Append(append.run_id),
-            Self::Dispatch(dispatch) => Key::Dispatch(dispatch.run.id),
-            Self::Outcome(outcome) => Key::Outcome(outcome.run_id),
-            Self::Audit(_) | Self::Audited(_) => Key::Audit,
+            Self::Ingest(_) => BatchKey::Ingest,
+            Self::Append(append) | Self::End(append) => BatchKey::Append(append.run_id),
+            Self::Dispatch(dispatch) => BatchKey::Dispatch(dispatch.run.id),
+            Self::Outcome(outcome) => BatchKey::Outcome(outcome.run_id),
+            Self::Audit(_) | Self::Audited(_) => BatchKey::Audit,
         }
     }
 
@@ -76,25 +76,25 @@ impl Together<'_> {
 /// the item singly.
 pub(crate) async fn apply(
     tx: &impl Sql,
-    work: &[Together<'_>],
-    common: &mut Common,
-) -> Result<Vec<Option<Done>>, StoreError> {
+    work: &[BatchOp<'_>],
+    tx_cache: &mut TxCache,
+) -> Result<Vec<Option<BatchResult>>, StoreError> {
     let (mut ingests, mut appends, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     let (mut dispatches, mut outcomes) = (Vec::new(), Vec::new());
     let (mut audits, mut audited) = (Vec::new(), Vec::new());
     for one in work {
         match one {
-            Together::Ingest(ingest) => ingests.push(*ingest),
-            Together::Append(append) => appends.push(*append),
-            Together::End(append) => ends.push(*append),
-            Together::Dispatch(dispatch) => dispatches.push(*dispatch),
-            Together::Outcome(outcome) => outcomes.push(*outcome),
-            Together::Audit(entry) => audits.push(*entry),
-            Together::Audited(outcome) => audited.push(*outcome),
+            BatchOp::Ingest(ingest) => ingests.push(*ingest),
+            BatchOp::Append(append) => appends.push(*append),
+            BatchOp::End(append) => ends.push(*append),
+            BatchOp::Dispatch(dispatch) => dispatches.push(*dispatch),
+            BatchOp::Outcome(outcome) => outcomes.push(*outcome),
+            BatchOp::Audit(entry) => audits.push(*entry),
+            BatchOp::Audited(outcome) => audited.push(*outcome),
         }
     }
     // Conversations before their runs.
-    let mut ingested = take_together(tx, &ingests, common).await?.into_iter();
+    let mut ingested = ingest_batch(tx, &ingests, tx_cache).await?.into_iter();
     let mut ended = appends::end_all(tx, &ends).await?.into_iter();
     let mut dispatched = attempts::dispatch_all(tx, &dispatches).await?.into_iter();
     attempts::note_all(tx, &outcomes).await?;
@@ -102,12 +102,12 @@ pub(crate) async fn apply(
     audits::end_all(tx, &audited).await?;
     let mut appended = appends::append_all(tx, &appends).await?.into_iter();
     let done = work.iter().map(|one| match one {
-        Together::Ingest(_) => ingested.next().flatten().map(Done::Ingest),
-        Together::End(_) => ended.next().flatten().map(Done::Append),
-        Together::Append(_) => appended.next().map(Done::Append),
-        Together::Dispatch(_) => dispatched.next().flatten().map(Done::Dispatch),
-        Together::Outcome(_) => Some(Done::Outcome),
-        Together::Audit(_) | Together::Audited(_) => Some(Done::Audited),
+        BatchOp::Ingest(_) => ingested.next().flatten().map(BatchResult::Ingest),
+        BatchOp::End(_) => ended.next().flatten().map(BatchResult::Append),
+        BatchOp::Append(_) => appended.next().map(BatchResult::Append),
+        BatchOp::Dispatch(_) => dispatched.next().flatten().map(BatchResult::Dispatch),
+        BatchOp::Outcome(_) => Some(BatchResult::Outcome),
+        BatchOp::Audit(_) | BatchOp::Audited(_) => Some(BatchResult::Audited),
     });
     Ok(done.collect())
 }

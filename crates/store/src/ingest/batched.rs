@@ -6,22 +6,22 @@ use protocol::id::WorkspaceId;
 
 use super::known::known_among;
 use super::rows::{Rows, lock_conversations};
-use super::{Facts, Ingest, Ingested, Plan};
-use crate::capacity::{Capacities, hold_capacity};
-use crate::common::Common;
+use super::{DecisionFacts, Ingest, IngestPlan, Ingested};
+use crate::capacity::{Capacities, lock_capacity};
 use crate::conversation::{busy_among, live_runs};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::sql::Sql;
+use crate::tx_cache::TxCache;
 
 /// Ingests the new and independent events of a batch. `None`: apply the event singly.
-pub(crate) async fn take_together(
+pub(crate) async fn ingest_batch(
     tx: &impl Sql,
     ingests: &[&Ingest],
-    common: &mut Common,
+    tx_cache: &mut TxCache,
 ) -> Result<Vec<Option<Ingested>>, StoreError> {
     let mut taken: Vec<_> = ingests.iter().map(|_| None).collect();
-    let mut plain = apart(ingests);
+    let mut plain = independent(ingests);
     let known = known_among(tx, ingests, &plain).await?;
     plain.retain(|place| !known.contains(place));
     if plain.is_empty() {
@@ -29,16 +29,16 @@ pub(crate) async fn take_together(
     }
     let mut capacities = HashMap::new();
     for place in &plain {
-        let (workspace, most) = (&ingests[*place].workspace, ingests[*place].most_runs);
+        let (workspace, most) = (&ingests[*place].workspace, ingests[*place].max_live_runs);
         if !capacities.contains_key(workspace) {
-            let held = hold_capacity(tx, workspace, most).await?;
+            let held = lock_capacity(tx, workspace, most).await?;
             capacities.insert(workspace.clone(), held);
         }
     }
     let events: Vec<_> = plain.iter().map(|place| ingests[*place]).collect();
     // If one event is refused, roll all of them back and apply each singly.
     savepoint(tx, "SAVEPOINT").await?;
-    match take_all(tx, &events, capacities, common).await {
+    match take_all(tx, &events, capacities, tx_cache).await {
         Ok(stored) => {
             savepoint(tx, "RELEASE SAVEPOINT").await?;
             for (place, stored) in plain.into_iter().zip(stored) {
@@ -62,7 +62,7 @@ async fn savepoint(tx: &impl Sql, verb: &str) -> Result<(), StoreError> {
 }
 
 /// Positions of events that share no key, id or conversation with an earlier one.
-fn apart(ingests: &[&Ingest]) -> Vec<usize> {
+fn independent(ingests: &[&Ingest]) -> Vec<usize> {
     let (mut keys, mut ids, mut conversations) = (HashSet::new(), HashSet::new(), HashSet::new());
     let mut is_apart = |ingest: &Ingest| {
         let workspace = ingest.workspace.as_str();
@@ -73,26 +73,26 @@ fn apart(ingests: &[&Ingest]) -> Vec<usize> {
             .is_none_or(|identity| conversations.insert((workspace.to_owned(), identity)));
         key && id && conversation
     };
-    let apart = ingests.iter().enumerate();
-    let apart = apart.filter(|(_, ingest)| is_apart(ingest));
-    apart.map(|(place, _)| place).collect()
+    let independent = ingests.iter().enumerate();
+    let independent = independent.filter(|(_, ingest)| is_apart(ingest));
+    independent.map(|(place, _)| place).collect()
 }
 
 async fn take_all(
     tx: &impl Sql,
     events: &[&Ingest],
     mut capacities: HashMap<WorkspaceId, Capacities>,
-    common: &mut Common,
+    tx_cache: &mut TxCache,
 ) -> Result<Vec<Ingested>, StoreError> {
-    let mut all_facts = facts_of(tx, events, common).await?;
+    let mut all_facts = facts_of(tx, events, tx_cache).await?;
     let mut rows = Rows::default();
     let mut stored = Vec::with_capacity(events.len());
     for (event, facts) in events.iter().zip(&mut all_facts) {
         let capacities = capacities.entry(event.workspace.clone()).or_default();
         facts.capacities = capacities.clone();
-        let facts: &Facts = facts;
+        let facts: &DecisionFacts = facts;
         let plan = (event.decide)(facts);
-        if let Plan::Start { run, .. } | Plan::Queue { run, .. } = &plan {
+        if let IngestPlan::Start { run, .. } | IngestPlan::Queue { run, .. } = &plan {
             capacities.add(run.endpoint_id);
         }
         stored.push(rows.gather(tx, event, plan, facts.place.as_ref()).await?);
@@ -106,8 +106,8 @@ async fn take_all(
 async fn facts_of(
     tx: &impl Sql,
     events: &[&Ingest],
-    common: &mut Common,
-) -> Result<Vec<Facts>, StoreError> {
+    tx_cache: &mut TxCache,
+) -> Result<Vec<DecisionFacts>, StoreError> {
     let locked = lock_conversations(tx, events).await?;
     // A new conversation has no runs.
     let lived = locked.iter().filter(|locked| locked.version > 1);
@@ -118,10 +118,10 @@ async fn facts_of(
     for event in events {
         let place = event.conversation.as_ref().and_then(|_| places.next());
         let key = place.as_ref().map(|place| place.conversation_key.as_str());
-        all_facts.push(Facts {
+        all_facts.push(DecisionFacts {
             unanswerable: None,
-            childless: None,
-            candidates: common.candidates(tx, &event.workspace).await?,
+            child_refused: None,
+            candidates: tx_cache.candidates(tx, &event.workspace).await?,
             live: live_runs(tx, key.filter(|key| busy.contains(*key))).await?,
             place,
             capacities: Capacities::default(),

@@ -9,7 +9,7 @@ use crate::connect::Store;
 use crate::endpoints::{EndpointRecord, endpoint_record};
 use crate::entity::runner_endpoints;
 use crate::error::StoreError;
-use crate::writer::Work;
+use crate::writer::Mutation;
 
 /// Pause of an endpoint with an unreadable row.
 const UNREADABLE_PAUSE_MS: i64 = 5 * 60 * 1000;
@@ -22,7 +22,7 @@ struct ClaimCheck {
     until: i64,
 }
 
-impl Work for ClaimCheck {
+impl Mutation for ClaimCheck {
     type Output = bool;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {

@@ -1,5 +1,5 @@
 //! Async runs: the runner appends results later. Any replica accepts them, in the runner's numbering without
-//! gaps. The run's owner judges them and alone writes the ledger. See `handover` for the take-over of a lost
+//! gaps. The run's owner judges them and alone writes the ledger. See `release` for the take-over of a lost
 //! owner.
 
 use std::time::Duration;
@@ -18,28 +18,28 @@ use crate::connect::Store;
 use crate::database_clock::{database_now, lease_end, millis, read_now};
 use crate::entity::{run_appends, run_deferrals, runs};
 use crate::error::{StoreError, parsed_json, signed, unsigned};
-use crate::state::hold_live_run;
-use crate::writer::Work;
+use crate::state::lock_live_run;
+use crate::writer::Mutation;
 
-pub use closing::{CloseAppends, Closed};
+pub use closing::{AppendsClosed, CloseAppends};
 pub use digests::result_digest;
 
 mod closing;
 mod digests;
 
 /// Append calls per read.
-const CALLS: u64 = 8;
+const CALLS_PER_READ: u64 = 8;
 
 /// Opens a run for appended results.
 #[derive(Clone, Debug)]
-pub struct Defer {
+pub struct StartAsyncRun {
     pub run_id: RunId,
     pub attempt: u32,
     /// The run ends after this long without a heartbeat.
     pub lease: Duration,
 }
 
-impl Work for Defer {
+impl Mutation for StartAsyncRun {
     /// False: the run has ended.
     type Output = bool;
     const CHANGES_AGENTS: bool = false;
@@ -49,7 +49,7 @@ impl Work for Defer {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
-        if !hold_live_run(tx, self.run_id).await? {
+        if !lock_live_run(tx, self.run_id).await? {
             return Ok(false);
         }
         let row = run_deferrals::ActiveModel {
@@ -85,7 +85,7 @@ pub struct AppendResults {
     pub digests: Vec<String>,
     /// Maximum bytes that one run may append. The call that exceeds it is still stored, so its judgement ends
     /// the run.
-    pub most_bytes: u64,
+    pub max_bytes: u64,
     pub audit: AuditEntry,
 }
 
@@ -101,12 +101,12 @@ pub enum ResultsAppended {
     /// The run has appended more than its limit.
     Full,
     /// The runner has not answered with 202, or streams its results.
-    NotDeferred,
+    NotAsync,
     /// Or its owner is about to end it.
     RunEnded,
 }
 
-impl Work for AppendResults {
+impl Mutation for AppendResults {
     type Output = ResultsAppended;
     const CHANGES_AGENTS: bool = false;
 
@@ -120,11 +120,11 @@ impl Work for AppendResults {
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<ResultsAppended, StoreError> {
         // Locks the run's row, which serialises calls of one run.
-        if !hold_live_run(tx, self.run_id).await? {
+        if !lock_live_run(tx, self.run_id).await? {
             return Ok(ResultsAppended::RunEnded);
         }
         let Some(deferral) = find(tx, self.run_id, self.attempt).await? else {
-            return Ok(ResultsAppended::NotDeferred);
+            return Ok(ResultsAppended::NotAsync);
         };
         crate::audit::insert(tx, [&self.audit]).await?;
         let through = deferral.accepted_through;
@@ -152,7 +152,7 @@ impl Work for AppendResults {
                 expected: through + 1,
             });
         }
-        if deferral.bytes > self.most_bytes {
+        if deferral.bytes > self.max_bytes {
             return Ok(ResultsAppended::Full);
         }
         let bytes: u64 = new.iter().map(|(_, raw)| raw.len() as u64).sum();
@@ -174,7 +174,7 @@ impl Work for AppendResults {
         Ok(ResultsAppended::Through(last.0))
     }
 
-    async fn stands(
+    async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
         _told: &ResultsAppended,
@@ -217,17 +217,17 @@ pub struct Heartbeat {
 
 /// Result of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
-    Alive(Deferral),
+pub enum Heartbeating {
+    Alive(AsyncRun),
     /// The runner has not answered with 202, or streams its results.
-    NotDeferred,
+    NotAsync,
     /// Or its owner is about to end it.
     RunEnded,
 }
 
 /// State of an async run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deferral {
+pub struct AsyncRun {
     /// All results up to this number are stored.
     pub accepted_through: u64,
     pub bytes: u64,
@@ -253,21 +253,21 @@ impl Backlog {
     }
 }
 
-impl Work for Heartbeat {
-    type Output = Heard;
+impl Mutation for Heartbeat {
+    type Output = Heartbeating;
     const CHANGES_AGENTS: bool = false;
 
     fn order(&self) -> Uuid {
         self.run_id.0
     }
 
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Heard, StoreError> {
-        if !hold_live_run(tx, self.run_id).await? {
-            return Ok(Heard::RunEnded);
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Heartbeating, StoreError> {
+        if !lock_live_run(tx, self.run_id).await? {
+            return Ok(Heartbeating::RunEnded);
         }
         match find(tx, self.run_id, self.attempt).await? {
-            None => return Ok(Heard::NotDeferred),
-            Some(deferral) if deferral.is_closed => return Ok(Heard::RunEnded),
+            None => return Ok(Heartbeating::NotAsync),
+            Some(deferral) if deferral.is_closed => return Ok(Heartbeating::RunEnded),
             Some(_) => {}
         }
         run_deferrals::Entity::update_many()
@@ -279,7 +279,7 @@ impl Work for Heartbeat {
             .exec(tx)
             .await?;
         let deferral = find(tx, self.run_id, self.attempt).await?;
-        Ok(deferral.map_or(Heard::NotDeferred, Heard::Alive))
+        Ok(deferral.map_or(Heartbeating::NotAsync, Heartbeating::Alive))
     }
 }
 
@@ -287,14 +287,14 @@ async fn find(
     conn: &impl ConnectionTrait,
     run: RunId,
     attempt: u32,
-) -> Result<Option<Deferral>, StoreError> {
+) -> Result<Option<AsyncRun>, StoreError> {
     let row = run_deferrals::Entity::find_by_id(run.to_string())
         .filter(run_deferrals::Column::Attempt.eq(i64::from(attempt)))
         .one(conn)
         .await?;
     row.map(|row| {
         let column = "run_deferrals.accepted_through";
-        Ok(Deferral {
+        Ok(AsyncRun {
             accepted_through: unsigned(column, &row.run_id, row.accepted_through)?,
             bytes: unsigned("run_deferrals.bytes", &row.run_id, row.bytes)?,
             lease_expires_at: row.lease_expires_at,
@@ -307,7 +307,11 @@ async fn find(
 impl Store {
     /// Remaining time of the runner's heartbeat lease in milliseconds, by the database clock. `None`: it
     /// expired, or the runner does not append.
-    pub async fn heard_for(&self, run: RunId, attempt: u32) -> Result<Option<u64>, StoreError> {
+    pub async fn heartbeat_remaining(
+        &self,
+        run: RunId,
+        attempt: u32,
+    ) -> Result<Option<u64>, StoreError> {
         let now = database_now(self.readers.get_database_backend());
         let left = Expr::col(run_deferrals::Column::LeaseExpiresAt).sub(now);
         let left: Option<i64> = run_deferrals::Entity::find_by_id(run.to_string())
@@ -353,7 +357,7 @@ impl Store {
             .filter(run_appends::Column::RunId.eq(run.to_string()))
             .filter(run_appends::Column::FirstSequence.gt(signed(after)))
             .order_by_asc(run_appends::Column::FirstSequence)
-            .limit(CALLS)
+            .limit(CALLS_PER_READ)
             .all(&self.readers)
             .await?;
         let Some(last) = rows.last().map(|row| row.last_sequence) else {

@@ -9,8 +9,8 @@ use sea_orm::{DatabaseTransaction, DbBackend};
 use uuid::Uuid;
 
 use super::job::Item;
-use crate::bulk::{Key, Together};
-use crate::conversation::{hold_runs, lock_all};
+use crate::batch::{BatchKey, BatchOp};
+use crate::conversation::{lock_all, lock_runs};
 use crate::error::StoreError;
 use crate::sql::Sql;
 
@@ -20,9 +20,9 @@ use crate::sql::Sql;
 pub struct Share(u16);
 
 /// Number of distinct keys. A server holds a few thousand locks, and one commit may need many.
-const DIFFERENT: u16 = 4096;
+const DISTINCT_KEYS: u16 = 4096;
 /// First number of the two-part advisory lock key in `PostgreSQL`.
-const SHARES: i32 = 0x5275_6e6c;
+const KEY_CLASS: i32 = 0x5275_6e6c;
 
 impl Share {
     /// The key of a scope or an agent, by its identity.
@@ -31,30 +31,30 @@ impl Share {
         let &[first, second, ..] = hash.as_ref() else {
             return Self(0);
         };
-        Self(u16::from_be_bytes([first, second]) % DIFFERENT)
+        Self(u16::from_be_bytes([first, second]) % DISTINCT_KEYS)
     }
 }
 
 /// The locks of a batch: conversations and runs that its items would otherwise lock out of order.
 #[derive(Default)]
-pub(super) struct Crossing {
+pub(super) struct LockSet {
     shares: BTreeSet<Share>,
     conversations: BTreeSet<String>,
     runs: BTreeSet<Uuid>,
 }
 
-impl Crossing {
+impl LockSet {
     /// Skips run locks when one statement updates all runs in sorted order, because that locks them in order. A
     /// single item that ends no run needs none either. Takes no locks for events: they commit separately and
     /// learn their rows only then.
     pub(super) fn of(batch: &[Box<dyn Item>]) -> Self {
-        let (mut crossing, mut kinds) = (Self::default(), HashSet::new());
+        let (mut lock_order, mut kinds) = (Self::default(), HashSet::new());
         let (mut is_moved_at_once, mut count) = (true, 0);
         for item in batch {
-            let work = item.together();
+            let work = item.batched();
             let writes_no_run = matches!(
                 work.map(|work| work.key()),
-                Some(Key::Audit | Key::Outcome(_))
+                Some(BatchKey::Audit | BatchKey::Outcome(_))
             );
             if item.takes_event() {
                 return Self::default();
@@ -62,25 +62,25 @@ impl Crossing {
             if writes_no_run {
                 continue;
             }
-            crossing.shares.extend(item.shares());
+            lock_order.shares.extend(item.shares());
             kinds.insert(work.map(|work| discriminant(&work)));
             is_moved_at_once &= matches!(
                 work,
-                Some(Together::Append(_) | Together::End(_) | Together::Dispatch(_))
+                Some(BatchOp::Append(_) | BatchOp::End(_) | BatchOp::Dispatch(_))
             );
             count += 1;
             if !item.order().is_nil() {
-                crossing.runs.insert(item.order());
+                lock_order.runs.insert(item.order());
                 let conversation = item.conversation().map(str::to_owned);
-                crossing.conversations.extend(conversation);
+                lock_order.conversations.extend(conversation);
             }
         }
         let is_moved_at_once = is_moved_at_once && kinds.len() == 1;
-        if is_moved_at_once || (count < 2 && crossing.conversations.is_empty()) {
-            crossing.runs.clear();
-            crossing.conversations.clear();
+        if is_moved_at_once || (count < 2 && lock_order.conversations.is_empty()) {
+            lock_order.runs.clear();
+            lock_order.conversations.clear();
         }
-        crossing
+        lock_order
     }
 
     /// Locks conversations first, as events do, then their runs and the waiting runs that an end may promote.
@@ -89,18 +89,18 @@ impl Crossing {
         if Sql::backend(tx) == DbBackend::Sqlite {
             return Ok(());
         }
-        self.hold_shares(tx).await?;
+        self.lock_advisory_keys(tx).await?;
         if self.runs.is_empty() {
             return Ok(());
         }
         let keys = || self.conversations.iter().map(String::as_str);
         lock_all(tx, keys()).await?;
 
-        hold_runs(tx, &self.runs, keys()).await
+        lock_runs(tx, &self.runs, keys()).await
     }
 
     /// Advisory locks, because rows that do not exist yet cannot be locked but still conflict.
-    async fn hold_shares(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+    async fn lock_advisory_keys(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
         if self.shares.is_empty() {
             return Ok(());
         }
@@ -108,7 +108,7 @@ impl Crossing {
                     (SELECT unnest(CAST($2 AS integer[])) AS share ORDER BY 1) AS s";
         let shares: Vec<_> = self.shares.iter().map(|share| share.0).collect();
         let shares = shares.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let values = vec![SHARES.into(), format!("{{{}}}", shares.join(",")).into()];
+        let values = vec![KEY_CLASS.into(), format!("{{{}}}", shares.join(",")).into()];
         tx.execute_sql(hold.to_owned(), values).await
     }
 }
