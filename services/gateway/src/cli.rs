@@ -56,7 +56,7 @@ enum Command {
     #[command(subcommand)]
     Workspace(workspace::WorkspaceCommand),
     /// Convert `LangBot` pipelines or a database into agents, runner endpoints, models and tools. Prints them
-    /// unless told to write.
+    /// unless `--write` is given.
     MigrateConfig(migrate_config::MigrateArguments),
     /// Manage the keys that sign run tokens and cursors, in the configured database.
     #[command(subcommand)]

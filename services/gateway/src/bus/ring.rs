@@ -1,4 +1,4 @@
-//! Notifications and their wire format, `NAME RING RING…`. They carry ids only.
+//! Notifications and their wire format, `SENDER NOTIFICATION NOTIFICATION…`. They carry ids only.
 
 use std::collections::HashSet;
 

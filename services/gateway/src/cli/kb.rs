@@ -74,7 +74,7 @@ pub(super) enum KbCommand {
 const LOOK: Duration = Duration::from_millis(500);
 const USAGE: u8 = 2;
 
-/// Does what the command line says.
+/// Runs a `kb` command.
 pub(super) async fn kb(command: KbCommand, json: bool) -> anyhow::Result<ExitCode> {
     let (KbCommand::Add { gateway, .. }
     | KbCommand::List { gateway, .. }

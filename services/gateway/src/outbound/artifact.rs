@@ -93,7 +93,7 @@ impl ArtifactStore {
                         (&error as &dyn std::error::Error, directory.display());
                     tracing::warn!(
                         error,
-                        "artifacts in {directory} may be readable by other users; set mode 0700"
+                        "artifacts in {directory} may be readable by other users; set mode 0700 on its subdirectories"
                     );
                 }
                 let objects = LocalFileSystem::new_with_prefix(directory)?.with_fsync(true);
