@@ -6,6 +6,8 @@ use ra_ap_rustc_lexer::{FrontmatterAllowed, TokenKind, tokenize};
 
 use crate::{assert_none, rust_files};
 
+/// Crates whose files stay apart.
+const ROOMS: [&str; 3] = ["crates/api", "crates/runs", "crates/store"];
 /// Maximum number of files that import each other in a circle.
 const CYCLE: usize = 5;
 /// Maximum number of methods of a type, over all its `impl` blocks without a trait.
@@ -30,6 +32,9 @@ type Modules = BTreeMap<ModulePath, Module>;
 fn import_cycles_have_at_most_five_files() {
     let mut faults = Vec::new();
     for (room, modules) in crates() {
+        if !ROOMS.contains(&room.as_str()) {
+            continue;
+        }
         for cycle in cycles(&edges(&modules)) {
             if cycle.len() > CYCLE {
                 let files: Vec<String> = cycle.iter().map(|module| module.join("::")).collect();
