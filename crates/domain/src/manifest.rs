@@ -12,8 +12,8 @@ use protocol::resources::{
 };
 use serde_json::{Map, Value};
 
-use crate::foreign_text::shown;
 use crate::form::escape_pointer;
+use protocol::foreign_text::shown;
 
 /// The most manifests that one endpoint may list.
 pub const MOST_RUNNERS: usize = 256;

@@ -23,8 +23,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::outbound::remote_knowledge::RemoteBase;
-use crate::outbound::upstream::UpstreamError;
 use egress::Egress;
+use egress::upstream::UpstreamError;
 use embed::Embedder;
 use vectors::VectorCache;
 

@@ -7,4 +7,3 @@ pub mod remote_knowledge;
 pub mod runner;
 pub mod signature;
 pub mod tool;
-pub mod upstream;

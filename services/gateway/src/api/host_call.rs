@@ -15,11 +15,11 @@ use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult, Consumed};
 use crate::outbound::model::Paid;
-use crate::outbound::upstream::UpstreamError;
 use crate::runs::Runs;
 use crate::runs::grant::Grant;
 use crate::runs::over::LastLook;
 use crate::telemetry::spans::Begun;
+use egress::upstream::UpstreamError;
 
 mod spending;
 mod traced;

@@ -19,8 +19,8 @@ use crate::api::auth::RunCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::large_result::hand_over;
 use crate::outbound::tool::{KnownTool, SkillsOfRun};
-use crate::outbound::upstream::UpstreamError;
 use crate::runs::Runs;
+use egress::upstream::UpstreamError;
 
 /// The calls of this process that go on.
 #[derive(Clone, Default)]

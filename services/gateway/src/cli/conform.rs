@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::cli::output;
-use crate::config::{SecretRef, outgoing_header_name};
+use crate::config::SecretRef;
 use crate::conform::junit::junit;
 use crate::conform::report::Report;
 use crate::conform::{ConformError, Options, conform as check};
 use crate::outbound::runner::Endpoint;
 use crate::outbound::signature::SigningSecret;
 use crate::runs::discovery::manifest_list;
-use egress::parse_plain_url;
+use egress::{outgoing_header_name, parse_plain_url};
 
 /// 0: nothing failed; 1: something did; 2: wrong usage, or the endpoint cannot be reached.
 #[derive(clap::Args)]

@@ -9,23 +9,8 @@ use serde_json::{Map, Value};
 use super::endpoint::read_headers;
 use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, name, object, one_of, seconds, some_of, text};
-use super::tool_url::UrlTemplate;
-
-/// Tools that are a part of the gateway. They need no URL.
-pub const GATEWAY_TOOLS: [&str; 1] = ["get_current_time"];
-
-/// What the MCP face and the tools about skills are called: no other tool may have these names.
-pub const RESERVED_TOOLS: [&str; 9] = [
-    "list_assets",
-    "get_current_event",
-    "history_page",
-    "retrieve_knowledge",
-    "child_run",
-    "list_skills",
-    "activate",
-    "read_skill_file",
-    "register_skill",
-];
+use domain::tool_name::{GATEWAY_TOOLS, RESERVED_TOOLS};
+use egress::UrlTemplate;
 
 const METHODS: &[&str] = &["GET", "POST", "PUT", "PATCH", "DELETE"];
 pub(super) const EFFECTS: &[&str] = &["read", "write", "irreversible"];

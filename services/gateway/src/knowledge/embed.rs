@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use crate::outbound::model::{Model, Models, Paid};
-use crate::outbound::upstream::UpstreamError;
 use crate::telemetry::metrics;
+use egress::upstream::UpstreamError;
 
 /// A provider of embedding models.
 pub trait Embedder: Send + Sync {

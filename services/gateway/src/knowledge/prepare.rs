@@ -9,7 +9,7 @@ use store::{BaseKey, NewChunk};
 
 use crate::knowledge::embed::Embedder;
 use crate::outbound::model::Paid;
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 /// How long the provider of vectors may take for one batch.
 pub(super) const EMBEDDING: Duration = Duration::from_mins(1);

@@ -9,7 +9,7 @@ use protocol::JsonObject;
 use protocol::model::ModelProvider;
 use serde_json::{Value, json};
 
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 use egress::{Egress, EgressError};
 
 mod anthropic;

@@ -14,10 +14,10 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use crate::outbound::runner::read_at_most;
-use crate::outbound::upstream::retry_after;
 use crate::telemetry::metrics::spans_told;
 use crate::telemetry::spans::{Span, Told};
+use egress::read_at_most;
+use egress::upstream::retry_after;
 use egress::{Egress, EgressError};
 
 /// Spans of one request.

@@ -16,9 +16,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::outbound::upstream::UpstreamError;
 use egress::Egress;
 use egress::redact::Redactor;
+use egress::upstream::UpstreamError;
 
 /// How long one answer may take in all.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use domain::foreign_text::shown;
 use domain::json_text::{JsonFault, check_json_text};
 use domain::trace::TraceParent;
 use egress::{Body, RequestBuilder, Response};
@@ -15,6 +14,7 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CO
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use protocol::admin::EndpointMode;
+use protocol::foreign_text::shown;
 use protocol::id::RunId;
 use serde_json::{Value, json};
 use url::Url;
@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use crate::clock::Clock;
 use crate::outbound::signature::SigningSecret;
-use crate::outbound::upstream::retry_after;
+use egress::upstream::retry_after;
 use egress::{Egress, EgressError};
 
 /// How long a list of runners may take in all.
@@ -379,19 +379,6 @@ fn judge_head(response: Response) -> Result<Started, StartError> {
         }
     };
     Ok(Started { response, format })
-}
-
-/// The beginning of an answer, no more than `most` bytes.
-pub async fn read_at_most(mut response: Response, most: usize) -> Result<Vec<u8>, EgressError> {
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await? {
-        let room = most - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if body.len() == most {
-            break;
-        }
-    }
-    Ok(body)
 }
 
 #[cfg(test)]

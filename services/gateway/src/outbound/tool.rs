@@ -28,11 +28,11 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::clock::Clock;
-use crate::config::RESERVED_TOOLS;
-use crate::outbound::upstream::UpstreamError;
 use crate::telemetry::metrics;
+use domain::tool_name::RESERVED_TOOLS;
 use egress::Egress;
 use egress::redact::Redactor;
+use egress::upstream::UpstreamError;
 use mcp::Server;
 use names::Names;
 use places::{Caller, Places};

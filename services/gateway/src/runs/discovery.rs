@@ -15,13 +15,13 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use store::{EndpointAddress, EndpointRecord, FoundRunner, SaveDiscovery, SaveFailure, StoreError};
 
-use crate::config::outgoing_header_name;
 use crate::outbound::runner::{Endpoint, ListError};
 use crate::outbound::signature::SigningSecret;
 use crate::runs::Runs;
 use crate::runs::gauges::endpoint_label;
 use crate::seal::MasterKey;
 use crate::telemetry::metrics;
+use egress::outgoing_header_name;
 
 pub use probe::list_of;
 pub use register::{AskedEndpoint, RegisterError, Registered};

@@ -7,9 +7,9 @@ use store::Childless;
 
 use super::ApiError;
 use crate::cursor::InvalidCursor;
-use crate::outbound::upstream::UpstreamError;
 use crate::runs::over::Over;
 use crate::runs::start::StartError;
+use egress::upstream::UpstreamError;
 
 impl From<UpstreamError> for ApiError {
     fn from(error: UpstreamError) -> Self {

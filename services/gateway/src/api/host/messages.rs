@@ -32,8 +32,8 @@ use crate::api::host_call::HostCall;
 use crate::api::query::PathOf;
 use crate::api::stream::event_stream;
 use crate::outbound::model::{Form, Models};
-use crate::outbound::upstream::UpstreamError;
 use asking::{Asking, Prepared, betas_of};
+use egress::upstream::UpstreamError;
 use face::MessagesError;
 use telling::{Telling, Told, frames};
 

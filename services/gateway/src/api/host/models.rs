@@ -32,7 +32,7 @@ use crate::api::query::PathOf;
 use crate::api::room::Taken;
 use crate::api::stream::event_stream;
 use crate::outbound::model::{Chunks, Model};
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 use images::with_images;
 use members::check_members;
 use most::{asked_texts, chat_spend, check_most, said_bytes};

@@ -31,7 +31,7 @@ use crate::api::query::PathOf;
 use crate::api::room::Taken;
 use crate::api::stream::event_stream;
 use crate::outbound::model::{Chunks, Model};
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 use embedded::Embedded;
 
 /// As OpenAI documents it. What else only shapes the answer goes to the provider as it is; other members are refused

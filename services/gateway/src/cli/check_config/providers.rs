@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::cli::output;
 use crate::outbound::model::Probed;
-use crate::outbound::upstream::UpstreamError;
 use egress::EgressError;
+use egress::upstream::UpstreamError;
 
 /// Whether every key of it was taken.
 pub(super) fn is_good(provider: &Probed) -> bool {

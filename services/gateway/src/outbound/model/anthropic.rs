@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::exchange::{Event, Exchange, Item, Items, KeyHeader, ProviderAddress, error_in};
 use super::whole::{Said, Saying, assembled, settled};
 use super::{Asked, Chunks, Embedded, Events, Form, Provider, Rest, ThoughtCount, form};
-use crate::outbound::upstream::UpstreamError;
 use egress::Egress;
+use egress::upstream::UpstreamError;
 
 mod answer;
 mod ask;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::paid::Paid;
 use super::{Model, object};
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 /// Words of a refusal that speaks of too much at once.
 const OF_SIZE: [&str; 14] = [

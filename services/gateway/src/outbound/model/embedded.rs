@@ -6,7 +6,7 @@ use protocol::message::LlmTokenUsage;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 /// The vectors of texts, and what reading the texts has used.
 #[derive(Clone, Debug, PartialEq)]

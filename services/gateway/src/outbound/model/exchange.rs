@@ -15,8 +15,8 @@ use url::Url;
 
 use super::api_keys::{ApiKeys, Rest};
 use super::notes::{Noted, Notes};
-use crate::outbound::upstream::UpstreamError;
 use egress::redact::Redactor;
+use egress::upstream::UpstreamError;
 use egress::{Egress, EgressError};
 
 mod answer;

@@ -6,7 +6,7 @@ use http::HeaderName;
 use protocol::JsonObject;
 
 use super::exchange::{Event, Exchange, Item, Posted, error_in};
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 /// A wire form beside chat completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::exchange::{Event, Exchange, Item, Items, KeyHeader, ProviderAddress, error_in};
 use super::whole::{Said, Saying, asked_answers, assembled, completion, settled};
 use super::{Asked, BOUNDS, Chunks, Embedded, Events, Form, Provider, Rest, form};
-use crate::outbound::upstream::UpstreamError;
 use egress::Egress;
+use egress::upstream::UpstreamError;
 
 /// Where models think: some of them refuse `max_tokens`, which is all that many other servers know.
 const OWN_HOSTS: [&str; 4] = [

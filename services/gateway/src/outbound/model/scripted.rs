@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{Chunks, Embedded, EmbeddedText, Provider, object};
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 mod heard;
 mod likeness;

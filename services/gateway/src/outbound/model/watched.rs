@@ -9,7 +9,7 @@ use protocol::model::{ModelProvider, ModelProviderError, ModelProviderKey};
 
 use super::{Asked, Chunks, Embedded, Events, Form, Paid, Provider, Rest, ThoughtCount};
 use crate::clock::Clock;
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 /// A provider whose answers and failures are noted, on this replica and since it started.
 pub struct Watched {

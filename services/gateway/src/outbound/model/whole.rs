@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::Chunks;
 use super::notes::Noted;
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 mod settler;
 

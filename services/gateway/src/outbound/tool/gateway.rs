@@ -6,7 +6,7 @@ use protocol::resources::{EffectSource, ToolEffect, ToolOperation, ToolResource}
 use serde_json::{Value, json};
 
 use crate::clock::Clock;
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ fn time_at(now_ms: i64, offset: &str) -> Result<Value, UpstreamError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::GATEWAY_TOOLS;
+    use domain::tool_name::GATEWAY_TOOLS;
 
     #[test]
     fn the_time_is_told_where_it_is_asked_for() {

@@ -1,20 +1,20 @@
 //! A tool that is one HTTP request.
 
-use domain::foreign_text::shown;
 use egress::{RequestBuilder, Response};
 use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
 use protocol::JsonObject;
 use protocol::admin::Fault;
+use protocol::foreign_text::shown;
 use serde_json::Value;
 use url::Url;
 
 use super::{ANSWER_BYTES, HttpToolSpec};
-use crate::config::FillError;
-use crate::outbound::runner::read_at_most;
-use crate::outbound::upstream::UpstreamError;
 use egress::Egress;
+use egress::FillError;
+use egress::read_at_most;
 use egress::redact::Redactor;
+use egress::upstream::UpstreamError;
 
 /// The longest URL that parameters may make.
 const URL_BYTES: usize = 16 * 1024;
@@ -187,7 +187,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::UrlTemplate;
+    use egress::UrlTemplate;
 
     fn sent(method: Method, url: &str, parameters: &Value) -> (String, Option<Value>) {
         let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();

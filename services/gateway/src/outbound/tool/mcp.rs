@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use domain::foreign_text::shown;
 use protocol::JsonObject;
+use protocol::foreign_text::shown;
 use protocol::tool::{McpServer, McpServerState};
 use rmcp::ServiceError;
 use rmcp::model::{CallToolRequestParams, CallToolResponse, ErrorCode};
@@ -36,10 +36,10 @@ use tokio_util::sync::CancellationToken;
 use super::places::{Caller, Places};
 use super::{ANSWER_BYTES, KnownTool, McpServerSpec, McpTransport, Tools};
 use crate::clock::Clock;
-use crate::outbound::upstream::UpstreamError;
 use answers::{Answering, TOO_MANY};
 use client::GuardedClient;
 use egress::redact::Redactor;
+use egress::upstream::UpstreamError;
 use listener::Listener;
 use sessions::{SESSION_LOST, Sessions};
 

@@ -10,7 +10,7 @@ use protocol::id::EndpointId;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 /// Why a call found no place: the reason and the message.
 const OF_ENDPOINT: (&str, &str) = (

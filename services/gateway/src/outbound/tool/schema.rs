@@ -6,11 +6,11 @@ mod graph;
 
 use std::sync::Arc;
 
-use domain::foreign_text::shown;
 use domain::json_text::check_json_text;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use protocol::JsonObject;
 use protocol::admin::{Fault, MOST_FAULTS};
+use protocol::foreign_text::shown;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 

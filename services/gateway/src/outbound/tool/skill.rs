@@ -11,7 +11,7 @@ use protocol::resources::{EffectSource, SkillResource, ToolEffect, ToolOperation
 use serde_json::{Value, json};
 use store::AgentSkillRecord;
 
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 pub use package::{SkillPackage, packages_in};
 pub use register::{Registrar, Registration};

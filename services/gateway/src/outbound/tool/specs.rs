@@ -9,7 +9,7 @@ use secrecy::SecretString;
 use url::Url;
 
 use super::{GatewayTool, SkillPackage};
-use crate::config::UrlTemplate;
+use egress::UrlTemplate;
 
 /// What the configuration declares.
 #[derive(Clone, Debug, Default)]

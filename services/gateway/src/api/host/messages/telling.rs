@@ -14,7 +14,7 @@ use super::face::error_body;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::models::most::said_bytes;
 use crate::api::host_call::HostCall;
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 /// An answer on its way to the client.
 pub(super) struct Telling {

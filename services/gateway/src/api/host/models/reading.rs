@@ -21,7 +21,7 @@ use crate::api::host_call::{HostCall, Spend};
 use crate::api::query::PathOf;
 use crate::api::room::Taken;
 use crate::outbound::model::{Model, object};
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 const MOST_DOCUMENTS: usize = 64;
 const MOST_TEXTS: usize = 256;

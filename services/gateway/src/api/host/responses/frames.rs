@@ -14,7 +14,7 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::models::most::said_bytes;
 use crate::api::host_call::HostCall;
 use crate::outbound::model::{Chunks, Events};
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 /// An answer as it comes.
 pub(super) enum Answer {

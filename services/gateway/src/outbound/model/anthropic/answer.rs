@@ -7,7 +7,7 @@ use protocol::JsonObject;
 use serde_json::{Value, json};
 
 use crate::outbound::model::object;
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 /// A whole message as a completion.
 pub(super) fn completion(message: &JsonObject) -> Result<JsonObject, UpstreamError> {

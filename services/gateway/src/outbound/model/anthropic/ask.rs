@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::thinking::Thinking;
 use crate::outbound::model::{BOUNDS, UNSAID_TOKENS};
-use crate::outbound::upstream::UpstreamError;
 use domain::json_text::check_json_text;
+use egress::upstream::UpstreamError;
 
 /// The body of `POST /v1/messages` to a model that thinks like that.
 pub(super) fn messages(body: &JsonObject, thinking: Thinking) -> Result<JsonObject, UpstreamError> {

@@ -9,8 +9,8 @@ use protocol::JsonObject;
 use serde_json::Value;
 
 use crate::outbound::model::notes::{Noted, Notes};
-use crate::outbound::upstream::UpstreamError;
 use egress::redact::Redactor;
+use egress::upstream::UpstreamError;
 
 /// Reads the answers of one provider. Cheap to clone.
 #[derive(Clone)]

@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::ANSWER_BYTES;
 use super::answer::AnswerReader;
 use crate::outbound::model::notes::Noted;
-use crate::outbound::upstream::UpstreamError;
 use egress::EgressError;
+use egress::upstream::UpstreamError;
 
 /// A stream: one event, and all of them.
 const EVENT_BYTES: usize = 1024 * 1024;

@@ -5,8 +5,8 @@ use http::{HeaderMap, StatusCode};
 use protocol::JsonObject;
 use serde_json::Value;
 
-use crate::outbound::upstream::UpstreamError;
 use egress::redact::Redactor;
+use egress::upstream::UpstreamError;
 
 /// The error in an answer.
 const ANSWERS: [&str; 4] = ["choices", "data", "results", "content"];

@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::foreign_text::shown;
 use domain::json_text::check_json_text;
 use egress::{RequestBuilder, Response};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use protocol::foreign_text::shown;
 use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_client::{
     HttpStatusError, SseError, StreamableHttpClient, StreamableHttpError,
@@ -26,8 +26,8 @@ use super::super::ANSWER_BYTES;
 use super::events::{ending_after, events};
 use super::sessions::{Doubt, Ping, Sessions, addressed, doubt_of};
 use super::sound::mended;
-use crate::outbound::runner::read_at_most;
 use crate::telemetry::tolerance::{Peer, tolerated};
+use egress::read_at_most;
 use egress::{Egress, EgressError};
 
 type McpError = StreamableHttpError<EgressError>;

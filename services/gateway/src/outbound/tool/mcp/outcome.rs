@@ -1,8 +1,8 @@
 //! What came of a call, in our words.
 
-use domain::foreign_text::shown;
 use http::{HeaderMap, StatusCode};
 use protocol::JsonObject;
+use protocol::foreign_text::shown;
 use rmcp::ServiceError;
 use rmcp::model::{CallToolResult, ContentBlock, ErrorCode};
 use rmcp::service::ClientInitializeError;
@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::super::ANSWER_BYTES;
 use super::sound::UNREADABLE;
-use crate::outbound::upstream::UpstreamError;
 use egress::EgressError;
 use egress::redact::Redactor;
+use egress::upstream::UpstreamError;
 
 /// One text and nothing else is that text; anything else is an object with MCP's blocks.
 pub(super) fn result(result: &CallToolResult) -> Result<Value, UpstreamError> {

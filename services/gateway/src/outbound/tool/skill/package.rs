@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 /// The file that makes a directory a skill.
 const SKILL_FILE: &str = "SKILL.md";

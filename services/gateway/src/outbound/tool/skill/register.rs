@@ -14,7 +14,7 @@ use protocol::skill::NewSkill;
 use serde_json::{Value, json};
 use store::{RegisterSkill, SkillRegistered, Store};
 
-use crate::outbound::upstream::UpstreamError;
+use egress::upstream::UpstreamError;
 
 const NAME: &str = "register_skill";
 

@@ -5,7 +5,7 @@ use std::fmt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use url::Url;
 
-use egress::{PlainUrlError, parse_plain_url};
+use crate::{PlainUrlError, parse_plain_url};
 
 /// Everything that means something in a URL is encoded.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC

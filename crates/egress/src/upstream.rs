@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use domain::foreign_text::shown;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
+use protocol::foreign_text::shown;
 
-use egress::EgressError;
+use crate::EgressError;
 
 /// The longest wait that a runner or a provider may ask for.
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
