@@ -22,7 +22,6 @@ use uuid::Uuid;
 
 use crate::api::{self, Api, ApiState, OwnNames, Router};
 use crate::bus::{self, BusSettings};
-use crate::clock::Clock;
 use crate::config::{Config, ServerConfig};
 use crate::http_server::{ServerOptions, affordable_connections, serve};
 use crate::knowledge::{self, Knowledge};
@@ -31,10 +30,11 @@ use crate::outbound::runner::RunnerClient;
 use crate::outbound::tool::Tools;
 use crate::runs::keyring::Keyring;
 use crate::runs::{Parts, Runs};
-use crate::seal::MasterKey;
 use crate::shutdown::Signals;
 use crate::telemetry::metrics::{Task, panicked};
 use crate::telemetry::spans::Spans;
+use base::clock::Clock;
+use base::seal::MasterKey;
 use egress::Egress;
 
 pub(crate) use database::open_store;

@@ -16,7 +16,7 @@ use secrecy::SecretString;
 use store::Store;
 use tokio::sync::mpsc;
 
-use crate::seal::MasterKey;
+use base::seal::MasterKey;
 use postgres::PostgresBus;
 use silent::SilentBus;
 

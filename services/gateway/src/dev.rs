@@ -23,9 +23,9 @@ use tokio::net::TcpListener;
 
 use crate::api_key::{issue, prefix_of};
 use crate::app::App;
-use crate::clock::Clock;
 use crate::http_server::bind;
 use crate::shutdown::Signals;
+use base::clock::Clock;
 use beside::Beside;
 
 pub(crate) use connectors::ConnectorArgs;

@@ -21,8 +21,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::clock::Clock;
 use crate::outbound::remote_knowledge::RemoteBase;
+use base::clock::Clock;
 use egress::Egress;
 use egress::upstream::UpstreamError;
 use embed::Embedder;

@@ -56,7 +56,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::bus::{Bus, Ring};
-use crate::clock::Clock;
 use crate::cursor::Cursors;
 use crate::outbound::artifact::ArtifactStore;
 use crate::outbound::model::Models;
@@ -76,8 +75,9 @@ use crate::runs::rate::{EventRate, EventRates};
 use crate::runs::reserved::ReservedCalls;
 use crate::runs::token::{Minted, RunTokens, TokenSubject};
 use crate::runs::unheard::AllUnheard;
-use crate::seal::MasterKey;
 use crate::telemetry::spans::Spans;
+use base::clock::Clock;
+use base::seal::MasterKey;
 use egress::Egress;
 
 pub(crate) use prepare::told_limits;

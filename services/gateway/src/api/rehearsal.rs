@@ -21,7 +21,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::clock::Clock;
+use base::clock::Clock;
 
 pub use appends::Appended;
 use appends::Appends;

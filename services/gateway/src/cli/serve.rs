@@ -9,9 +9,9 @@ use crate::app::{App, Metrics, declared};
 use crate::cli::{ConfigArgument, output, own_memory};
 use crate::config::Config;
 use crate::http_server::bind;
-use crate::seal::MasterKey;
 use crate::shutdown::Signals;
 use crate::telemetry;
+use base::seal::MasterKey;
 
 /// Serves until it is told to stop. Everything invalid is reported before a port is bound.
 pub(super) async fn serve(config: &ConfigArgument, json: bool) -> anyhow::Result<ExitCode> {

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::api_key::{issue, prefix_of, shown};
 use crate::app::open_store;
 use crate::cli::{ConfigArgument, output};
-use crate::clock::Clock;
+use base::clock::Clock;
 
 /// Keys of one query.
 const PAGE: u64 = 100;

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use crate::api_key::{issue_workspace, shown_workspace};
 use crate::app::open_store;
 use crate::cli::{ConfigArgument, output};
-use crate::clock::Clock;
+use base::clock::Clock;
 
 /// Workspaces of one query.
 const PAGE: u64 = 100;

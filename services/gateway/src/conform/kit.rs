@@ -16,11 +16,11 @@ use super::trace::{self, Trace};
 use super::{ConformError, Options};
 use crate::api::rehearsal::Rehearsal;
 use crate::app::run_limits;
-use crate::clock::Clock;
 use crate::config::Config;
 use crate::outbound::runner::{Answer, Aside, Call, StartError, Started, judge_answer};
 use crate::outbound::signature::SigningSecret;
 use crate::runs::RunLimits;
+use base::clock::Clock;
 use egress::{Egress, EgressError};
 use egress::{RequestBuilder, Response};
 

@@ -17,7 +17,7 @@ use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
 
-use crate::clock::Clock;
+use base::clock::Clock;
 
 /// Tells the time.
 const TOOL: &str = "current_time";

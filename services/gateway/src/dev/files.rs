@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
-use crate::seal::MasterKey;
+use base::seal::MasterKey;
 
 /// What `send` finds: where the playground is and how to enter it.
 #[derive(Serialize, Deserialize)]

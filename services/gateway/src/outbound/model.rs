@@ -230,7 +230,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::clock::Clock;
+    use base::clock::Clock;
 
     /// A provider elsewhere fetches from where it stands; one of the operator's own stands inside.
     #[test]

@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
 
-use crate::clock::Clock;
 use crate::outbound::signature::SigningSecret;
+use base::clock::Clock;
 use egress::upstream::retry_after;
 use egress::{Egress, EgressError};
 

@@ -19,8 +19,8 @@ use crate::outbound::runner::{Endpoint, ListError};
 use crate::outbound::signature::SigningSecret;
 use crate::runs::Runs;
 use crate::runs::gauges::endpoint_label;
-use crate::seal::MasterKey;
 use crate::telemetry::metrics;
+use base::seal::MasterKey;
 use egress::outgoing_header_name;
 
 pub use probe::list_of;

@@ -15,10 +15,10 @@ use store::{ForgetKeys, RotateKey, SigningKeyRecord, Store, StoreError};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::clock::Clock;
 use crate::cursor::Cursors;
 use crate::runs::token::{Claims, KeyFault, RunTokens, TokenFault, generate_key};
-use crate::seal::{MasterKey, SealError};
+use base::clock::Clock;
+use base::seal::{MasterKey, SealError};
 
 /// How often the table is looked at.
 const LOOK: Duration = Duration::from_secs(1);

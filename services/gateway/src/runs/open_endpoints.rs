@@ -8,7 +8,7 @@ use store::EndpointAddress;
 
 use crate::outbound::runner::Endpoint;
 use crate::runs::discovery::{Unopenable, open_endpoint};
-use crate::seal::MasterKey;
+use base::seal::MasterKey;
 
 /// More are forgotten, all at once.
 const MOST: usize = 1024;

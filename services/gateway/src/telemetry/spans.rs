@@ -11,8 +11,8 @@ use domain::trace::{RunTrace, SpanId, TraceId, TraceParent};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use crate::clock::Clock;
 use crate::telemetry::metrics;
+use base::clock::Clock;
 
 /// Spans that wait for the collector. Those beyond are dropped.
 const QUEUED: usize = 2048;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use url::Url;
 
-use crate::clock::Clock;
 use crate::config::{Config, ConfigFault, ModelEntry, ProviderEntry, parse_toml};
 use crate::outbound::model::{
     Anthropic, BOUNDS, BatchSize, Model, Models, Notes, OpenAi, Price, Provider, ProviderAddress,
     Script, Scripted, Thinking, TokenCount, Vocabulary, Watched,
 };
+use base::clock::Clock;
 use egress::Egress;
 
 /// A script is read whole.

@@ -8,7 +8,7 @@ use protocol::JsonObject;
 use protocol::model::{ModelProvider, ModelProviderError, ModelProviderKey};
 
 use super::{Asked, Chunks, Embedded, Events, Form, Paid, Provider, Rest, ThoughtCount};
-use crate::clock::Clock;
+use base::clock::Clock;
 use egress::upstream::UpstreamError;
 
 /// A provider whose answers and failures are noted, on this replica and since it started.

@@ -5,7 +5,7 @@ use protocol::JsonObject;
 use protocol::resources::{EffectSource, ToolEffect, ToolOperation, ToolResource};
 use serde_json::{Value, json};
 
-use crate::clock::Clock;
+use base::clock::Clock;
 use egress::upstream::UpstreamError;
 
 /// One of them.

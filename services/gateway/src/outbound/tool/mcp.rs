@@ -35,8 +35,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::places::{Caller, Places};
 use super::{ANSWER_BYTES, KnownTool, McpServerSpec, McpTransport, Tools};
-use crate::clock::Clock;
 use answers::{Answering, TOO_MANY};
+use base::clock::Clock;
 use client::GuardedClient;
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;

@@ -328,7 +328,7 @@ mod tests {
 
     use super::super::super::McpTransport;
     use super::*;
-    use crate::clock::Clock;
+    use base::clock::Clock;
 
     fn spec() -> McpServerSpec {
         McpServerSpec {
