@@ -27,22 +27,22 @@ use domain::budget::Budget;
 use protocol::admin::AgentSpec;
 use serde_json::{Value, json};
 
+pub use self::knowledge::{KnowledgeBaseEntry, KnowledgePlace};
+pub use self::models::{ModelEntry, ProviderEntry};
+pub use self::telemetry::TelemetryConfig;
 pub use artifacts::{ArtifactUrl, ArtifactsConfig, FileEntry};
 pub use bus::{BusConfig, BusKind};
 pub use catalog::{SkillDirectoryEntry, SkillEntry, check_skill_name};
 pub use endpoint::EndpointEntry;
 pub use fault::{ConfigErrors, ConfigFault};
 pub use host_api::HostApiConfig;
-pub use knowledge::{KnowledgeBaseEntry, KnowledgePlace};
 pub use limits::LimitsConfig;
 pub use mcp_server::{McpServerEntry, McpTransportEntry};
-pub use models::{ModelEntry, ProviderEntry};
 pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
     AuthConfig, DatabaseConfig, EgressConfig, LedgerConfig, MetricsConfig, RunsConfig, ServerConfig,
 };
 pub use source::{OpenAiVariables, inherited_variable};
-pub use telemetry::TelemetryConfig;
 pub use tool::{HttpToolEntry, ToolEntry};
 
 use source::Variables;

@@ -25,8 +25,8 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::telemetry::metrics;
 pub use files::affordable_connections;
+use telemetry::metrics;
 
 use peers::{Peers, Place};
 

@@ -17,4 +17,3 @@ pub mod knowledge;
 pub mod outbound;
 pub mod runs;
 pub mod shutdown;
-pub mod telemetry;

@@ -2,7 +2,6 @@
 
 pub mod artifact;
 pub mod model;
-pub mod otlp;
 pub mod remote_knowledge;
 pub mod runner;
 pub mod signature;

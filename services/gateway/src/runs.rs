@@ -75,10 +75,10 @@ use crate::runs::rate::{EventRate, EventRates};
 use crate::runs::reserved::ReservedCalls;
 use crate::runs::token::{Minted, RunTokens, TokenSubject};
 use crate::runs::unheard::AllUnheard;
-use crate::telemetry::spans::Spans;
 use base::clock::Clock;
 use base::seal::MasterKey;
 use egress::Egress;
+use telemetry::spans::Spans;
 
 pub(crate) use prepare::told_limits;
 pub(crate) use relay::reader;

@@ -19,7 +19,7 @@ use protocol::id::RunId;
 use serde_json::{Value, json};
 use store::StoreError;
 
-use crate::telemetry::metrics;
+use telemetry::metrics;
 
 mod causes;
 

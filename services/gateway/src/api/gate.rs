@@ -27,8 +27,8 @@ use crate::api::metrics_page::Served;
 use crate::api::names::{OwnNames, host_header, refuse_foreign};
 use crate::api::query::WritesWithoutQuery;
 use crate::api::room::BodyRoom;
-use crate::telemetry::metrics;
 use domain::knowledge::MOST_DOCUMENT_BYTES;
+use telemetry::metrics;
 
 /// What requests of any route are judged by, and given.
 pub(super) struct Gate {

@@ -18,8 +18,8 @@ use crate::outbound::model::Paid;
 use crate::runs::Runs;
 use crate::runs::grant::Grant;
 use crate::runs::over::LastLook;
-use crate::telemetry::spans::Begun;
 use egress::upstream::UpstreamError;
+use telemetry::spans::Begun;
 
 mod spending;
 mod traced;

@@ -18,7 +18,7 @@ use crate::api::drain::drain;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::recheck::{Accepted, ChecksSenders};
 use crate::api::room::{BodyRoom, Held, Sender, Taken};
-use crate::telemetry::tolerance::{Peer, tolerated};
+use telemetry::tolerance::{Peer, tolerated};
 
 /// A body that trickles in for longer is refused. An extension of every request.
 #[derive(Clone, Copy)]

@@ -17,7 +17,7 @@ use utoipa::openapi::{OpenApi, PathItem};
 use crate::api::names::{OwnNames, refuse_foreign};
 use crate::api::query::without_wildcards;
 use crate::runs::Runs;
-use crate::telemetry::process;
+use telemetry::process;
 
 const TEXT_FORMAT: HeaderValue =
     HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

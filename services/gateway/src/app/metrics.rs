@@ -13,7 +13,7 @@ use crate::api::{OwnNames, metrics_page};
 use crate::app::keep;
 use crate::http_server::{ServerOptions, bind, serve};
 use crate::runs::Runs;
-use crate::telemetry::metrics::install;
+use telemetry::metrics::install;
 
 /// A Prometheus or two, and somebody who looks.
 const CONNECTIONS: usize = 32;
@@ -31,6 +31,7 @@ impl Metrics {
             format!("cannot listen on {address}; choose another metrics.listen")
         })?;
         let handle = install().context("metrics cannot be counted")?;
+        store::meter::register();
         Ok(Self { listener, handle })
     }
 

@@ -23,19 +23,19 @@ use protocol::resources::{
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
-pub(crate) use models::DeclaredModels;
+pub(crate) use self::models::DeclaredModels;
 
 use crate::bus::BusSettings;
 use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
 use crate::knowledge::Base;
 use crate::outbound::artifact::ArtifactPlace;
-use crate::outbound::otlp::Collector;
 use crate::outbound::signature::SigningSecret;
 use crate::outbound::tool::{Registration, SkillTool, ToolSpecs};
 use crate::runs::RunLimits;
 use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::discovery::{manifest_list, modes};
 use crate::runs::rate::EventRate;
+use ::telemetry::otlp::Collector;
 use egress::Egress;
 
 /// What the configuration declares, ready to be entered.

@@ -10,7 +10,6 @@ use crate::cli::{ConfigArgument, output, own_memory};
 use crate::config::Config;
 use crate::http_server::bind;
 use crate::shutdown::Signals;
-use crate::telemetry;
 use base::seal::MasterKey;
 
 /// Serves until it is told to stop. Everything invalid is reported before a port is bound.

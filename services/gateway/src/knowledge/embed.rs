@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use crate::outbound::model::{Model, Models, Paid};
-use crate::telemetry::metrics;
 use egress::upstream::UpstreamError;
+use telemetry::metrics;
 
 /// A provider of embedding models.
 pub trait Embedder: Send + Sync {

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::knowledge::extract::{Extracted, Kind, extract};
 use crate::knowledge::{EmbeddedBase, Knowledge, KnowledgeError, prepare};
-use crate::telemetry::metrics;
+use telemetry::metrics;
 
 /// How long a document waits until another one is indexed.
 const WAIT: Duration = Duration::from_secs(20);

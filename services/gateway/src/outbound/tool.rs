@@ -27,7 +27,6 @@ use protocol::tool::{McpServer, McpServerState};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use crate::telemetry::metrics;
 use base::clock::Clock;
 use domain::tool_name::RESERVED_TOOLS;
 use egress::Egress;
@@ -37,6 +36,7 @@ use mcp::Server;
 use names::Names;
 use places::{Caller, Places};
 use schema::Schema;
+use telemetry::metrics;
 
 pub use gateway::GatewayTool;
 pub use large::{HandedOver, LargeResult};

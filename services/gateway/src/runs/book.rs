@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::runs::live::Frames;
-use crate::telemetry::metrics;
+use telemetry::metrics;
 
 /// A full book stops the reading of the runner's socket until the commit before it is done.
 const MOST_BYTES: usize = 512 * 1024;

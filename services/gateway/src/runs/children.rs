@@ -23,7 +23,7 @@ use crate::runs::grant::Grant;
 use crate::runs::live::LiveRun;
 use crate::runs::over::{LastLook, Over};
 use crate::runs::start::{Incoming, StartError};
-use crate::telemetry::spans::trace_of;
+use telemetry::spans::trace_of;
 
 /// The least time between two looks of a call that waits.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);

@@ -19,9 +19,9 @@ use crate::outbound::runner::{Endpoint, ListError};
 use crate::outbound::signature::SigningSecret;
 use crate::runs::Runs;
 use crate::runs::gauges::endpoint_label;
-use crate::telemetry::metrics;
 use base::seal::MasterKey;
 use egress::outgoing_header_name;
+use telemetry::metrics;
 
 pub use probe::list_of;
 pub use register::{AskedEndpoint, RegisterError, Registered};

@@ -25,7 +25,7 @@ use crate::runs::live::LiveRun;
 use crate::runs::prepare::Prepared;
 use crate::runs::settle::surely;
 use crate::runs::token::TokenSubject;
-use crate::telemetry::metrics;
+use telemetry::metrics;
 
 pub(super) use grace::{grace, was_cancelled_elsewhere};
 

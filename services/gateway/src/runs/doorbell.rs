@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::bus::{Heard, Ring};
 use crate::runs::{Inner, Runs};
-use crate::telemetry::metrics::{self, Ringing};
+use telemetry::metrics::{self, Ringing};
 
 /// Rings that wait to be sent. Full: the ring is lost, and others look by themselves.
 const QUEUE: usize = 4096;

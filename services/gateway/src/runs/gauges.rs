@@ -9,7 +9,7 @@ use store::Condition;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::runs::Runs;
-use crate::telemetry::metrics::{self, Breaker, Here};
+use telemetry::metrics::{self, Breaker, Here};
 
 /// Between two looks at the database. However often somebody asks, it is looked at no more often.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);

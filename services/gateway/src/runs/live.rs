@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runs::Inner;
 use crate::runs::grant::Grant;
-use crate::telemetry::metrics;
+use telemetry::metrics;
 
 pub(crate) use log::{Frames, Progress, RunLog, Tail};
 

@@ -22,7 +22,7 @@ use crate::runs::Inner;
 use crate::runs::decide::{Deciding, Made};
 use crate::runs::grant::read_snapshot;
 use crate::runs::live::Entered;
-use crate::telemetry::spans::trace_of;
+use telemetry::spans::trace_of;
 use told::{Told, write_context};
 
 pub(super) use beginning::{Beginning, PlaceAhead};

@@ -22,8 +22,8 @@ use crate::runs::book::{Book, relayed};
 use crate::runs::decide::take_up;
 use crate::runs::live::LiveRun;
 use crate::runs::{Inner, Runs};
-use crate::telemetry::metrics;
 use said::{output_of, transcript_of};
+use telemetry::metrics;
 
 mod said;
 

@@ -11,7 +11,7 @@ use crate::runs::drive::{self, TakenOver};
 use crate::runs::live::{Entered, LiveRun};
 use crate::runs::prepare::Fresh;
 use crate::runs::settle;
-use crate::telemetry::metrics;
+use telemetry::metrics;
 
 impl Runs {
     /// Drives a created run in a task of its own, unless it is driven here already. `fresh`: what is

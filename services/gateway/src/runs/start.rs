@@ -22,7 +22,7 @@ use crate::runs::Runs;
 use crate::runs::artifacts::{AttachError, BodyFiles, UploadError, Uploads, may_have_files};
 use crate::runs::children::ChildOf;
 use crate::runs::decide::Aside;
-use crate::telemetry::metrics;
+use telemetry::metrics;
 
 /// An event that is stored now or was before.
 #[derive(Clone, Debug)]

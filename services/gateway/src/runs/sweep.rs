@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::runs::Runs;
 use crate::runs::settle::settle_waiting;
-use crate::telemetry::metrics::{self, Swept};
+use telemetry::metrics::{self, Swept};
 
 /// Others commit in between.
 const BETWEEN_DELETES: Duration = Duration::from_millis(20);

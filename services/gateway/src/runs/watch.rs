@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::runs::doorbell::Bell;
 use crate::runs::live::{LiveRun, Progress, Tail};
 use crate::runs::{Inner, Runs};
-use crate::telemetry::metrics::OpenStream;
+use telemetry::metrics::OpenStream;
 
 /// Events read from the table at once, and their bytes; one event at least. Each reader that hardly reads keeps as
 /// much in memory.

@@ -18,7 +18,7 @@ use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::{json_bytes_of, parse};
-use crate::telemetry::tolerance::{Peer, tolerated};
+use telemetry::tolerance::{Peer, tolerated};
 
 /// Results of one call.
 const MOST_RESULTS: usize = 1000;

@@ -11,7 +11,7 @@ use crate::api::error::{ApiError, Consumed};
 use crate::outbound::model::{Model, Price};
 use crate::runs::grant::Grant;
 use crate::runs::{Reservation, Runs};
-use crate::telemetry::metrics;
+use telemetry::metrics;
 
 /// Bytes of an answer for one token, where nobody has counted: few, so that too much is taken.
 const TOKEN_BYTES: u64 = 3;

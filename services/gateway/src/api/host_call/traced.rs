@@ -4,7 +4,7 @@ use domain::trace::TraceParent;
 
 use super::HostCall;
 use crate::outbound::model::Model;
-use crate::telemetry::spans::{Begun, CallSpan};
+use telemetry::spans::{Begun, CallSpan};
 
 /// A call that is told of when it ends.
 pub(super) struct Traced {

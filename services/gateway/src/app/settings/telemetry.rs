@@ -1,8 +1,8 @@
 //! To whom traces are told, secrets included.
 
 use crate::config::{Config, ConfigFault};
-use crate::outbound::otlp::Collector;
 use egress::Egress;
+use telemetry::otlp::Collector;
 
 /// `None`: nobody is told, or the faults say why not.
 pub(super) fn collector(

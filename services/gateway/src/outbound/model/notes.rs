@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::telemetry::tolerance::{Peer, tolerated};
+use telemetry::tolerance::{Peer, tolerated};
 
 /// Deviations of one provider since this process started. Cheap to clone.
 #[derive(Clone)]

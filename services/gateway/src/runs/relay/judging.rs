@@ -11,7 +11,7 @@ use super::reader::{Deviation, ResultReader, TooLarge};
 use super::{Relay, Stopped};
 use crate::runs::dispatch::{interruption, was_cancelled_elsewhere};
 use crate::runs::settle::{Ending, surely};
-use crate::telemetry::tolerance::{Peer, tolerated};
+use telemetry::tolerance::{Peer, tolerated};
 
 /// How far the judging of appended results has come. They are numbered without a gap.
 #[derive(Default)]

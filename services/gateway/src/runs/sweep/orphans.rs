@@ -8,7 +8,7 @@ use super::BATCH;
 use crate::runs::Runs;
 use crate::runs::drive::TakenOver;
 use crate::runs::settle::settle_taken;
-use crate::telemetry::metrics::{self, Swept};
+use telemetry::metrics::{self, Swept};
 
 /// Orphans that are ended at once: they share commits.
 const AT_ONCE: usize = 32;

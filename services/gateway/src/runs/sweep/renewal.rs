@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::tick_of;
 use crate::runs::Runs;
-use crate::telemetry::metrics;
+use telemetry::metrics;
 
 impl Runs {
     /// Renews leases until the process stops. A panic of the thread is one of the caller.

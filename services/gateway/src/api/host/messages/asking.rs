@@ -19,7 +19,7 @@ use crate::api::host::models::most::chat_spend;
 use crate::api::host_call::{HostCall, Spend};
 use crate::api::room::Taken;
 use crate::outbound::model::{Asked, Form, Model};
-use crate::telemetry::tolerance::{Peer, tolerated};
+use telemetry::tolerance::{Peer, tolerated};
 
 /// The version of the API that this face speaks.
 const VERSION: &str = "2023-06-01";

@@ -26,9 +26,9 @@ use super::super::ANSWER_BYTES;
 use super::events::{ending_after, events};
 use super::sessions::{Doubt, Ping, Sessions, addressed, doubt_of};
 use super::sound::mended;
-use crate::telemetry::tolerance::{Peer, tolerated};
 use egress::read_at_most;
 use egress::{Egress, EgressError};
+use telemetry::tolerance::{Peer, tolerated};
 
 type McpError = StreamableHttpError<EgressError>;
 type Events = BoxStream<'static, Result<Sse, SseError>>;

@@ -18,8 +18,8 @@ use super::super::{Callee, KnownTool, McpServerSpec, ToolFacts};
 use super::Server;
 use super::listed_tool::{self, ListedTool};
 use super::offered_name::offered_name;
-use crate::telemetry::tolerance::{Peer, tolerated};
 use egress::redact::Redactor;
+use telemetry::tolerance::{Peer, tolerated};
 
 /// Tools of one server.
 const MOST_TOOLS: usize = 256;

@@ -13,7 +13,7 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio_util::codec::Decoder;
 
-use crate::telemetry::tolerance::{Peer, tolerated};
+use telemetry::tolerance::{Peer, tolerated};
 
 /// The code of the error that stands for an answer which nobody may read.
 pub(super) const UNREADABLE: i32 = -31_999;

@@ -14,10 +14,10 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use ::metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use base::metric_names::PANICS;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
-use store::meter::PANICS;
 
-use crate::telemetry::spans::Told;
+use crate::spans::Told;
 
 pub use calls::{ModelCall, ToolCall, model_called};
 pub use table::{Kind, METRICS, Metric};
@@ -98,7 +98,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &LATENCIES)?
         .set_buckets_for_metric(Matcher::Full(RUN_SECONDS.to_owned()), &RUN_TIMES)?
         .set_buckets_for_metric(
-            Matcher::Full(store::meter::COMMIT_ITEMS.to_owned()),
+            Matcher::Full(base::metric_names::COMMIT_ITEMS.to_owned()),
             &BATCHES,
         )?
         .install_recorder()?;
@@ -106,7 +106,6 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
         metric.describe();
     }
     LazyLock::force(&HOT);
-    store::meter::register();
     // Those begin at 0 and not with their first event: a rise from nothing is no rise.
     counter!(RUNS_STARTED).absolute(0);
     counter!(LEASES_LOST).absolute(0);
@@ -266,7 +265,7 @@ pub fn result_rejected(reason: &'static str) {
     counter!(RESULTS_REJECTED, "reason" => reason).increment(1);
 }
 
-/// Input that departs from its protocol was accepted all the same: see [`crate::telemetry::tolerance`].
+/// Input that departs from its protocol was accepted all the same: see [`crate::tolerance`].
 pub(super) fn input_tolerated(peer: &'static str, kind: &'static str) {
     counter!(INPUTS_TOLERATED, "peer" => peer, "kind" => kind).increment(1);
 }
@@ -408,7 +407,7 @@ mod tests {
 
     #[test]
     fn each_metric_stands_once_in_the_table_of_the_docs() {
-        let page = include_str!("../../../../docs/metrics.md");
+        let page = include_str!("../../../docs/metrics.md");
         for Metric {
             name,
             kind,

@@ -2,7 +2,7 @@
 
 use prost::{Message, Oneof};
 
-use crate::telemetry::spans::{Attribute, Span, SpanKind};
+use crate::spans::{Attribute, Span, SpanKind};
 
 /// The conventions that names of attributes follow.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";

@@ -2,6 +2,7 @@
 //! deviations of peers: [`tolerance`].
 
 pub mod metrics;
+pub mod otlp;
 pub mod process;
 pub mod spans;
 pub mod tolerance;

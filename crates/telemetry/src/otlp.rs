@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use crate::telemetry::metrics::spans_told;
-use crate::telemetry::spans::{Span, Told};
+use crate::metrics::spans_told;
+use crate::spans::{Span, Told};
 use egress::read_at_most;
 use egress::upstream::retry_after;
 use egress::{Egress, EgressError};

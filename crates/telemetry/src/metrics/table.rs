@@ -87,11 +87,11 @@ metrics!(
         "Results of runners that were not taken";
     Counter super::INPUTS_TOLERATED, ["peer", "kind"],
         "Inputs that depart from their protocol and were accepted, by source (provider, runner, tool_server, knowledge_server, document, client)";
-    Histogram store::meter::COMMIT_SECONDS, [],
+    Histogram base::metric_names::COMMIT_SECONDS, [],
         "Transactions of the writer, from begin to commit";
-    Histogram store::meter::COMMIT_ITEMS, [],
+    Histogram base::metric_names::COMMIT_ITEMS, [],
         "Items that one transaction of the writer holds";
-    Counter store::meter::COMMITS_FAILED, [],
+    Counter base::metric_names::COMMITS_FAILED, [],
         "Transactions of the writer that did not commit; their items are tried again or refused";
     Gauge super::QUEUED_WRITES, [],
         "Writes that wait for the writer: at most 4096, and fewer where they are large, since 64 MiB may wait";

@@ -11,7 +11,7 @@ use domain::trace::{RunTrace, SpanId, TraceId, TraceParent};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use crate::telemetry::metrics;
+use crate::metrics;
 use base::clock::Clock;
 
 /// Spans that wait for the collector. Those beyond are dropped.

@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 
-use crate::telemetry::metrics;
+use crate::metrics;
 
 /// The source of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
