@@ -1,7 +1,6 @@
 //! Everything that leaves the gateway over HTTP, by the guarded client of `egress`.
 
 pub mod artifact;
-pub mod model;
 pub mod remote_knowledge;
 pub mod runner;
 pub mod signature;

@@ -58,7 +58,6 @@ use tokio_util::task::TaskTracker;
 use crate::bus::{Bus, Ring};
 use crate::cursor::Cursors;
 use crate::outbound::artifact::ArtifactStore;
-use crate::outbound::model::Models;
 use crate::outbound::runner::RunnerClient;
 use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::breakers::Breakers;
@@ -78,6 +77,7 @@ use crate::runs::unheard::AllUnheard;
 use base::clock::Clock;
 use base::seal::MasterKey;
 use egress::Egress;
+use models::Models;
 use telemetry::spans::Spans;
 
 pub(crate) use prepare::told_limits;

@@ -15,11 +15,11 @@ use crate::app::{Declared, declared, strangers};
 use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
 use crate::config::{Config, ConfigErrors, ConfigFault};
-use crate::outbound::model::Probed;
 use crate::outbound::runner::RunnerClient;
 use crate::outbound::tool::Tools;
 use base::clock::Clock;
 use egress::Egress;
+use models::Probed;
 
 #[derive(clap::Args)]
 pub(super) struct CheckConfigArguments {

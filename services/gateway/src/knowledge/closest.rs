@@ -11,7 +11,7 @@ use store::{BaseKey, FoundChunk};
 use crate::knowledge::index::on_a_thread;
 use crate::knowledge::prepare::{embed, passage, scope};
 use crate::knowledge::{EmbeddedBase, Knowledge, KnowledgeError};
-use crate::outbound::model::Paid;
+use models::Paid;
 
 /// Passages whose texts are looked at.
 const CANDIDATES: usize = 200;

@@ -6,8 +6,8 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use crate::outbound::model::{Model, Models, Paid};
 use egress::upstream::UpstreamError;
+use models::{Model, Models, Paid};
 use telemetry::metrics;
 
 /// A provider of embedding models.

@@ -8,8 +8,8 @@ use domain::text_index::passage_terms;
 use store::{BaseKey, NewChunk};
 
 use crate::knowledge::embed::Embedder;
-use crate::outbound::model::Paid;
 use egress::upstream::UpstreamError;
+use models::Paid;
 
 /// How long the provider of vectors may take for one batch.
 pub(super) const EMBEDDING: Duration = Duration::from_mins(1);

@@ -10,7 +10,7 @@ use store::BaseKey;
 
 use crate::knowledge::closest::Close;
 use crate::knowledge::{Base, Knowledge, KnowledgeError};
-use crate::outbound::model::Paid;
+use models::Paid;
 
 impl Knowledge {
     /// The passages of a base that are closest to a query. Who may ask has been decided before, and who pays for its vector.

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::extract::Kind;
 use super::index::{Indexed, NewDocument, Source};
 use super::*;
-use crate::outbound::model::Paid;
+use models::Paid;
 
 const MEANINGS: [&[&str]; 3] = [
     &["car", "automobile", "garage"],

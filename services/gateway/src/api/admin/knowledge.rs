@@ -25,7 +25,7 @@ use crate::api::query::{PathOf, QueryOf, single_header};
 use crate::cursor::Kind as CursorKind;
 use crate::knowledge::extract::Kind;
 use crate::knowledge::index::{Indexed, NewDocument, Source};
-use crate::outbound::model::Paid;
+use models::Paid;
 
 /// What is said of a document beside its bytes.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]

@@ -31,10 +31,10 @@ use crate::api::host::openai::{LIST, named_model};
 use crate::api::host_call::HostCall;
 use crate::api::query::PathOf;
 use crate::api::stream::event_stream;
-use crate::outbound::model::{Form, Models};
 use asking::{Asking, Prepared, betas_of};
 use egress::upstream::UpstreamError;
 use face::MessagesError;
+use models::{Form, Models};
 use telling::{Telling, Told, frames};
 
 /// The routes of this face, below `/host/v1/anthropic`.

@@ -30,9 +30,9 @@ use crate::api::host_call::{HostCall, Spend};
 use crate::api::query::PathOf;
 use crate::api::room::Taken;
 use crate::api::stream::event_stream;
-use crate::outbound::model::{Chunks, Model};
 use egress::upstream::UpstreamError;
 use embedded::Embedded;
+use models::{Chunks, Model};
 
 /// As OpenAI documents it. What else only shapes the answer goes to the provider as it is; other members are refused
 /// unless the operator has opened them.

@@ -3,7 +3,7 @@
 use domain::trace::TraceParent;
 
 use super::HostCall;
-use crate::outbound::model::Model;
+use models::Model;
 use telemetry::spans::{Begun, CallSpan};
 
 /// A call that is told of when it ends.

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use url::Url;
 
 use crate::config::{Config, ConfigFault, ModelEntry, ProviderEntry, parse_toml};
-use crate::outbound::model::{
+use base::clock::Clock;
+use egress::Egress;
+use models::{
     Anthropic, BOUNDS, BatchSize, Model, Models, Notes, OpenAi, Price, Provider, ProviderAddress,
     Script, Scripted, Thinking, TokenCount, Vocabulary, Watched,
 };
-use base::clock::Clock;
-use egress::Egress;
 
 /// A script is read whole.
 const SCRIPT_BYTES: u64 = 1024 * 1024;

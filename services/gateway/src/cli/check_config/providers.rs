@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::cli::output;
-use crate::outbound::model::Probed;
 use egress::EgressError;
 use egress::upstream::UpstreamError;
+use models::Probed;
 
 /// Whether every key of it was taken.
 pub(super) fn is_good(provider: &Probed) -> bool {

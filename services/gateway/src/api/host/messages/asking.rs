@@ -18,7 +18,7 @@ use crate::api::host::models::members::check_members;
 use crate::api::host::models::most::chat_spend;
 use crate::api::host_call::{HostCall, Spend};
 use crate::api::room::Taken;
-use crate::outbound::model::{Asked, Form, Model};
+use models::{Asked, Form, Model};
 use telemetry::tolerance::{Peer, tolerated};
 
 /// The version of the API that this face speaks.

@@ -8,9 +8,7 @@ use serde_json::Value;
 
 use super::parts::has_document;
 use crate::api::host_call::Spend;
-use crate::outbound::model::{
-    BOUNDS, LEAST, Model, THOUGHTS, ThoughtCount, UNSAID_TOKENS, value_at,
-};
+use models::{BOUNDS, LEAST, Model, THOUGHTS, ThoughtCount, UNSAID_TOKENS, value_at};
 
 const MOST_TOKENS: u64 = i32::MAX as u64;
 /// How many answers are made for one request.

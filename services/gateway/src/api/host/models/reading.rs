@@ -20,8 +20,8 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::host_call::{HostCall, Spend};
 use crate::api::query::PathOf;
 use crate::api::room::Taken;
-use crate::outbound::model::{Model, object};
 use egress::upstream::UpstreamError;
+use models::{Model, object};
 
 const MOST_DOCUMENTS: usize = 64;
 const MOST_TEXTS: usize = 256;

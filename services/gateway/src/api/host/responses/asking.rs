@@ -18,7 +18,7 @@ use crate::api::host::models::most::{asked_texts, check_most, said_bytes};
 use crate::api::host::openai::{Prompt, prepare};
 use crate::api::host_call::HostCall;
 use crate::api::room::Taken;
-use crate::outbound::model::{Form, Model};
+use models::{Form, Model};
 
 /// A run that asks a granted model.
 pub(super) struct Asking<'a> {

@@ -13,8 +13,8 @@ use super::errors::code_of;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::models::most::said_bytes;
 use crate::api::host_call::HostCall;
-use crate::outbound::model::{Chunks, Events};
 use egress::upstream::UpstreamError;
+use models::{Chunks, Events};
 
 /// An answer as it comes.
 pub(super) enum Answer {

@@ -12,10 +12,7 @@ use egress::upstream::UpstreamError;
 const ANSWERS: [&str; 4] = ["choices", "data", "results", "content"];
 
 /// The error in a document or an event of a provider: `{"error": …}`, or an object that calls itself one.
-pub(in crate::outbound::model) fn error_in(
-    redactor: &Redactor,
-    told: &JsonObject,
-) -> Option<UpstreamError> {
+pub(crate) fn error_in(redactor: &Redactor, told: &JsonObject) -> Option<UpstreamError> {
     let error = told.get("error").filter(|error| says_something(error));
     let calls_itself_one = || {
         ["type", "object"]

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::ANSWER_BYTES;
 use super::answer::AnswerReader;
-use crate::outbound::model::notes::Noted;
+use crate::notes::Noted;
 use egress::EgressError;
 use egress::upstream::UpstreamError;
 
@@ -38,15 +38,15 @@ const ANSWER_EVENTS: [&str; 10] = [
 ];
 
 /// One event.
-pub(in crate::outbound::model) struct Event {
-    pub(in crate::outbound::model) name: Option<String>,
-    pub(in crate::outbound::model) data: JsonObject,
+pub(crate) struct Event {
+    pub(crate) name: Option<String>,
+    pub(crate) data: JsonObject,
     /// As [`JsonPart::has_halves`](domain::json_repair::JsonPart).
-    pub(in crate::outbound::model) has_halves: bool,
+    pub(crate) has_halves: bool,
 }
 
 /// The outcome of reading an answer.
-pub(in crate::outbound::model) enum Item {
+pub(crate) enum Item {
     Event(Event),
     /// `[DONE]`, the last item.
     End,
@@ -56,7 +56,7 @@ pub(in crate::outbound::model) enum Item {
 
 /// Items as they come. A `Malformed` one is an event that cannot be read, and others may follow; all other errors are the
 /// last item.
-pub(in crate::outbound::model) type Items = BoxStream<'static, Result<Item, UpstreamError>>;
+pub(crate) type Items = BoxStream<'static, Result<Item, UpstreamError>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
@@ -289,7 +289,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::outbound::model::notes::Notes;
+    use crate::notes::Notes;
     use egress::redact::Redactor;
 
     async fn read_as(

@@ -19,7 +19,7 @@ struct Used {
 
 impl Paid {
     /// By a run, whose budgets have reserved the most that it may use.
-    pub(crate) fn reserved() -> Self {
+    pub fn reserved() -> Self {
         Self(Mutex::default())
     }
 

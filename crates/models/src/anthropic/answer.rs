@@ -6,7 +6,7 @@ use domain::chat::count;
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-use crate::outbound::model::object;
+use crate::object;
 use egress::upstream::UpstreamError;
 
 /// A whole message as a completion.

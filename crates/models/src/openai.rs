@@ -192,7 +192,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::outbound::model::Notes;
+    use crate::Notes;
 
     #[test]
     fn a_bound_has_the_name_that_its_server_reads() {

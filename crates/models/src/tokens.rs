@@ -250,7 +250,7 @@ mod tests {
     }
 
     /// The corpus and its true counts: `tests/peer/count_corpus.mjs` says how they were made.
-    const CORPUS: &str = include_str!("../../../../../tests/fixtures/token_corpus.json");
+    const CORPUS: &str = include_str!("../../../tests/fixtures/token_corpus.json");
 
     #[derive(serde::Deserialize)]
     struct Counted {

@@ -4,7 +4,7 @@ use protocol::JsonObject;
 use serde_json::{Value, json};
 
 use super::thinking::Thinking;
-use crate::outbound::model::{BOUNDS, UNSAID_TOKENS};
+use crate::{BOUNDS, UNSAID_TOKENS};
 use domain::json_text::check_json_text;
 use egress::upstream::UpstreamError;
 

@@ -8,13 +8,13 @@ use domain::json_text::check_json_text;
 use protocol::JsonObject;
 use serde_json::Value;
 
-use crate::outbound::model::notes::{Noted, Notes};
+use crate::notes::{Noted, Notes};
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
 
 /// Reads the answers of one provider. Cheap to clone.
 #[derive(Clone)]
-pub(in crate::outbound::model) struct AnswerReader {
+pub(crate) struct AnswerReader {
     /// Knows what the provider was shown, which may come back in its answers.
     redactor: Redactor,
     notes: Notes,
