@@ -2,5 +2,6 @@
 //! crates share.
 
 pub mod clock;
+pub mod digest;
 pub mod metric_names;
 pub mod seal;

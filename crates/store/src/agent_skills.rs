@@ -11,12 +11,12 @@ use sea_orm::{
 use uuid::Uuid;
 
 use crate::connect::Store;
-use crate::digest::sha256_hex;
 use crate::entity::{agent_skills, agents};
 use crate::error::{StoreError, parsed, parsed_json};
 use crate::sql::{Row, Sql, locked};
 use crate::state::hold_live_run;
 use crate::writer::{Share, Work};
+use base::digest::sha256_hex;
 
 /// A skill with all that it says.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,6 @@ mod common;
 mod connect;
 mod conversation;
 mod database_clock;
-mod digest;
 mod doorbell;
 mod entity;
 mod error;
@@ -73,6 +72,7 @@ pub use artifacts::{
 };
 pub use attempts::{Dispatch, Dispatched, FirstAttempt, STARTED};
 pub use audit::{AuditEntry, AuditOutcome, AuditRecord};
+pub use base::digest::{hex, sha256_hex};
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
 pub use children::{Childless, ParentOf};
@@ -82,7 +82,6 @@ pub use deferrals::{
     AppendResults, Backlog, CloseAppends, Closed, Defer, Deferral, Heard, Heartbeat,
     ResultsAppended, result_digest,
 };
-pub use digest::{hex, sha256_hex};
 pub use discovery::{SaveDiscovery, SaveFailure};
 pub use doorbell::Notice;
 pub use endpoints::{EndpointAddress, EndpointRecord, SaveEndpoint};

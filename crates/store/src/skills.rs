@@ -8,11 +8,11 @@ use sea_orm::DatabaseTransaction;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::digest::sha256_hex;
 use crate::error::{StoreError, parsed_json};
 use crate::sql::Sql;
 use crate::state::{StateAccess, find_locked, hold_live_run, upsert};
 use crate::writer::{Share, Work};
+use base::digest::sha256_hex;
 
 /// A live run has activated a skill. Gives whether the run still lives.
 #[derive(Clone, Debug)]

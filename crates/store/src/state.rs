@@ -15,12 +15,12 @@ use uuid::Uuid;
 
 use crate::audit::AuditEntry;
 use crate::connect::Store;
-use crate::digest::sha256_hex;
 use crate::entity::{runs, state_entries};
 use crate::error::StoreError;
 use crate::shares::{ScopeFull, room_for_key};
 use crate::sql::{EACH_ALONE, Sql, locked, returned};
 use crate::writer::{Share, Work};
+use base::digest::sha256_hex;
 
 /// Keys that one scope of one owner has at most.
 pub const STATE_KEYS: u64 = 1000;

@@ -31,6 +31,7 @@ mod recheck;
 mod refusals;
 mod room;
 mod run_pages;
+mod skill_registrar;
 mod stream;
 mod stream_places;
 mod transcript;
@@ -44,7 +45,6 @@ pub use axum::Router;
 use axum::middleware::from_fn_with_state;
 
 use crate::knowledge::Knowledge;
-use crate::outbound::tool::Tools;
 use crate::runs::Runs;
 use error::ApiError;
 use gate::Gate;
@@ -54,6 +54,7 @@ pub use names::OwnNames;
 use refusals::Refusals;
 use room::Room;
 use stream_places::KeyPlaces;
+use tools::Tools;
 use watched_keys::WatchedKeys;
 
 /// The largest body of any route that names no other bound.

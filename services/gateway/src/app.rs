@@ -26,7 +26,6 @@ use crate::config::{Config, ServerConfig};
 use crate::http_server::{ServerOptions, affordable_connections, serve};
 use crate::knowledge::{self, Knowledge};
 use crate::outbound::runner::RunnerClient;
-use crate::outbound::tool::Tools;
 use crate::runs::keyring::Keyring;
 use crate::runs::{Parts, Runs};
 use crate::shutdown::Signals;
@@ -36,6 +35,7 @@ use egress::Egress;
 use telemetry::metrics::{Task, panicked};
 use telemetry::otlp::{Collector, Exporter};
 use telemetry::spans::Spans;
+use tools::Tools;
 
 pub(crate) use database::open_store;
 pub(crate) use metrics::Metrics;

@@ -4,4 +4,3 @@ pub mod artifact;
 pub mod remote_knowledge;
 pub mod runner;
 pub mod signature;
-pub mod tool;

@@ -10,9 +10,9 @@ use sea_orm::{
 use serde_json::Value;
 
 use super::AppendResults;
-use crate::digest::sha256_hex;
 use crate::entity::run_appends;
 use crate::error::{StoreError, signed, unsigned};
+use base::digest::sha256_hex;
 
 /// Letters of one digest: no runner meets another result of the same by chance.
 const LETTERS: usize = 16;

@@ -18,9 +18,9 @@ use crate::api::ApiState;
 use crate::api::auth::RunCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::large_result::hand_over;
-use crate::outbound::tool::{KnownTool, SkillsOfRun};
 use crate::runs::Runs;
 use egress::upstream::UpstreamError;
+use tools::{KnownTool, SkillsOfRun};
 
 /// The calls of this process that go on.
 #[derive(Clone, Default)]

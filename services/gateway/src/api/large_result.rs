@@ -9,8 +9,8 @@ use store::ArtifactOrigin;
 
 use crate::api::ApiState;
 use crate::api::auth::RunCaller;
-use crate::outbound::tool::{HandedOver, KnownTool, LargeResult};
 use crate::runs::artifacts::{NewArtifact, UploadError, Whose};
+use tools::{HandedOver, KnownTool, LargeResult};
 
 /// A place of artifacts that takes longer is not waited for.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -30,12 +30,12 @@ use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConf
 use crate::knowledge::Base;
 use crate::outbound::artifact::ArtifactPlace;
 use crate::outbound::signature::SigningSecret;
-use crate::outbound::tool::{Registration, SkillTool, ToolSpecs};
 use crate::runs::RunLimits;
 use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::discovery::{manifest_list, modes};
 use crate::runs::rate::EventRate;
 use ::telemetry::otlp::Collector;
+use ::tools::{Registration, SkillTool, ToolSpecs};
 use egress::Egress;
 
 /// What the configuration declares, ready to be entered.

@@ -16,10 +16,10 @@ use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
 use crate::config::{Config, ConfigErrors, ConfigFault};
 use crate::outbound::runner::RunnerClient;
-use crate::outbound::tool::Tools;
 use base::clock::Clock;
 use egress::Egress;
 use models::Probed;
+use tools::Tools;
 
 #[derive(clap::Args)]
 pub(super) struct CheckConfigArguments {

@@ -26,8 +26,9 @@ use crate::api::json::JsonBody;
 use crate::api::kept_call::KeptCall;
 use crate::api::large_result::hand_over;
 use crate::api::query::{PathOf, single_header};
-use crate::outbound::tool::{KnownTool, RegisteredPackage, Registrar, SkillsOfRun};
+use crate::api::skill_registrar::{StoreRegistrar, registered_package};
 use crate::runs::grant::Grant;
+use tools::{KnownTool, RegisteredPackage, SkillsOfRun};
 
 /// Lists the tools that the run was granted, with their schemas.
 #[utoipa::path(get, path = "/host/v1/tools", tag = "host", security(("run_token" = [])), responses(
@@ -214,7 +215,12 @@ impl ToolCalling<'_> {
         };
         host_call.within(judging).await?;
         let registered = self.registered_skill(&tool, parameters).await?;
-        let skills = self.skills(registered.as_ref());
+        let registrar = self.registrar();
+        let skills = SkillsOfRun {
+            granted: &self.caller.grant.snapshot.resources.skills,
+            registered: registered.as_ref(),
+            registrar: &registrar,
+        };
         let doing = async {
             match key {
                 None => {
@@ -261,19 +267,15 @@ impl ToolCalling<'_> {
         })
     }
 
-    /// What the call may know of skills.
-    fn skills<'a>(&'a self, registered: Option<&'a RegisteredPackage>) -> SkillsOfRun<'a> {
+    /// By which the run registers skills.
+    fn registrar(&self) -> StoreRegistrar<'_> {
         let grant = &self.caller.grant;
-        SkillsOfRun {
-            granted: &grant.snapshot.resources.skills,
-            registered,
-            registrar: Registrar {
-                store: self.state.runs.store(),
-                run: grant.run.id,
-                workspace: &grant.run.workspace,
-                agent: grant.snapshot.agent_id,
-                at: self.state.runs.clock().now_ms(),
-            },
+        StoreRegistrar {
+            store: self.state.runs.store(),
+            run: grant.run.id,
+            workspace: &grant.run.workspace,
+            agent: grant.snapshot.agent_id,
+            at: self.state.runs.clock().now_ms(),
         }
     }
 
@@ -302,7 +304,7 @@ impl ToolCalling<'_> {
                 "the skill has changed since the run was granted it; the next run has the new one";
             return Err(ApiError::tool_withdrawn("skill_changed", message));
         }
-        Ok(Some(found.into()))
+        Ok(Some(registered_package(found)))
     }
 
     /// Keeps, where the conversation has state of the run's agent, that a skill was activated there.

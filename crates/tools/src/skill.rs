@@ -9,11 +9,11 @@ use domain::skill::{NAME_BYTES, PATH_BYTES, skill_md};
 use protocol::JsonObject;
 use protocol::resources::{EffectSource, SkillResource, ToolEffect, ToolOperation, ToolResource};
 use serde_json::{Value, json};
-use store::AgentSkillRecord;
 
 use egress::upstream::UpstreamError;
 
 pub use package::{SkillPackage, packages_in};
+pub(crate) use register::register;
 pub use register::{Registrar, Registration};
 
 /// A skill that a run has registered, as it stands now.
@@ -24,12 +24,15 @@ pub struct RegisteredPackage {
     files: BTreeMap<String, String>,
 }
 
-impl From<AgentSkillRecord> for RegisteredPackage {
-    fn from(record: AgentSkillRecord) -> Self {
-        let files = record.files.into_iter();
+impl RegisteredPackage {
+    /// Name, description and content of the skill; its files by their paths.
+    pub fn new(
+        (skill_name, description, content): (&str, &str, &str),
+        files: BTreeMap<String, String>,
+    ) -> Self {
         Self {
-            content: skill_md(&record.skill_name, &record.description, &record.content),
-            files: files.map(|file| (file.path, file.content)).collect(),
+            content: skill_md(skill_name, description, content),
+            files,
         }
     }
 }
@@ -41,7 +44,7 @@ pub struct SkillsOfRun<'a> {
     /// The one that the call is about, where a run has registered it and it stands as it was granted.
     pub registered: Option<&'a RegisteredPackage>,
     /// By which the run registers others.
-    pub registrar: Registrar<'a>,
+    pub registrar: &'a dyn Registrar,
 }
 
 /// A skill, whoever wrote it.

@@ -197,7 +197,7 @@ impl Tools {
                 tool.call(packages, skills.granted, registered, parameters)
                     .await
             }
-            Callee::RegisterSkill(_) => skills.registrar.register(parameters).await,
+            Callee::RegisterSkill(_) => skill::register(skills.registrar, parameters).await,
         };
         counted.end(called.as_ref().map_or_else(UpstreamError::reason, |_| "ok"));
         // A tool that repeats what it was sent must not tell a runner the operator's credentials.

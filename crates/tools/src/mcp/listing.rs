@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use base::digest::sha256_hex;
 use domain::json_text::check_json_text;
 use protocol::resources::{EffectSource, ToolEffect, ToolOperation, ToolResource};
 use rmcp::ServiceError;
@@ -11,7 +12,6 @@ use rmcp::model::{
 };
 use rmcp::service::{Peer as Connection, RoleClient};
 use serde_json::{Value, json};
-use store::sha256_hex;
 
 use super::super::schema::Schema;
 use super::super::{Callee, KnownTool, McpServerSpec, ToolFacts};

@@ -1,6 +1,6 @@
 //! Names of tools as models take them: 1 to 64 letters, digits, `_` and `-`.
 
-use store::sha256_hex;
+use base::digest::sha256_hex;
 
 /// The longest name that all providers take.
 const LONGEST: usize = 64;

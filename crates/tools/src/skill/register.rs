@@ -2,17 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use async_trait::async_trait;
 use domain::skill::{
     DESCRIPTION_CHARS, NAME_BYTES, NAME_PATTERN, PATH_BYTES, PATH_PATTERN, SKILL_BYTES,
     SKILL_FILES, check_skill,
 };
 use protocol::JsonObject;
 use protocol::admin::Fault;
-use protocol::id::{AgentId, RunId, WorkspaceId};
 use protocol::resources::{EffectSource, ToolEffect, ToolOperation, ToolResource};
 use protocol::skill::NewSkill;
 use serde_json::{Value, json};
-use store::{RegisterSkill, SkillRegistered, Store};
 
 use egress::upstream::UpstreamError;
 
@@ -24,14 +23,11 @@ pub struct Registration {
     pub taken: BTreeSet<String>,
 }
 
-/// Where a run registers, and for whom.
-#[derive(Clone, Copy)]
-pub struct Registrar<'a> {
-    pub store: &'a Store,
-    pub run: RunId,
-    pub workspace: &'a WorkspaceId,
-    pub agent: AgentId,
-    pub at: i64,
+/// Keeps skills for a run.
+#[async_trait]
+pub trait Registrar: Send + Sync {
+    /// Keeps a skill that was judged before, and says so as the tool does.
+    async fn register(&self, skill: NewSkill) -> Result<Value, UpstreamError>;
 }
 
 impl Registration {
@@ -53,10 +49,7 @@ impl Registration {
     }
 
     /// Judges what the schema cannot say.
-    pub(in crate::outbound::tool) fn check(
-        &self,
-        parameters: &JsonObject,
-    ) -> Result<(), Vec<Fault>> {
+    pub(crate) fn check(&self, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
         let skill = match new_skill(parameters) {
             Ok(skill) => skill,
             Err(why) => return Err(vec![Fault::new("/parameters", why)]),
@@ -77,40 +70,13 @@ impl Registration {
     }
 }
 
-impl Registrar<'_> {
-    /// Keeps a skill that was judged before.
-    pub(in crate::outbound::tool) async fn register(
-        self,
-        parameters: &JsonObject,
-    ) -> Result<Value, UpstreamError> {
-        let skill = new_skill(parameters).map_err(UpstreamError::Unsupported)?;
-        let skill_name = skill.skill_name.clone();
-        let registered = self.store.write(RegisterSkill {
-            run_id: self.run,
-            workspace: self.workspace.clone(),
-            agent_id: self.agent,
-            skill,
-            at: self.at,
-        });
-        let refused = |why: &str| Err(UpstreamError::Unsupported(why.to_owned()));
-        match registered.await {
-            Ok(SkillRegistered::Stands(registered)) => {
-                Ok(json!({"skill_name": skill_name, "registered": registered}))
-            }
-            Ok(SkillRegistered::Full) => refused(
-                "the agent has 50 skills that runs have registered, which is the most; replace one of \
-                 them, or have the operator withdraw some",
-            ),
-            Ok(SkillRegistered::RunEnded) => refused("the run is over"),
-            Ok(SkillRegistered::AgentGone) => refused("the agent was deleted"),
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::error!(error, run.id = %self.run, "a skill could not be kept");
-                let message = "the gateway could not write the skill; call again later";
-                Err(UpstreamError::Lost(message.to_owned()))
-            }
-        }
-    }
+/// Keeps the skill of a call whose parameters were judged before.
+pub(crate) async fn register(
+    registrar: &dyn Registrar,
+    parameters: &JsonObject,
+) -> Result<Value, UpstreamError> {
+    let skill = new_skill(parameters).map_err(UpstreamError::Unsupported)?;
+    registrar.register(skill).await
 }
 
 fn new_skill(parameters: &JsonObject) -> Result<NewSkill, String> {
