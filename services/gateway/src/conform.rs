@@ -32,10 +32,10 @@ use tokio_util::task::TaskTracker;
 use url::Url;
 
 use crate::http_server;
-use crate::outbound::runner::Endpoint;
 use egress::EgressError;
 use kit::Kit;
 use report::{Book, Check, Redaction, Report};
+use runner_client::Endpoint;
 
 /// What is tested, and how.
 pub struct Options {

@@ -57,8 +57,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::bus::{Bus, Ring};
 use crate::cursor::Cursors;
-use crate::outbound::artifact::ArtifactStore;
-use crate::outbound::runner::RunnerClient;
 use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::breakers::Breakers;
 use crate::runs::calls::Calls;
@@ -76,8 +74,10 @@ use crate::runs::token::{Minted, RunTokens, TokenSubject};
 use crate::runs::unheard::AllUnheard;
 use base::clock::Clock;
 use base::seal::MasterKey;
+use blob_store::ArtifactStore;
 use egress::Egress;
 use models::Models;
+use runner_client::RunnerClient;
 use telemetry::spans::Spans;
 
 pub(crate) use prepare::told_limits;

@@ -9,8 +9,8 @@ use tokio_util::task::TaskTracker;
 use crate::app::Declared;
 use crate::app::settings::run_limits;
 use crate::config::Config;
-use crate::outbound::artifact::{ArtifactPlace, ArtifactStore};
 use crate::runs::artifacts::{OwnFile, enter_file};
+use blob_store::{ArtifactPlace, ArtifactStore};
 use egress::Egress;
 
 /// Opens the place of artifacts and enters the files of the configuration into the catalog.

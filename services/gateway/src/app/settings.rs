@@ -28,15 +28,15 @@ pub(crate) use self::models::DeclaredModels;
 use crate::bus::BusSettings;
 use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
 use crate::knowledge::Base;
-use crate::outbound::artifact::ArtifactPlace;
-use crate::outbound::signature::SigningSecret;
 use crate::runs::RunLimits;
 use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::discovery::{manifest_list, modes};
 use crate::runs::rate::EventRate;
 use ::telemetry::otlp::Collector;
 use ::tools::{Registration, SkillTool, ToolSpecs};
+use blob_store::ArtifactPlace;
 use egress::Egress;
+use runner_client::signature::SigningSecret;
 
 /// What the configuration declares, ready to be entered.
 pub(crate) struct Declared {

@@ -15,10 +15,10 @@ use crate::app::{Declared, declared, strangers};
 use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
 use crate::config::{Config, ConfigErrors, ConfigFault};
-use crate::outbound::runner::RunnerClient;
 use base::clock::Clock;
 use egress::Egress;
 use models::Probed;
+use runner_client::RunnerClient;
 use tools::Tools;
 
 #[derive(clap::Args)]

@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::ConformError;
 use super::kit::{Kit, Signing, in_words};
 use super::report::{Book, Check};
-use crate::outbound::runner::LIST_TIMEOUT;
 use egress::EgressError;
 use egress::read_at_most;
+use runner_client::LIST_TIMEOUT;
 
 const LISTS: Check = Check {
     id: "discovery.lists",

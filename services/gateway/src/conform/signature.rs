@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::kit::{Kit, Signing};
 use super::report::{Book, Check};
 use super::trace;
-use crate::outbound::signature::SigningSecret;
+use runner_client::signature::SigningSecret;
 
 const UNSIGNED: Check = Check {
     id: "signature.refuses_unsigned",

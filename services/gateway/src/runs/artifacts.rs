@@ -21,8 +21,8 @@ use store::{
 };
 use uuid::Uuid;
 
-use crate::outbound::artifact::{PlaceError, Writing};
 use crate::runs::Runs;
+use blob_store::{PlaceError, Writing};
 
 pub(super) use attached::{AttachError, Uploads, announced_attachments, may_have_files};
 pub use body::BodyFiles;

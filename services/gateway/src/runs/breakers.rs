@@ -8,8 +8,8 @@ use domain::breaker::{Breaker, BreakerPolicy, Change, Circuit, Passage, Sign};
 use protocol::id::EndpointId;
 use tokio::time::Instant;
 
-use crate::outbound::runner::{Answer, StartError};
 use crate::runs::Runs;
+use runner_client::{Answer, StartError};
 
 /// What nobody has asked about for so long is forgotten, and stood as it was.
 const FORGOTTEN_MS: i64 = 60 * 60 * 1000;

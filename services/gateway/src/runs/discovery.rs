@@ -15,12 +15,12 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use store::{EndpointAddress, EndpointRecord, FoundRunner, SaveDiscovery, SaveFailure, StoreError};
 
-use crate::outbound::runner::{Endpoint, ListError};
-use crate::outbound::signature::SigningSecret;
 use crate::runs::Runs;
 use crate::runs::gauges::endpoint_label;
 use base::seal::MasterKey;
 use egress::outgoing_header_name;
+use runner_client::signature::SigningSecret;
+use runner_client::{Endpoint, ListError};
 use telemetry::metrics;
 
 pub use probe::list_of;

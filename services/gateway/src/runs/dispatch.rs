@@ -18,13 +18,13 @@ use serde_json::value::RawValue;
 use store::{Defer, Dispatch, Dispatched, STARTED, StoreError, failpoint};
 use tokio::time::Instant;
 
-use crate::outbound::runner::{Answer, StartError};
 use crate::runs::Inner;
 use crate::runs::grant::Grant;
 use crate::runs::live::LiveRun;
 use crate::runs::prepare::Prepared;
 use crate::runs::settle::surely;
 use crate::runs::token::TokenSubject;
+use runner_client::{Answer, StartError};
 use telemetry::metrics;
 
 pub(super) use grace::{grace, was_cancelled_elsewhere};

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use protocol::id::EndpointId;
 use store::EndpointAddress;
 
-use crate::outbound::runner::Endpoint;
 use crate::runs::discovery::{Unopenable, open_endpoint};
 use base::seal::MasterKey;
+use runner_client::Endpoint;
 
 /// More are forgotten, all at once.
 const MOST: usize = 1024;

@@ -17,11 +17,11 @@ use serde_json::value::RawValue;
 use store::{EndpointAddress, Facts, FirstAttempt, NewRun, SharedParts, StoreError};
 use tokio::time::Instant;
 
-use crate::outbound::runner::Endpoint;
 use crate::runs::Inner;
 use crate::runs::decide::{Deciding, Made};
 use crate::runs::grant::read_snapshot;
 use crate::runs::live::Entered;
+use runner_client::Endpoint;
 use telemetry::spans::trace_of;
 use told::{Told, write_context};
 

@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::bus::Ring;
-use crate::outbound::runner::Answer;
 use crate::runs::Inner;
 use crate::runs::book::{Book, relayed};
 use crate::runs::dispatch::interruption;
@@ -26,6 +25,7 @@ use crate::runs::settle::{Ending, commit};
 use judging::Numbers;
 use rare::{Rare, RareThings, graced, handed_on, lost, quiet_until, told_to_end};
 use reader::{Item, ResultReader};
+use runner_client::Answer;
 use source::{Appended, Read, Source, end_of_input};
 
 mod judging;

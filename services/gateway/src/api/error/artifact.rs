@@ -5,8 +5,8 @@ use serde_json::json;
 use store::ShareOf;
 
 use super::ApiError;
-use crate::outbound::artifact::PlaceError;
 use crate::runs::artifacts::UploadError;
+use blob_store::PlaceError;
 
 impl ApiError {
     pub(in crate::api) fn area_full() -> Self {

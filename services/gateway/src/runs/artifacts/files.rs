@@ -10,8 +10,8 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use uuid::Uuid;
 
-use crate::outbound::artifact::{ArtifactStore, PlaceError};
 use crate::runs::artifacts::{ArtifactLimits, sniff};
+use blob_store::{ArtifactStore, PlaceError};
 
 const CHUNK_BYTES: usize = 256 * 1024;
 

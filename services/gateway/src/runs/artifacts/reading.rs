@@ -11,10 +11,10 @@ use protocol::resources::FileResource;
 use store::{ArtifactRecord, Sharers, StoreError};
 use uuid::Uuid;
 
-use crate::outbound::artifact::PlaceError;
 use crate::runs::Runs;
 use crate::runs::artifacts::files::place_of_file;
 use crate::runs::grant::Grant;
+use blob_store::PlaceError;
 
 /// An artifact that may be read.
 #[derive(Clone, Debug)]

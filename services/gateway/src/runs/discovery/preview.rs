@@ -11,8 +11,8 @@ use protocol::id::{RunnerId, WorkspaceId};
 use store::{EndpointRecord, RunnerStatus, StoreError};
 
 use super::{Discovery, Outcome, RegisterError};
-use crate::outbound::signature::SigningSecret;
 use crate::runs::Runs;
+use runner_client::signature::SigningSecret;
 
 /// The most agents that are told of.
 const MOST_AGENTS: u64 = 1000;

@@ -5,8 +5,8 @@ use protocol::admin::EndpointSpec;
 use secrecy::SecretString;
 
 use super::{Outcome, header_map};
-use crate::outbound::runner::{Endpoint, RunnerClient};
-use crate::outbound::signature::SigningSecret;
+use runner_client::signature::SigningSecret;
+use runner_client::{Endpoint, RunnerClient};
 
 /// The runners that an endpoint lists; an error says why there is no list.
 pub async fn list_of(client: &RunnerClient, spec: &EndpointSpec) -> Result<Discovered, String> {

@@ -12,8 +12,8 @@ use store::{EndpointRecord, SaveEndpoint, StoreError};
 use uuid::Uuid;
 
 use super::{Claims, Discovery, HEADERS_PURPOSE, Outcome, SECRET_PURPOSE, header_map};
-use crate::outbound::signature::SigningSecret;
 use crate::runs::Runs;
+use runner_client::signature::SigningSecret;
 
 const MOST_HEADERS: usize = 32;
 const MOST_RUNS: u64 = 1_000_000;

@@ -9,8 +9,8 @@ use store::{NewRun, Place};
 use tokio::time::Instant;
 
 use super::told::{Told, write_context};
-use crate::outbound::runner::Endpoint;
 use crate::runs::decide::{Deciding, Made};
+use runner_client::Endpoint;
 
 /// What a run that is dispatched with its event was made ready with before.
 pub(in crate::runs) struct Beginning {

@@ -6,10 +6,10 @@ use domain::normalize::{ResultLimits, is_result, is_terminal_result};
 use protocol::result::ResultType;
 use protocol::sse::{Decoder, SseError, SseEvent, SseItem, SseLimits};
 
-use crate::outbound::runner::ResultFormat;
 pub(crate) use deviation::Deviation;
 use deviation::Deviations;
 use lines::{Document, Lines};
+use runner_client::ResultFormat;
 use whole::Whole;
 
 mod deviation;

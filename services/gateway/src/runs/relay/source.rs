@@ -8,11 +8,11 @@ use futures_util::StreamExt as _;
 use protocol::id::RunId;
 use store::{CloseAppends, Closed, StoreError};
 
-use crate::outbound::runner::Results;
 use crate::runs::Inner;
 use crate::runs::doorbell::Bell;
 use crate::runs::relay::reader::ResultReader;
 use crate::runs::settle::{internal, surely};
+use runner_client::Results;
 
 /// What a source gave.
 pub(super) enum Read {

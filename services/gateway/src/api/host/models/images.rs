@@ -14,7 +14,7 @@ use crate::api::auth::RunCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::artifacts::find;
 use crate::api::room::Taken;
-use crate::outbound::artifact::PlaceError;
+use blob_store::PlaceError;
 
 /// The types that providers look at.
 const TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];

@@ -1,5 +1,7 @@
 //! The Runner API, called (protocol §1): list, run, cancel. Every request is signed.
 
+pub mod signature;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,10 +22,10 @@ use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
 
-use crate::outbound::signature::SigningSecret;
+use crate::signature::SigningSecret;
 use base::clock::Clock;
 use egress::upstream::retry_after;
-use egress::{Egress, EgressError};
+use egress::{Egress, EgressError, read_at_most};
 
 /// How long a list of runners may take in all.
 pub const LIST_TIMEOUT: Duration = Duration::from_secs(10);
