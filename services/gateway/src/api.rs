@@ -44,8 +44,8 @@ use std::time::Duration;
 pub use axum::Router;
 use axum::middleware::from_fn_with_state;
 
-use crate::knowledge::Knowledge;
 use crate::runs::Runs;
+use ::knowledge::Knowledge;
 use error::ApiError;
 use gate::Gate;
 use host::models::room::room_for_models;

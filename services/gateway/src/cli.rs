@@ -71,7 +71,7 @@ enum Command {
     #[command(subcommand)]
     Graph(graph::GraphCommand),
     /// Read a document from standard input: what the gateway asks of itself, in a process of its own.
-    #[command(name = crate::knowledge::extract::COMMAND, hide = true)]
+    #[command(name = knowledge::extract::COMMAND, hide = true)]
     ExtractText(extract_text::ExtractArguments),
     /// Print the moments at which tests break this program, one a line.
     #[command(hide = true)]

@@ -13,7 +13,5 @@ pub mod conform;
 pub mod cursor;
 pub mod dev;
 pub mod http_server;
-pub mod knowledge;
-pub mod outbound;
 pub mod runs;
 pub mod shutdown;

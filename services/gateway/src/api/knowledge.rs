@@ -4,8 +4,8 @@ use protocol::knowledge::{DocumentProgress, DocumentStatus, KnowledgeDocument};
 use store::DocumentRecord;
 
 use crate::api::error::ApiError;
-use crate::knowledge::KnowledgeError;
 use crate::runs::start::StartError;
+use knowledge::KnowledgeError;
 
 impl From<KnowledgeError> for ApiError {
     fn from(error: KnowledgeError) -> Self {

@@ -27,11 +27,11 @@ pub(crate) use self::models::DeclaredModels;
 
 use crate::bus::BusSettings;
 use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
-use crate::knowledge::Base;
 use crate::runs::RunLimits;
 use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::discovery::{manifest_list, modes};
 use crate::runs::rate::EventRate;
+use ::knowledge::Base;
 use ::telemetry::otlp::Collector;
 use ::tools::{Registration, SkillTool, ToolSpecs};
 use blob_store::ArtifactPlace;

@@ -23,8 +23,8 @@ use crate::api::knowledge::shown;
 use crate::api::openapi::Binary;
 use crate::api::query::{PathOf, QueryOf, single_header};
 use crate::cursor::Kind as CursorKind;
-use crate::knowledge::extract::Kind;
-use crate::knowledge::index::{Indexed, NewDocument, Source};
+use knowledge::extract::Kind;
+use knowledge::index::{Indexed, NewDocument, Source};
 use models::Paid;
 
 /// What is said of a document beside its bytes.

@@ -7,7 +7,7 @@ use domain::knowledge::rank::{normalized, vector_bytes};
 use domain::text_index::passage_terms;
 use store::{BaseKey, NewChunk};
 
-use crate::knowledge::embed::Embedder;
+use crate::embed::Embedder;
 use egress::upstream::UpstreamError;
 use models::Paid;
 

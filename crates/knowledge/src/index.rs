@@ -15,8 +15,8 @@ use store::{
 use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
-use crate::knowledge::extract::{Extracted, Kind, extract};
-use crate::knowledge::{EmbeddedBase, Knowledge, KnowledgeError, prepare};
+use crate::extract::{Extracted, Kind, extract};
+use crate::{EmbeddedBase, Knowledge, KnowledgeError, prepare};
 use telemetry::metrics;
 
 /// How long a document waits until another one is indexed.

@@ -8,8 +8,8 @@ use protocol::message::ContentElement;
 use serde_json::json;
 use store::BaseKey;
 
-use crate::knowledge::closest::Close;
-use crate::knowledge::{Base, Knowledge, KnowledgeError};
+use crate::closest::Close;
+use crate::{Base, Knowledge, KnowledgeError};
 use models::Paid;
 
 impl Knowledge {

@@ -8,9 +8,9 @@ use domain::knowledge::rank::{Best, Corpus, Weights, fuse};
 use domain::text_index::RankedQuery;
 use store::{BaseKey, FoundChunk};
 
-use crate::knowledge::index::on_a_thread;
-use crate::knowledge::prepare::{embed, passage, scope};
-use crate::knowledge::{EmbeddedBase, Knowledge, KnowledgeError};
+use crate::index::on_a_thread;
+use crate::prepare::{embed, passage, scope};
+use crate::{EmbeddedBase, Knowledge, KnowledgeError};
 use models::Paid;
 
 /// Passages whose texts are looked at.

@@ -8,8 +8,8 @@ use domain::knowledge::rank::{Best, dot_bytes};
 use store::{BaseKey, Store, StoredVector};
 use tokio::sync::Semaphore;
 
-use crate::knowledge::KnowledgeError;
-use crate::knowledge::index::on_a_thread;
+use crate::KnowledgeError;
+use crate::index::on_a_thread;
 
 /// Vectors of one page.
 const PAGE: usize = 500;

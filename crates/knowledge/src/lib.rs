@@ -4,6 +4,7 @@
 pub mod embed;
 pub mod extract;
 pub mod index;
+pub mod remote_knowledge;
 pub mod retrieve;
 
 mod closest;
@@ -21,7 +22,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::outbound::remote_knowledge::RemoteBase;
+use crate::remote_knowledge::RemoteBase;
 use base::clock::Clock;
 use egress::Egress;
 use egress::upstream::UpstreamError;

@@ -7,9 +7,9 @@ use domain::knowledge::filter::entries;
 use store::{BaseKey, DocumentRecord, StoreError};
 use tokio::time::Instant;
 
-use crate::knowledge::extract::Extracted;
-use crate::knowledge::index::{Indexed, NewDocument, Source, as_cut};
-use crate::knowledge::{Knowledge, KnowledgeError};
+use crate::extract::Extracted;
+use crate::index::{Indexed, NewDocument, Source, as_cut};
+use crate::{Knowledge, KnowledgeError};
 
 /// How long one call goes on before it says where it is.
 const AT_MOST: Duration = Duration::from_secs(10);
