@@ -5,12 +5,10 @@
 pub mod cli;
 
 pub mod api;
-mod api_key;
 pub mod app;
 mod bus;
 pub mod config;
 pub mod conform;
-pub mod cursor;
 pub mod dev;
 pub mod http_server;
 pub mod runs;

@@ -9,14 +9,12 @@ pub mod children;
 pub mod denials;
 pub mod discovery;
 pub mod grant;
-pub mod keyring;
 mod known_agents;
 mod open_endpoints;
 pub mod over;
 pub mod preview;
 pub mod rate;
 pub mod start;
-pub mod token;
 pub mod watch;
 
 pub mod awaited;
@@ -56,7 +54,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::bus::{Bus, Ring};
-use crate::cursor::Cursors;
 use crate::runs::artifacts::ArtifactLimits;
 use crate::runs::breakers::Breakers;
 use crate::runs::calls::Calls;
@@ -64,18 +61,19 @@ use crate::runs::decide::LastMet;
 use crate::runs::denials::Denials;
 use crate::runs::doorbell::Doorbell;
 use crate::runs::grant::Grant;
-use crate::runs::keyring::Keyring;
 use crate::runs::known_agents::KnownAgents;
 use crate::runs::live::Live;
 use crate::runs::open_endpoints::OpenEndpoints;
 use crate::runs::rate::{EventRate, EventRates};
 use crate::runs::reserved::ReservedCalls;
-use crate::runs::token::{Minted, RunTokens, TokenSubject};
 use crate::runs::unheard::AllUnheard;
 use base::clock::Clock;
 use base::seal::MasterKey;
 use blob_store::ArtifactStore;
 use egress::Egress;
+use keys::cursor::Cursors;
+use keys::keyring::Keyring;
+use keys::token::{Minted, RunTokens};
 use models::Models;
 use runner_client::RunnerClient;
 use telemetry::spans::Spans;
@@ -363,7 +361,7 @@ impl Runs {
 
     /// A fresh token for a live run: only its id and times differ. `None`: the key is unusable.
     pub fn renew_token(&self, grant: &Grant) -> Option<Minted> {
-        let subject = TokenSubject::of(grant);
+        let subject = grant.token_subject();
         self.tokens()
             .mint(&subject, self.0.clock.now_seconds())
             .ok()

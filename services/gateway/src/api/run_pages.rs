@@ -14,7 +14,7 @@ use crate::api::answers::AnswerMemory;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{names_of, page_limit};
 use crate::api::view::Direction;
-use crate::cursor::{InvalidCursor, Kind};
+use keys::cursor::{InvalidCursor, Kind};
 
 /// Which part of a list of runs.
 pub(super) struct RunsPart {

@@ -12,7 +12,7 @@ use crate::api::answers::AnswerMemory;
 use crate::api::error::ApiResult;
 use crate::api::query::page_limit;
 use crate::api::view::{Direction, transcript_item};
-use crate::cursor::{InvalidCursor, history_place};
+use keys::cursor::{InvalidCursor, history_place};
 
 /// Which part of a transcript.
 #[derive(Debug, Default)]

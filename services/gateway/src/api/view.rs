@@ -11,7 +11,7 @@ use domain::run::Run;
 use protocol::id::WorkspaceId;
 use store::TranscriptRecord;
 
-use crate::cursor::{Cursors, history_cursor};
+use keys::cursor::{Cursors, history_cursor};
 
 /// A part of a conversation that may be absent: stored as `''`, shown as null.
 fn present(text: &str) -> Option<String> {

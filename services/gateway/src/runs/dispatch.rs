@@ -23,7 +23,6 @@ use crate::runs::grant::Grant;
 use crate::runs::live::LiveRun;
 use crate::runs::prepare::Prepared;
 use crate::runs::settle::surely;
-use crate::runs::token::TokenSubject;
 use runner_client::{Answer, StartError};
 use telemetry::metrics;
 
@@ -295,7 +294,7 @@ struct Request<'a> {
 
 fn request_body(inner: &Inner, prepared: &Prepared, grant: &Grant) -> Result<String, &'static str> {
     let run = &grant.run;
-    let subject = TokenSubject::of(grant);
+    let subject = grant.token_subject();
     let minted = inner
         .keys
         .tokens

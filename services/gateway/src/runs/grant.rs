@@ -5,7 +5,7 @@ use std::sync::Arc;
 use domain::authorization::{AuthorizationSnapshot, SNAPSHOT_VERSION};
 use domain::run::Run;
 
-use crate::runs::token::TokenSubject;
+use keys::token::TokenSubject;
 
 /// The rights of one live run.
 #[derive(Debug)]
@@ -41,18 +41,16 @@ impl Grant {
             run,
         })
     }
-}
 
-impl<'a> TokenSubject<'a> {
     /// What every token of a live run says.
-    pub fn of(grant: &'a Grant) -> Self {
-        let run = &grant.run;
-        Self {
+    pub fn token_subject(&self) -> TokenSubject<'_> {
+        let run = &self.run;
+        TokenSubject {
             runner_id: &run.runner_id,
             run_id: run.id,
-            attempt: grant.attempt,
+            attempt: self.attempt,
             workspace: run.workspace.as_str(),
-            scope: grant.snapshot.scope_claim(),
+            scope: self.snapshot.scope_claim(),
             res: &run.snapshot_sha256,
             deadline_at: run.deadline_at.div_euclid(1000) + 1,
         }

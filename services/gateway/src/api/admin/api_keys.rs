@@ -18,7 +18,7 @@ use crate::api::auth::AdminCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf};
-use crate::api_key::{issue, shown};
+use keys::api_key::{issue, shown};
 
 /// Makes an API key of the caller's workspace. Keys of role owner are made by `runnel token create` alone.
 #[utoipa::path(post, path = "/v1/api-keys", tag = "admin", security(("api_key" = [])),

@@ -17,8 +17,8 @@ use crate::api::auth::AdminCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf, page_limit};
-use crate::cursor::Kind;
 use crate::runs::discovery::Findings;
+use keys::cursor::Kind;
 
 /// Where a list by name goes on.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -45,7 +45,7 @@ pub(super) fn name_page(
     };
     let list = format!("{list}\n{workspace}");
     let bytes = state.runs.cursors().decode(Kind::Names, &list, &cursor)?;
-    let name = String::from_utf8(bytes).map_err(|_| crate::cursor::InvalidCursor)?;
+    let name = String::from_utf8(bytes).map_err(|_| keys::cursor::InvalidCursor)?;
     Ok((Some(name), limit))
 }
 

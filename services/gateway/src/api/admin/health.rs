@@ -15,7 +15,7 @@ use crate::api::admin::endpoints::find_endpoint;
 use crate::api::auth::AdminCaller;
 use crate::api::error::ApiResult;
 use crate::api::query::{PathOf, QueryOf, page_limit};
-use crate::cursor::{InvalidCursor, Kind};
+use keys::cursor::{InvalidCursor, Kind};
 
 /// Where the list goes on.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]

@@ -22,7 +22,7 @@ use crate::api::json::{JsonBody, media_type, parse_part, read_body};
 use crate::api::knowledge::shown;
 use crate::api::openapi::Binary;
 use crate::api::query::{PathOf, QueryOf, single_header};
-use crate::cursor::Kind as CursorKind;
+use keys::cursor::Kind as CursorKind;
 use knowledge::extract::Kind;
 use knowledge::index::{Indexed, NewDocument, Source};
 use models::Paid;
@@ -243,7 +243,7 @@ pub(in crate::api) async fn reindex_knowledge_base(
         None => None,
         Some(cursor) => {
             let place = cursors.decode(CursorKind::Names, &list, cursor)?;
-            Some(String::from_utf8(place).map_err(|_| crate::cursor::InvalidCursor)?)
+            Some(String::from_utf8(place).map_err(|_| keys::cursor::InvalidCursor)?)
         }
     };
     let done = state.knowledge.reindex(&base, after).await?;

@@ -14,7 +14,7 @@ use crate::api::auth::OwnerCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::QueryOf;
-use crate::api_key::{issue_workspace, shown_workspace};
+use keys::api_key::{issue_workspace, shown_workspace};
 
 /// Makes a workspace and its first API key, of role admin. Nothing of another workspace is visible in it.
 #[utoipa::path(post, path = "/v1/workspaces", tag = "owner", security(("api_key" = [])),

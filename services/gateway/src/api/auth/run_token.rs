@@ -14,7 +14,7 @@ use crate::api::recheck::{Accepted, AfterCancel, Credential, RunAccess};
 use crate::api::refusals::Source;
 use crate::api::room::Sender;
 use crate::runs::grant::Grant;
-use crate::runs::token::TokenFault;
+use keys::token::TokenFault;
 
 /// The live run of the token that the caller sent as its credential.
 pub(super) async fn authenticate_run(

@@ -11,7 +11,7 @@ use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, page_limit};
-use crate::cursor::{InvalidCursor, Kind};
+use keys::cursor::{InvalidCursor, Kind};
 
 /// Where the list goes on.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]

@@ -18,7 +18,7 @@ use crate::api::answers::AnswerMemory;
 use crate::api::auth::{AdminCaller, ClientCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, conversations_of, names_of, page_limit};
-use crate::cursor::{InvalidCursor, Kind};
+use keys::cursor::{InvalidCursor, Kind};
 
 /// The most characters of a summary.
 const SUMMARY_CHARACTERS: usize = 1000;

@@ -23,7 +23,7 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::openapi::Binary;
 use crate::api::query::{PathOf, QueryOf, page_limit};
 use crate::api::recheck::StreamedBody;
-use crate::cursor::Kind;
+use keys::cursor::Kind;
 use upload::Upload;
 
 /// How often a blob is looked up again when it was replaced between its record and its bytes.
@@ -98,7 +98,7 @@ pub(in crate::api) async fn list_blobs(
         None => None,
         Some(cursor) => {
             let place = cursors.decode(Kind::Storage, &list, cursor)?;
-            Some(String::from_utf8(place).map_err(|_| crate::cursor::InvalidCursor)?)
+            Some(String::from_utf8(place).map_err(|_| keys::cursor::InvalidCursor)?)
         }
     };
     caller.record(&state, call, None).await?;

@@ -17,8 +17,8 @@ use store::{StateAccess, StoreError};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
-use crate::cursor::history_cursor;
 use crate::runs::{Inner, RunLimits};
+use keys::cursor::history_cursor;
 
 /// How much state of one scope a context carries. It says where there is more, which is read through the host API.
 const STATE_KEYS: u64 = 100;

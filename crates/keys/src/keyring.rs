@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::cursor::Cursors;
-use crate::runs::token::{Claims, KeyFault, RunTokens, TokenFault, generate_key};
+use crate::token::{Claims, KeyFault, RunTokens, TokenFault, generate_key};
 use base::clock::Clock;
 use base::seal::{MasterKey, SealError};
 
@@ -39,8 +39,8 @@ pub enum KeyringError {
 
 /// The keys in force, for handlers and runs.
 pub struct Keyring {
-    pub(crate) tokens: RunTokens,
-    pub(crate) cursors: Cursors,
+    pub tokens: RunTokens,
+    pub cursors: Cursors,
     store: Store,
     master_key: Arc<MasterKey>,
     clock: Clock,
@@ -98,10 +98,10 @@ impl Known {
 }
 
 /// A rotation as it was carried out, or why not.
-pub(crate) struct Rotation {
+pub struct Rotation {
     /// The key that was made, if the plan says that one was.
-    pub(crate) kid: String,
-    pub(crate) plan: RotationPlan,
+    pub kid: String,
+    pub plan: RotationPlan,
 }
 
 impl Keyring {
@@ -172,7 +172,7 @@ impl Keyring {
     }
 
     /// Looks at the table again and again, makes what is due and forgets what is over.
-    pub(crate) async fn keep(&self) {
+    pub async fn keep(&self) {
         let mut tick = tokio::time::interval(LOOK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut failing = false;
@@ -242,7 +242,7 @@ impl Keyring {
 
 /// Makes a key of `purpose` if there is an occasion. Nothing is written unless all keys open under
 /// `master_key`: one that was sealed with another would lock every replica out.
-pub(crate) async fn rotate(
+pub async fn rotate(
     store: &Store,
     master_key: &MasterKey,
     purpose: KeyPurpose,
@@ -355,7 +355,7 @@ mod tests {
     use tokio::task::JoinSet;
 
     use super::*;
-    use crate::runs::token::TokenSubject;
+    use crate::token::TokenSubject;
 
     const MONTH: Duration = Duration::from_hours(30 * 24);
 

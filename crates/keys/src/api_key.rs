@@ -20,7 +20,7 @@ const SECRET_BYTES: usize = 32;
 const TRIES: u32 = 3;
 
 /// Makes a key and stores its hash. Gives the key's text, which nobody can show again.
-pub(crate) async fn issue(
+pub async fn issue(
     store: &Store,
     clock: &Clock,
     workspace: &WorkspaceId,
@@ -38,7 +38,7 @@ pub(crate) async fn issue(
 }
 
 /// Makes a workspace with its first key, of role admin. `None`: the id is taken.
-pub(crate) async fn issue_workspace(
+pub async fn issue_workspace(
     store: &Store,
     clock: &Clock,
     spec: &WorkspaceSpec,
@@ -78,7 +78,7 @@ pub(crate) async fn issue_workspace(
 }
 
 /// A workspace as the API shows it.
-pub(crate) fn shown_workspace(record: WorkspaceRecord) -> Workspace {
+pub fn shown_workspace(record: WorkspaceRecord) -> Workspace {
     Workspace {
         id: record.id.0,
         name: record.name,
@@ -106,7 +106,7 @@ fn fresh(
 }
 
 /// What may be shown of a key at any time.
-pub(crate) fn shown(record: ApiKeyRecord) -> ApiKey {
+pub fn shown(record: ApiKeyRecord) -> ApiKey {
     ApiKey {
         id: record.id,
         name: record.name,
@@ -118,7 +118,7 @@ pub(crate) fn shown(record: ApiKeyRecord) -> ApiKey {
 }
 
 /// The public part of a key, when the text has the form of one.
-pub(crate) fn prefix_of(key: &str) -> Option<&str> {
+pub fn prefix_of(key: &str) -> Option<&str> {
     let (prefix, secret) = key.strip_prefix(START)?.split_once('_')?;
     let plain = prefix
         .bytes()
@@ -141,7 +141,7 @@ fn generate() -> (String, SecretString) {
 }
 
 /// The secret part of a link: whoever has it can use it. We keep its hash.
-pub(crate) fn link_token() -> String {
+pub fn link_token() -> String {
     URL_SAFE_NO_PAD.encode(random_bytes::<SECRET_BYTES>())
 }
 
