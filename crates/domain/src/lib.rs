@@ -1,6 +1,5 @@
 //! Pure decisions: values in, values out. Nothing here waits, reads a clock or does I/O.
 
-pub mod adapter;
 pub mod authorization;
 pub mod binding;
 pub mod event;
@@ -27,8 +26,6 @@ pub mod signing_key;
 pub mod tool_call;
 pub mod tool_name;
 pub mod trace;
-
-pub mod migrate;
 
 pub mod canonical;
 pub mod chat;

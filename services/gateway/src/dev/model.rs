@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use domain::migrate::toml_text;
+use langbot::migrate::toml_text;
 use protocol::JsonObject;
 use secrecy::SecretString;
 use serde_json::{Value, json};

@@ -2,9 +2,9 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use domain::adapter::pipeline::{QueryIdentity, check_query, identity, to_event};
 use domain::canonical::canonical_json;
 use http::HeaderMap;
+use langbot::adapter::pipeline::{QueryIdentity, check_query, identity, to_event};
 use protocol::error::ErrorBody;
 use protocol::event::EventAccepted;
 use protocol::pipeline::PipelineQuery;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::catalog;
 use super::convert::{Converted, convert};
 use super::families::Kind;
-use crate::form::escape_pointer;
+use domain::form::escape_pointer;
 
 /// The most pipelines of one migration.
 pub(super) const PIPELINES: usize = 1000;

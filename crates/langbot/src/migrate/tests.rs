@@ -2,7 +2,7 @@ use protocol::admin::AgentSpec;
 use serde_json::json;
 
 use super::*;
-use crate::agent::check_agent;
+use domain::agent::check_agent;
 
 const SECRET: &str = "sk-very-hidden";
 

@@ -123,7 +123,7 @@ impl Vault<'_> {
             Value::Object(members) => members
                 .into_iter()
                 .map(|(key, item)| {
-                    let below = format!("{pointer}/{}", crate::form::escape_pointer(&key));
+                    let below = format!("{pointer}/{}", domain::form::escape_pointer(&key));
                     let item = self.clean(&key, &format!("{path}_{key}"), &below, item);
                     (key, item)
                 })

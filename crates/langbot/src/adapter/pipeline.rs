@@ -12,8 +12,8 @@ use protocol::event::{EventAdapter, EventConversation, EventEnvelope, MESSAGE_RE
 use protocol::pipeline::{Identifier, MessageElement, PipelineQuery};
 use serde_json::{Value, json};
 
-use crate::canonical::canonical_json;
-use crate::event::check_event;
+use domain::canonical::canonical_json;
+use domain::event::check_event;
 use input::{input, omitted, quote};
 
 /// The most bytes of the public variables, as JSON.
