@@ -30,28 +30,16 @@ pub fn check(data: &[u8]) {
     } else {
         assert!(opened.is_err(), "larger than any cursor");
     }
-    assert!(
-        OTHERS.decode(kind, &list, &made).is_err(),
-        "opened by another key"
-    );
-    assert!(
-        CURSORS.decode(kind, &format!("{list}x"), &made).is_err(),
-        "opened in another list"
-    );
+    assert!(OTHERS.decode(kind, &list, &made).is_err(), "opened by another key");
+    assert!(CURSORS.decode(kind, &format!("{list}x"), &made).is_err(), "opened in another list");
     for other in KINDS.into_iter().filter(|other| *other != kind) {
-        assert!(
-            CURSORS.decode(other, &list, &made).is_err(),
-            "opened as {other:?}"
-        );
+        assert!(CURSORS.decode(other, &list, &made).is_err(), "opened as {other:?}");
     }
     // Bent at one place, by what the input says.
     let mut bent = made.clone().into_bytes();
     let place = usize::from(at) % bent.len();
     bent[place] = b"ABCabc019-_+/=. "[usize::from(choice) % 16];
     let bent = String::from_utf8(bent).expect("ASCII");
-    assert_eq!(
-        CURSORS.decode(kind, &list, &bent).is_ok(),
-        bent == made && made.len() <= 1024
-    );
+    assert_eq!(CURSORS.decode(kind, &list, &bent).is_ok(), bent == made && made.len() <= 1024);
     assert!(CURSORS.decode(kind, &list, &format!("{made}=")).is_err());
 }
