@@ -20,6 +20,20 @@ use tracing_subscriber::filter::{Directive, LevelFilter};
 /// Says what is logged, in the syntax of `tracing` filters (`info,gateway=debug`).
 const FILTER_VARIABLE: &str = "RUNNEL_LOG";
 
+/// The crates that log for the gateway, beside `gateway` itself.
+const GATEWAY: [&str; 10] = [
+    "api",
+    "blob_store",
+    "conform",
+    "keys",
+    "knowledge",
+    "models",
+    "runner_client",
+    "runs",
+    "telemetry",
+    "tools",
+];
+
 /// Sends log lines to stderr, one JSON object a line when `json`. `RUNNEL_LOG` filters them,
 /// `info` when it is not set. Only the first call of a process counts.
 pub fn init(json: bool) {
@@ -43,7 +57,31 @@ pub fn init(json: bool) {
 )]
 fn filter() -> EnvFilter {
     let asked = std::env::var(FILTER_VARIABLE).unwrap_or_default();
-    quietened(levelled(&asked))
+    quietened(levelled(&of_all_crates(&asked)))
+}
+
+/// `gateway` in a filter stands for all crates of [`GATEWAY`]; a crate that the filter names itself keeps its own level.
+fn of_all_crates(asked: &str) -> String {
+    let directives = || asked.split(',').map(str::trim);
+    let target = |directive: &str| {
+        directive
+            .split(['=', '['])
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let named: Vec<_> = directives().map(target).collect();
+    let gateway = directives().filter_map(|directive| directive.strip_prefix("gateway"));
+    let levels = gateway.filter(|level| level.is_empty() || level.starts_with('='));
+    let mut filter = asked.to_owned();
+    for level in levels {
+        for name in GATEWAY {
+            if !named.iter().any(|named| named == name) {
+                filter.push_str(&format!(",{name}{level}"));
+            }
+        }
+    }
+    filter
 }
 
 /// A word that is no level names a module, and would leave all others silent: they say what they say by default.
@@ -92,6 +130,25 @@ mod tests {
             let found = filter.split(',').any(|directive| directive == "info");
             assert_eq!(found, has_info, "{asked}: {filter}");
         }
+    }
+
+    #[test]
+    fn a_level_of_the_gateway_is_one_of_all_its_crates() {
+        let level_of = |asked: &str, name: &str| {
+            let filter = levelled(&of_all_crates(asked)).to_string();
+            let prefix = format!("{name}=");
+            let found: Vec<_> = filter
+                .split(',')
+                .filter_map(|one| one.strip_prefix(&prefix))
+                .collect();
+            found.join(" ")
+        };
+        for name in GATEWAY {
+            assert_eq!(level_of("info,gateway=debug", name), "debug", "{name}");
+            assert_eq!(level_of("info,store=debug", name), "", "{name}");
+        }
+        assert_eq!(level_of("runs=trace, gateway=debug", "runs"), "trace");
+        assert_eq!(level_of("info,gateways=debug", "runs"), "");
     }
 
     #[test]
