@@ -44,7 +44,6 @@ use std::time::Duration;
 pub use axum::Router;
 use axum::middleware::from_fn_with_state;
 
-use crate::runs::Runs;
 use ::knowledge::Knowledge;
 use error::ApiError;
 use gate::Gate;
@@ -53,6 +52,7 @@ use kept_call::CallsThatGoOn;
 pub use names::OwnNames;
 use refusals::Refusals;
 use room::Room;
+use runs::Runs;
 use stream_places::KeyPlaces;
 use tools::Tools;
 use watched_keys::WatchedKeys;

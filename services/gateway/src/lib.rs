@@ -6,10 +6,8 @@ pub mod cli;
 
 pub mod api;
 pub mod app;
-mod bus;
 pub mod config;
 pub mod conform;
 pub mod dev;
 pub mod http_server;
-pub mod runs;
 pub mod shutdown;

@@ -13,7 +13,7 @@ use store::ArtifactOrigin;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::single_header;
 use crate::api::recheck::StreamedBody;
-use crate::runs::artifacts::{LONGEST, NewArtifact, Uploaded, Uploading, Whose};
+use runs::artifacts::{LONGEST, NewArtifact, Uploaded, Uploading, Whose};
 
 /// A body that stands still for longer is given up.
 const SILENCE: Duration = Duration::from_secs(30);

@@ -22,9 +22,9 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::recheck::{Accepted, AfterCancel, Credential, RunAccess};
 use crate::api::refusals::Source;
 use crate::api::room::Sender;
-use crate::runs::denials::DeniedEntry;
-use crate::runs::grant::Grant;
 use keys::api_key::prefix_of;
+use runs::denials::DeniedEntry;
+use runs::grant::Grant;
 
 use run_token::authenticate_run;
 pub(super) use run_token::run_of_token;

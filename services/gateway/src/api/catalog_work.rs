@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use crate::api::ApiState;
 use crate::api::auth::RunCaller;
 use crate::api::error::{ApiError, ApiResult};
-use crate::runs::grant::Grant;
+use runs::grant::Grant;
 
 /// Works on catalogs that go on at a time, one of them per run; the next one waits.
 static ALL: Semaphore = Semaphore::const_new(4);

@@ -14,11 +14,11 @@ use uuid::Uuid;
 use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult, Consumed};
-use crate::runs::Runs;
-use crate::runs::grant::Grant;
-use crate::runs::over::LastLook;
 use egress::upstream::UpstreamError;
 use models::Paid;
+use runs::Runs;
+use runs::grant::Grant;
+use runs::over::LastLook;
 use telemetry::spans::Begun;
 
 mod spending;

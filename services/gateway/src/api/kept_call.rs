@@ -18,8 +18,8 @@ use crate::api::ApiState;
 use crate::api::auth::RunCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::large_result::hand_over;
-use crate::runs::Runs;
 use egress::upstream::UpstreamError;
+use runs::Runs;
 use tools::{KnownTool, SkillsOfRun};
 
 /// The calls of this process that go on.

@@ -4,8 +4,8 @@ use protocol::knowledge::{DocumentProgress, DocumentStatus, KnowledgeDocument};
 use store::DocumentRecord;
 
 use crate::api::error::ApiError;
-use crate::runs::start::StartError;
 use knowledge::KnowledgeError;
+use runs::start::StartError;
 
 impl From<KnowledgeError> for ApiError {
     fn from(error: KnowledgeError) -> Self {

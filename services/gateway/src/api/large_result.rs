@@ -9,7 +9,7 @@ use store::ArtifactOrigin;
 
 use crate::api::ApiState;
 use crate::api::auth::RunCaller;
-use crate::runs::artifacts::{NewArtifact, UploadError, Whose};
+use runs::artifacts::{NewArtifact, UploadError, Whose};
 use tools::{HandedOver, KnownTool, LargeResult};
 
 /// A place of artifacts that takes longer is not waited for.

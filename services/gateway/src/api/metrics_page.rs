@@ -16,7 +16,7 @@ use utoipa::openapi::{OpenApi, PathItem};
 
 use crate::api::names::{OwnNames, refuse_foreign};
 use crate::api::query::without_wildcards;
-use crate::runs::Runs;
+use runs::Runs;
 use telemetry::process;
 
 const TEXT_FORMAT: HeaderValue =

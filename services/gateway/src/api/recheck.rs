@@ -16,8 +16,8 @@ use protocol::id::{ApiKeyId, WorkspaceId};
 use crate::api::ApiState;
 use crate::api::drain::drain;
 use crate::api::error::{ApiError, ApiResult};
-use crate::runs::grant::Grant;
-use crate::runs::over::{Known, Over};
+use runs::grant::Grant;
+use runs::over::{Known, Over};
 
 /// A check of a database row counts for this long. A body that arrives together with its head costs no second query,
 /// and is no older than a call between its check and its effect.

@@ -11,7 +11,7 @@ use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::stream_places::KeyPlace;
 use crate::api::watched_keys::until_revoked;
-use crate::runs::watch::WatchFrom;
+use runs::watch::WatchFrom;
 
 /// Whether the caller asks for server-sent events, and for JSON not more.
 pub(super) fn wants_stream(headers: &HeaderMap) -> bool {

@@ -13,8 +13,8 @@ use store::{RunnerRecord, SaveAgent, SaveEndpoint, Store, StoreError};
 use uuid::Uuid;
 
 use super::{Declared, strangers};
-use crate::runs::Runs;
-use crate::runs::discovery::AskedEndpoint;
+use runs::Runs;
+use runs::discovery::AskedEndpoint;
 
 /// Enters endpoints and agents of the configuration; those that are gone from it are disabled.
 pub(super) async fn enter(runs: &Runs, declared: Declared) -> anyhow::Result<()> {

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use crate::api::{OwnNames, metrics_page};
 use crate::app::keep;
 use crate::http_server::{ServerOptions, bind, serve};
-use crate::runs::Runs;
+use runs::Runs;
 use telemetry::metrics::install;
 
 /// A Prometheus or two, and somebody who looks.

@@ -25,18 +25,18 @@ use url::Url;
 
 pub(crate) use self::models::DeclaredModels;
 
-use crate::bus::BusSettings;
 use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
-use crate::runs::RunLimits;
-use crate::runs::artifacts::ArtifactLimits;
-use crate::runs::discovery::{manifest_list, modes};
-use crate::runs::rate::EventRate;
 use ::knowledge::Base;
 use ::telemetry::otlp::Collector;
 use ::tools::{Registration, SkillTool, ToolSpecs};
 use blob_store::ArtifactPlace;
 use egress::Egress;
 use runner_client::signature::SigningSecret;
+use runs::RunLimits;
+use runs::artifacts::ArtifactLimits;
+use runs::bus::BusSettings;
+use runs::discovery::{manifest_list, modes};
+use runs::rate::EventRate;
 
 /// What the configuration declares, ready to be entered.
 pub(crate) struct Declared {

@@ -19,10 +19,10 @@ use crate::config::SecretRef;
 use crate::conform::junit::junit;
 use crate::conform::report::Report;
 use crate::conform::{ConformError, Options, conform as check};
-use crate::runs::discovery::manifest_list;
 use egress::{outgoing_header_name, parse_plain_url};
 use runner_client::Endpoint;
 use runner_client::signature::SigningSecret;
+use runs::discovery::manifest_list;
 
 /// 0: nothing failed; 1: something did; 2: wrong usage, or the endpoint cannot be reached.
 #[derive(clap::Args)]

@@ -17,12 +17,12 @@ use super::{ConformError, Options};
 use crate::api::rehearsal::Rehearsal;
 use crate::app::run_limits;
 use crate::config::Config;
-use crate::runs::RunLimits;
 use base::clock::Clock;
 use egress::{Egress, EgressError};
 use egress::{RequestBuilder, Response};
 use runner_client::signature::SigningSecret;
 use runner_client::{Answer, Aside, Call, StartError, Started, judge_answer};
+use runs::RunLimits;
 
 pub(super) use plans::{Opened, Plan};
 

@@ -8,8 +8,8 @@ use domain::run::is_reserved_code;
 use super::kit::Kit;
 use super::report::{Book, Check};
 use super::trace::{Answer, End, FaultKind, Trace};
-use crate::runs::reader::Deviation;
 use runner_client::ResultFormat;
+use runs::reader::Deviation;
 
 const ACCEPTS: Check = Check {
     id: "signature.accepts_signed",

@@ -12,9 +12,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::kit::{Kit, Opened, Posted, says_terminal};
 use super::speech::Speech;
-use crate::runs::reader::{Deviation, Item, ResultReader, TooLarge};
 use leak::Leak;
 use runner_client::{Aside, ResultFormat, Started};
+use runs::reader::{Deviation, Item, ResultReader, TooLarge};
 
 /// How long the body may stay open once the terminal has come.
 const LINGER: Duration = Duration::from_secs(2);

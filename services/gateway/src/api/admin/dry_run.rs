@@ -20,7 +20,7 @@ use crate::api::auth::AdminCaller;
 use crate::api::client::event_body::EventBody;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::PathOf;
-use crate::runs::preview::{AgentPreview, Considered, Outcome, Preview};
+use runs::preview::{AgentPreview, Considered, Outcome, Preview};
 
 /// The most candidates that are shown.
 const MOST_CANDIDATES: usize = 200;

@@ -17,8 +17,8 @@ use crate::api::auth::AdminCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf, page_limit};
-use crate::runs::discovery::Findings;
 use keys::cursor::Kind;
+use runs::discovery::Findings;
 
 /// Where a list by name goes on.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]

@@ -13,8 +13,8 @@ use crate::api::query::trace_header;
 use crate::api::recheck::{Accepted, AfterCancel, Credential, RunAccess};
 use crate::api::refusals::Source;
 use crate::api::room::Sender;
-use crate::runs::grant::Grant;
 use keys::token::TokenFault;
+use runs::grant::Grant;
 
 /// The live run of the token that the caller sent as its credential.
 pub(super) async fn authenticate_run(

@@ -17,7 +17,7 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::openapi::Binary;
 use crate::api::query::{PathOf, QueryOf};
 use crate::api::recheck::StreamedBody;
-use crate::runs::artifacts::{PATIENCE, Readable, Whose};
+use runs::artifacts::{PATIENCE, Readable, Whose};
 
 async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<Readable> {
     let found = state.runs.artifact_of_workspace(&caller.workspace, id);

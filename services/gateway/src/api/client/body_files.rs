@@ -12,7 +12,7 @@ use crate::api::ApiState;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::{json_bytes_of, parse};
 use crate::api::room::Held;
-use crate::runs::artifacts::BodyFiles;
+use runs::artifacts::BodyFiles;
 
 /// Bytes of an event's document without its files and the platform's payload.
 pub(in crate::api) const DOCUMENT_BYTES: usize = 1024 * 1024;

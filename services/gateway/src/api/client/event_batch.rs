@@ -14,8 +14,8 @@ use crate::api::ApiState;
 use crate::api::client::event_body::Posted;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::trace_header;
-use crate::runs::artifacts::UploadError;
-use crate::runs::start::{Accepted, StartError};
+use runs::artifacts::UploadError;
+use runs::start::{Accepted, StartError};
 
 /// Takes a batch. A fault in any event refuses the whole of it before anything is stored; after
 /// that each event has the answer that it would have had alone.

@@ -20,8 +20,8 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{single_header, trace_header};
 use crate::api::run_pages::{GoesOn, goes_on};
 use crate::api::stream::{stream_run, wants_stream};
-use crate::runs::start::Accepted;
-use crate::runs::watch::WatchFrom;
+use runs::start::Accepted;
+use runs::watch::WatchFrom;
 
 pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");

@@ -26,9 +26,9 @@ use crate::api::client::events::REPLAYED;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf, conversations_of, page_limit};
-use crate::runs::interactions::{AnswerSender, Answered, Question};
-use crate::runs::start::StartError;
 use keys::api_key::link_token;
+use runs::interactions::{AnswerSender, Answered, Question};
+use runs::start::StartError;
 
 pub(super) use link::LinkCaller;
 

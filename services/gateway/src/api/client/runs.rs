@@ -26,8 +26,8 @@ use crate::api::run_pages::{
 };
 use crate::api::stream::{stream_run, wants_stream};
 use crate::api::view::{Direction, agent_run};
-use crate::runs::grant::read_snapshot;
-use crate::runs::watch::WatchFrom;
+use runs::grant::read_snapshot;
+use runs::watch::WatchFrom;
 
 async fn find_run(state: &ApiState, caller: &ClientCaller, id: RunId) -> ApiResult<Run> {
     let run = state.runs.store().find_run(&caller.workspace, id).await?;

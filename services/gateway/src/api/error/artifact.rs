@@ -5,8 +5,8 @@ use serde_json::json;
 use store::ShareOf;
 
 use super::ApiError;
-use crate::runs::artifacts::UploadError;
 use blob_store::PlaceError;
+use runs::artifacts::UploadError;
 
 impl ApiError {
     pub(in crate::api) fn area_full() -> Self {

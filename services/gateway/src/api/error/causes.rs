@@ -6,10 +6,10 @@ use serde_json::json;
 use store::Childless;
 
 use super::ApiError;
-use crate::runs::over::Over;
-use crate::runs::start::StartError;
 use egress::upstream::UpstreamError;
 use keys::cursor::InvalidCursor;
+use runs::over::Over;
+use runs::start::StartError;
 
 impl From<UpstreamError> for ApiError {
     fn from(error: UpstreamError) -> Self {

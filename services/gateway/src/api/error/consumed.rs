@@ -38,8 +38,8 @@ impl ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runs::start::StartError;
     use egress::upstream::UpstreamError;
+    use runs::start::StartError;
 
     #[test]
     fn what_was_sent_and_not_waited_for_is_used_and_what_was_refused_is_not() {

@@ -4,8 +4,8 @@ use http::StatusCode;
 use serde_json::json;
 
 use super::ApiError;
-use crate::runs::awaited::AwaitError;
-use crate::runs::children::WaitError;
+use runs::awaited::AwaitError;
+use runs::children::WaitError;
 
 impl ApiError {
     /// Another answer was taken before.

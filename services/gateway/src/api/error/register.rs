@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::ApiError;
-use crate::runs::discovery::RegisterError;
+use runs::discovery::RegisterError;
 
 impl From<RegisterError> for ApiError {
     fn from(error: RegisterError) -> Self {

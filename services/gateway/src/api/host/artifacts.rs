@@ -21,8 +21,8 @@ use crate::api::host_call::HostCall;
 use crate::api::openapi::Binary;
 use crate::api::query::{PathOf, QueryOf};
 use crate::api::recheck::StreamedBody;
-use crate::runs::artifacts::Readable;
 use blob_store::PlaceError;
+use runs::artifacts::Readable;
 
 /// The rule in the audit of a file that no grant opens.
 const OF_EVENT: &str = "came with an event that this agent had in this conversation";

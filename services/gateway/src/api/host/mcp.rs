@@ -42,8 +42,8 @@ use crate::api::json::{media_type, read_json};
 use crate::api::recheck::ChecksSenders;
 use crate::api::room::Held;
 use crate::api::{ApiState, BODY_BYTES};
-use crate::runs::grant::Grant;
 use own::OwnTool;
+use runs::grant::Grant;
 
 /// Of what the SDK says of a request that it refuses, so much is passed on.
 const REFUSAL_BYTES: usize = 1024;

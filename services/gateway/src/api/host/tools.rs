@@ -27,7 +27,7 @@ use crate::api::kept_call::KeptCall;
 use crate::api::large_result::hand_over;
 use crate::api::query::{PathOf, single_header};
 use crate::api::skill_registrar::{StoreRegistrar, registered_package};
-use crate::runs::grant::Grant;
+use runs::grant::Grant;
 use tools::{KnownTool, RegisteredPackage, SkillsOfRun};
 
 /// Lists the tools that the run was granted, with their schemas.

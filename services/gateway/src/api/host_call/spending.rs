@@ -8,9 +8,9 @@ use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
 use uuid::Uuid;
 
 use crate::api::error::{ApiError, Consumed};
-use crate::runs::grant::Grant;
-use crate::runs::{Reservation, Runs};
 use models::{Model, Price};
+use runs::grant::Grant;
+use runs::{Reservation, Runs};
 use telemetry::metrics;
 
 /// Bytes of an answer for one token, where nobody has counted: few, so that too much is taken.

@@ -6,8 +6,8 @@ use protocol::admin::{AgentSpec, EndpointSpec, Fault};
 use serde_json::{Value, json};
 
 use crate::cli::output;
-use crate::runs::discovery::list_of;
 use runner_client::RunnerClient;
+use runs::discovery::list_of;
 
 /// How the endpoints answered, and what their manifests find in the agents.
 #[derive(Default)]

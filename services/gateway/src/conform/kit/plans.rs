@@ -24,8 +24,8 @@ use uuid::Uuid;
 use super::Kit;
 use crate::api::rehearsal::{Rehearsal, RehearsedRun};
 use crate::conform::ConformError;
-use crate::runs::told_limits;
 use runner_client::Call;
+use runs::told_limits;
 
 /// What an agent's runs get when it asks for nothing else.
 const DEADLINE: Duration = Duration::from_mins(5);

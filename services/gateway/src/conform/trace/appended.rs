@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::{End, Reading, Trace};
 use crate::api::rehearsal::Appended;
-use crate::runs::reader::Item;
 use runner_client::Aside;
+use runs::reader::Item;
 
 impl Reading<'_> {
     /// Reads what the runner appends, as long as it is heard of.

@@ -10,7 +10,7 @@ use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::PathOf;
 use crate::api::recheck::{Accepted, Credential};
 use crate::api::refusals::Source;
-use crate::runs::interactions::{AnswerSender, Question};
+use runs::interactions::{AnswerSender, Question};
 
 /// The sender of a link's token. The interaction is read when the answer is there.
 pub(in crate::api) struct LinkCaller {

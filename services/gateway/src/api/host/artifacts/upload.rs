@@ -10,7 +10,7 @@ use crate::api::artifact_upload::{UploadQuery, metadata, read};
 use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::recheck::StreamedBody;
-use crate::runs::artifacts::{PATIENCE, Whose};
+use runs::artifacts::{PATIENCE, Whose};
 
 const CALL: Call<'static> = Call {
     action: "artifact_create",

@@ -19,7 +19,7 @@ use crate::api::auth::RunCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::child_runs;
 use crate::api::{ApiState, BODY_BYTES};
-use crate::runs::start::StartError;
+use runs::start::StartError;
 
 pub(super) const NAME: &str = "child_run";
 /// The arguments that every call has.
