@@ -75,7 +75,6 @@ use egress::Egress;
 use keys::cursor::Cursors;
 use keys::keyring::Keyring;
 use keys::token::{Minted, RunTokens};
-use models::Models;
 use runner_client::RunnerClient;
 use telemetry::spans::Spans;
 
@@ -130,7 +129,6 @@ pub struct Parts {
     pub master_key: Arc<MasterKey>,
     /// What exists now: tools come and go with their servers.
     pub catalog: Arc<ArcSwap<Catalog>>,
-    pub models: Models,
     /// Where traces are told.
     pub spans: Spans,
     pub budgets: Arc<[Budget]>,
@@ -225,11 +223,6 @@ impl Runs {
     /// What exists at this moment.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.0.catalog.load_full()
-    }
-
-    /// The models behind the catalog.
-    pub fn models(&self) -> &Models {
-        &self.0.models
     }
 
     /// Where traces are told.

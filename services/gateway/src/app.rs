@@ -20,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::api::{self, Api, ApiState, OwnNames, Router};
 use crate::config::{Config, ServerConfig};
-use crate::http_server::{ServerOptions, affordable_connections, serve};
 use crate::shutdown::Signals;
+use ::api::http_server::{ServerOptions, affordable_connections, serve};
+use ::api::{self, Api, ApiState, OwnNames, Router};
 use base::clock::Clock;
 use base::seal::MasterKey;
 use egress::Egress;
@@ -89,12 +89,12 @@ impl App {
         let (spans, exporter) = tracing_to(declared.collector.as_ref(), &egress, &owner);
         let specs = std::mem::take(&mut declared.tools);
         let tools = Tools::new(specs, egress.clone(), clock, Arc::clone(&catalog))?;
+        let models = declared.models.open(&egress, clock);
         let runs = Runs::new(Parts {
             bus: bus::open(bus, &store, &master_key)?,
             client: RunnerClient::new(egress.clone(), clock),
             keys,
             master_key,
-            models: declared.models.open(&egress, clock),
             budgets: config.budgets.clone().into(),
             catalog,
             artifacts,
@@ -115,13 +115,14 @@ impl App {
             clock,
             egress: knowledge_egress,
             bases,
-            embedder: Some(Arc::new(runs.models().clone())),
+            embedder: Some(Arc::new(models.clone())),
             stopping: runs.stopping().clone(),
         })?;
         let names = own_names(&config.server);
         let server = server_options(config);
         let state = ApiState::new(Api {
             runs: runs.clone(),
+            models,
             tools: tools.clone(),
             knowledge: knowledge.clone(),
             heartbeat: config.server.heartbeat,

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-use crate::http_server;
+use api::http_server;
 use egress::EgressError;
 use kit::Kit;
 use report::{Book, Check, Redaction, Report};

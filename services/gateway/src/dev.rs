@@ -22,8 +22,8 @@ use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 
 use crate::app::App;
-use crate::http_server::bind;
 use crate::shutdown::Signals;
+use api::http_server::bind;
 use base::clock::Clock;
 use beside::Beside;
 use keys::api_key::{issue, prefix_of};

@@ -4,10 +4,8 @@
 
 pub mod cli;
 
-pub mod api;
 pub mod app;
 pub mod config;
 pub mod conform;
 pub mod dev;
-pub mod http_server;
 pub mod shutdown;

@@ -9,9 +9,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::{OwnNames, metrics_page};
 use crate::app::keep;
-use crate::http_server::{ServerOptions, bind, serve};
+use api::http_server::{ServerOptions, bind, serve};
+use api::{OwnNames, metrics_page};
 use runs::Runs;
 use telemetry::metrics::install;
 

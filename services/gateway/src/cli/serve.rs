@@ -8,8 +8,8 @@ use serde_json::json;
 use crate::app::{App, Metrics, declared};
 use crate::cli::{ConfigArgument, output, own_memory};
 use crate::config::Config;
-use crate::http_server::bind;
 use crate::shutdown::Signals;
+use api::http_server::bind;
 use base::seal::MasterKey;
 
 /// Serves until it is told to stop. Everything invalid is reported before a port is bound.

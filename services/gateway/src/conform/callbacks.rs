@@ -4,7 +4,7 @@ use url::{Host, Url};
 
 use super::kit::Kit;
 use super::report::{Book, Check};
-use crate::api::rehearsal::{CallOutcome, HostCall};
+use api::rehearsal::{CallOutcome, HostCall};
 
 const TOKEN: Check = Check {
     id: "callbacks.token",

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::kit::{Kit, Signing};
 use super::report::{Book, Check};
 use super::trace::{self, End, Trace};
-use crate::api::rehearsal::HostCall;
+use api::rehearsal::HostCall;
 
 const REFUSES_UNSIGNED: Check = Check {
     id: "cancel.refuses_unsigned",

@@ -49,7 +49,7 @@ async fn check_deadline(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_
         trace::read(kit, &opened, posted, until).await
     };
     let trace = tokio::time::timeout_at(until + TOLERANCE, reading).await;
-    let own = |call: &crate::api::rehearsal::HostCall| call.run == Some(opened.run);
+    let own = |call: &api::rehearsal::HostCall| call.run == Some(opened.run);
     let waited = kit.host.calls_after(calls).iter().any(own);
     kit.host.cut(&opened.token);
     match trace {

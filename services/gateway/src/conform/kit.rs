@@ -14,9 +14,9 @@ use tokio::time::Instant;
 
 use super::trace::{self, Trace};
 use super::{ConformError, Options};
-use crate::api::rehearsal::Rehearsal;
 use crate::app::run_limits;
 use crate::config::Config;
+use api::rehearsal::Rehearsal;
 use base::clock::Clock;
 use egress::{Egress, EgressError};
 use egress::{RequestBuilder, Response};

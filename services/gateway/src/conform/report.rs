@@ -7,7 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
 use super::kit::Kit;
-use crate::api::rehearsal::TOKEN_PREFIX;
+use api::rehearsal::TOKEN_PREFIX;
 
 /// The longest text of an endpoint that is shown.
 const MOST_SHOWN: usize = 400;

@@ -22,8 +22,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::Kit;
-use crate::api::rehearsal::{Rehearsal, RehearsedRun};
 use crate::conform::ConformError;
+use api::rehearsal::{Rehearsal, RehearsedRun};
 use runner_client::Call;
 use runs::told_limits;
 

@@ -5,7 +5,7 @@ use std::pin::pin;
 use tokio::time::Instant;
 
 use super::{End, Reading, Trace};
-use crate::api::rehearsal::Appended;
+use api::rehearsal::Appended;
 use runner_client::Aside;
 use runs::reader::Item;
 

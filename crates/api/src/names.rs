@@ -1,0 +1,165 @@
+//! The names that the gateway is called by. A web page can give an address of this machine a name of
+//! its own (DNS rebinding) and so reach what listens for this machine alone: its name stands in `Host`,
+//! and its origin in `Origin`.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use axum::extract::Request;
+use http::Version;
+use http::header::{HOST, HeaderValue, ORIGIN};
+
+use crate::error::{ApiError, ApiResult};
+
+/// The names of the gateway, in lower case: `public_url`'s and those of `server.allowed_hosts`.
+#[derive(Clone, Debug, Default)]
+pub struct OwnNames(BTreeSet<String>);
+
+impl OwnNames {
+    /// Of host names without ports.
+    pub fn new(names: impl IntoIterator<Item = String>) -> Self {
+        Self(names.into_iter().map(|name| plain(&name)).collect())
+    }
+
+    /// A page's name for us is never an address, so addresses are fine.
+    fn may_be_host(&self, authority: &str) -> bool {
+        let host = host_of(authority);
+        address_of(host).is_some() || self.is_own(host)
+    }
+
+    /// Of a page that is served by this machine, or by us under one of our names.
+    fn may_be_origin(&self, origin: &str, host: Option<&str>) -> bool {
+        let Some((_, authority)) = origin.split_once("://") else {
+            return false;
+        };
+        let name = host_of(authority);
+        let is_loopback = address_of(name).is_some_and(|address| address.is_loopback());
+        is_loopback || self.is_own(name) || Some(authority) == host
+    }
+
+    fn is_own(&self, host: &str) -> bool {
+        let name = plain(host);
+        name == "localhost" || name.ends_with(".localhost") || self.0.contains(&name)
+    }
+}
+
+fn plain(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+}
+
+/// What stands before the port.
+fn host_of(authority: &str) -> &str {
+    let port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    match authority.rsplit_once(':') {
+        Some((host, digits)) if port(digits) && !host.is_empty() => host,
+        _ => authority,
+    }
+}
+
+fn address_of(host: &str) -> Option<IpAddr> {
+    let inner = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    match inner {
+        Some(inner) => inner.parse().ok().map(IpAddr::V6),
+        None => host.parse().ok().map(IpAddr::V4),
+    }
+}
+
+/// Refuses a request that comes under a foreign name or from a foreign page.
+pub(super) fn refuse_foreign(names: &OwnNames, request: &Request) -> ApiResult<()> {
+    let header = host_header(request)?;
+    let host = match request.uri().authority() {
+        Some(authority) => Some(authority.as_str()),
+        None => header.map(readable).transpose()?,
+    };
+    if host.is_some_and(|host| !names.may_be_host(host)) {
+        return Err(ApiError::foreign_name());
+    }
+    for origin in request.headers().get_all(ORIGIN) {
+        if !names.may_be_origin(readable(origin)?, host) {
+            return Err(ApiError::foreign_origin());
+        }
+    }
+    Ok(())
+}
+
+/// The `Host` header: one, which may be left out in HTTP/1.0 alone (RFC 9112 section 3.2).
+pub(super) fn host_header(request: &Request) -> ApiResult<Option<&HeaderValue>> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => Ok(Some(host)),
+        (None, _) if request.version() < Version::HTTP_11 => Ok(None),
+        _ => Err(ApiError::invalid_argument("send one `Host` header")),
+    }
+}
+
+fn readable(header: &HeaderValue) -> ApiResult<&str> {
+    header.to_str().map_err(|_| ApiError::foreign_name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_ours_or_an_address_or_the_machines_own() {
+        let names = OwnNames::new(["Runnel.Example".to_owned(), "gateway".to_owned()]);
+        for (host, is_good) in [
+            ("127.0.0.1:8700", true),
+            ("127.0.0.1", true),
+            ("10.0.0.5:8700", true),
+            ("[::1]:8700", true),
+            ("[::1]", true),
+            ("localhost", true),
+            ("LocalHost:8700", true),
+            ("localhost.:8700", true),
+            ("a.localhost:1", true),
+            ("runnel.example", true),
+            ("RUNNEL.EXAMPLE.:443", true),
+            ("gateway:80", true),
+            ("", false),
+            (":8700", false),
+            ("evil.example", false),
+            ("evil.example:8700", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("evillocalhost", false),
+            ("runnel.example.evil", false),
+            ("xrunnel.example", false),
+            ("a@127.0.0.1", false),
+            ("127.0.0.1:80@evil.example", false),
+            ("127.0.0.1, evil.example", false),
+            ("0x7f000001", false),
+            ("2130706433", false),
+            ("127.1", false),
+            ("::1", false),
+            ("[::1", false),
+            ("[::ffff:127.0.0.1]:1", true),
+            ("gateway..", false),
+        ] {
+            assert_eq!(names.may_be_host(host), is_good, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_page_is_of_this_machine_or_ours() {
+        let names = OwnNames::new(["runnel.example".to_owned()]);
+        for (origin, host, is_good) in [
+            ("http://127.0.0.1:3000", "127.0.0.1:8700", true),
+            ("http://localhost:3000", "127.0.0.1:8700", true),
+            ("http://[::1]:3000", "127.0.0.1:8700", true),
+            ("https://runnel.example", "127.0.0.1:8700", true),
+            ("http://10.0.0.5:8700", "10.0.0.5:8700", true),
+            ("http://10.0.0.6:8700", "10.0.0.5:8700", false),
+            ("http://evil.example", "127.0.0.1:8700", false),
+            ("https://runnel.example.evil", "127.0.0.1:8700", false),
+            ("null", "127.0.0.1:8700", false),
+            ("", "127.0.0.1:8700", false),
+            ("file://", "127.0.0.1:8700", false),
+            ("chrome-extension://abc", "127.0.0.1:8700", false),
+        ] {
+            assert_eq!(names.may_be_origin(origin, Some(host)), is_good, "{origin}");
+        }
+    }
+}

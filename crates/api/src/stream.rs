@@ -1,0 +1,112 @@
+//! The answer that is a stream of a run.
+
+use axum::body::Body;
+use axum::response::Response;
+use futures_util::StreamExt;
+use http::HeaderMap;
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use protocol::id::RunId;
+
+use crate::ApiState;
+use crate::auth::ClientCaller;
+use crate::stream_places::KeyPlace;
+use crate::watched_keys::until_revoked;
+use runs::watch::WatchFrom;
+
+/// Whether the caller asks for server-sent events, and for JSON not more.
+pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
+    let json = quality(headers, "application/json");
+    quality(headers, "text/event-stream")
+        .is_some_and(|stream| stream > 0.0 && json.is_none_or(|json| stream >= json))
+}
+
+/// How much a caller wants a media type that it names: 0 is not at all.
+fn quality(headers: &HeaderMap, media_type: &str) -> Option<f32> {
+    let values = headers.get_all(ACCEPT).iter();
+    let values = values.filter_map(|value| value.to_str().ok());
+    let named = values
+        .flat_map(|value| value.split(','))
+        .filter_map(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            let is_named = parts.next()?.eq_ignore_ascii_case(media_type);
+            is_named.then(|| weight(parts))
+        });
+    named.reduce(f32::max)
+}
+
+/// The weight among a range's parameters. One that is absent or malformed is 1.
+fn weight<'a>(mut parameters: impl Iterator<Item = &'a str>) -> f32 {
+    let weight = parameters.find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        let is_weight = name.trim().eq_ignore_ascii_case("q");
+        is_weight.then(|| value.trim().parse().ok())?
+    });
+    weight
+        .filter(|weight| (0.0..=1.0).contains(weight))
+        .unwrap_or(1.0)
+}
+
+/// The run's frames behind `from`. A response only watches: closing it changes nothing. It ends early
+/// within two seconds of the revocation of the caller's key. It has its place among the key's streams until it is
+/// dropped, also by a client that is gone.
+pub(super) fn stream_run(
+    state: &ApiState,
+    caller: &ClientCaller,
+    run: RunId,
+    from: WatchFrom,
+    place: KeyPlace,
+) -> Response {
+    let frames = state.runs.watch(run, from, state.heartbeat);
+    let revoked = until_revoked(state.clone(), caller.workspace.clone(), caller.key);
+    let frames = frames.take_until(Box::pin(revoked)).map(move |frame| {
+        let _place = &place;
+        frame
+    });
+    event_stream(Body::from_stream(frames))
+}
+
+/// An answer of server-sent events.
+pub(super) fn event_stream(body: Body) -> Response {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(
+        CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, no-transform"),
+    );
+    headers.insert(
+        HeaderName::from_static("x-accel-buffering"),
+        HeaderValue::from_static("no"),
+    );
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_for_who_wants_it_and_json_not_more() {
+        for (accept, expected) in [
+            (&["text/event-stream"][..], true),
+            (&["Text/Event-Stream; charset=utf-8"], true),
+            (&["application/json, text/event-stream"], true),
+            (&["application/json;q=0.5, text/event-stream;q=0.5"], true),
+            (&["application/json", "text/event-stream"], true),
+            (&["text/event-stream;q=0.1, */*"], true),
+            (&["text/event-stream;q=odd"], true),
+            (&["application/json, text/event-stream;q=0.9"], false),
+            (&["text/event-stream;q=0"], false),
+            (&["text/event-stream; Q = 0.000"], false),
+            (&["application/json"], false),
+            (&["*/*"], false),
+            (&[], false),
+        ] {
+            let mut headers = HeaderMap::new();
+            for value in accept {
+                headers.append(ACCEPT, HeaderValue::from_static(value));
+            }
+            assert_eq!(wants_stream(&headers), expected, "{accept:?}");
+        }
+    }
+}
