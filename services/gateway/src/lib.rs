@@ -6,6 +6,5 @@ pub mod cli;
 
 pub mod app;
 pub mod config;
-pub mod conform;
 pub mod dev;
 pub mod shutdown;

@@ -2,7 +2,7 @@
 
 use secrecy::ExposeSecret as _;
 
-use crate::conform::kit::Opened;
+use crate::kit::Opened;
 
 /// Finds a token in bytes that come in pieces.
 pub(super) struct Leak {

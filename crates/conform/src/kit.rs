@@ -14,8 +14,6 @@ use tokio::time::Instant;
 
 use super::trace::{self, Trace};
 use super::{ConformError, Options};
-use crate::app::run_limits;
-use crate::config::Config;
 use api::rehearsal::Rehearsal;
 use base::clock::Clock;
 use egress::{Egress, EgressError};
@@ -84,8 +82,7 @@ impl Kit {
         // Who runs the kit named this one address: it alone may be called, wherever it is.
         let egress = Egress::new(rule.into_iter().collect(), CONNECT);
         let egress = egress.map_err(ConformError::Refused)?;
-        let config = Config::for_dev(std::path::Path::new("."), listening);
-        let limits = run_limits(&config);
+        let limits = options.limits.clone();
         let clock = Clock::system();
         let origin = match &options.callback_url {
             Some(url) => url.as_str().trim_end_matches('/').to_owned(),

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::Kit;
-use crate::conform::ConformError;
+use crate::ConformError;
 use api::rehearsal::{Rehearsal, RehearsedRun};
 use runner_client::Call;
 use runs::told_limits;
@@ -31,30 +31,27 @@ use runs::told_limits;
 const DEADLINE: Duration = Duration::from_mins(5);
 
 /// What a run is made of.
-pub(in crate::conform) struct Plan {
-    pub(in crate::conform) event: EventEnvelope,
-    pub(in crate::conform) deadline: Duration,
+pub(crate) struct Plan {
+    pub(crate) event: EventEnvelope,
+    pub(crate) deadline: Duration,
     /// Changes the request before it is signed.
-    pub(in crate::conform) bend: fn(&mut Value),
+    pub(crate) bend: fn(&mut Value),
 }
 
 /// A run that may be posted.
-pub(in crate::conform) struct Opened {
-    pub(in crate::conform) run: RunId,
-    pub(in crate::conform) snapshot: AuthorizationSnapshot,
-    pub(in crate::conform) token: SecretString,
-    pub(in crate::conform) call: Call,
-    pub(in crate::conform) expects_message: bool,
+pub(crate) struct Opened {
+    pub(crate) run: RunId,
+    pub(crate) snapshot: AuthorizationSnapshot,
+    pub(crate) token: SecretString,
+    pub(crate) call: Call,
+    pub(crate) expects_message: bool,
     /// Its token goes on opening after the end of the run.
-    pub(in crate::conform) lasting: bool,
+    pub(crate) lasting: bool,
 }
 
 impl Kit {
     /// Holds the agent's configuration against the runner's form.
-    pub(in crate::conform) fn check_config(
-        &self,
-        runner: &AcceptedManifest,
-    ) -> Result<(), ConformError> {
+    pub(crate) fn check_config(&self, runner: &AcceptedManifest) -> Result<(), ConformError> {
         let faults = check_agent_for(&self.agent(runner), &runner.manifest);
         match faults.into_iter().next() {
             None => Ok(()),
@@ -80,7 +77,7 @@ impl Kit {
     }
 
     /// A message that nobody sent before, in a conversation of its own.
-    pub(in crate::conform) fn message(&self, text: &str) -> Plan {
+    pub(crate) fn message(&self, text: &str) -> Plan {
         let id = format!("conform-{}", Uuid::new_v4().simple());
         Self::plan(json!({
             "event_type": "message.received", "event_id": id, "source": "api",
@@ -93,7 +90,7 @@ impl Kit {
     }
 
     /// An event with nothing in it that an event may lack.
-    pub(in crate::conform) fn bare_event() -> Plan {
+    pub(crate) fn bare_event() -> Plan {
         let id = format!("conform-{}", Uuid::new_v4().simple());
         Self::plan(json!({"event_type": "conform.checked", "event_id": id}))
     }
@@ -107,7 +104,7 @@ impl Kit {
     }
 
     /// Makes a run of a plan: authorized, described and on the stage of the little host API.
-    pub(in crate::conform) fn open(&self, runner: &AcceptedManifest, plan: &Plan) -> Opened {
+    pub(crate) fn open(&self, runner: &AcceptedManifest, plan: &Plan) -> Opened {
         let run = RunId(Uuid::now_v7());
         let mut snapshot = self.authorize(runner, plan, run);
         snapshot.available_apis = Rehearsal::serves(snapshot.available_apis);

@@ -36,6 +36,7 @@ use egress::EgressError;
 use kit::Kit;
 use report::{Book, Check, Redaction, Report};
 use runner_client::Endpoint;
+use runs::RunLimits;
 
 /// What is tested, and how.
 pub struct Options {
@@ -55,6 +56,8 @@ pub struct Options {
     pub config: JsonObject,
     /// How long a run may take.
     pub timeout: Duration,
+    /// The bounds of runs, as a gateway has them by default.
+    pub limits: RunLimits,
     pub callback_listen: SocketAddr,
     /// The origin at which the runner finds the little host API; else the address that is listened on.
     pub callback_url: Option<Url>,
