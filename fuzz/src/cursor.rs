@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::gateway_cursor::{Cursors, Kind};
+use crate::keys_cursor::{Cursors, Kind};
 
 static CURSORS: LazyLock<Cursors> =
     LazyLock::new(|| Cursors::new(&[vec![1; 32], vec![2; 32]]).expect("two keys"));

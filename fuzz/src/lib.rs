@@ -14,10 +14,10 @@ pub mod url;
 
 mod egress;
 
-#[path = "../../services/gateway/src/cursor.rs"]
-mod gateway_cursor;
-#[path = "../../services/gateway/src/runs/token.rs"]
-mod gateway_token;
+#[path = "../../crates/keys/src/cursor.rs"]
+mod keys_cursor;
+#[path = "../../crates/keys/src/token.rs"]
+mod keys_token;
 
 /// Splits the input into its first byte and the rest.
 fn split(data: &[u8]) -> (u8, &[u8]) {

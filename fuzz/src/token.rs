@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use protocol::id::{RunId, RunnerId};
 use uuid::Uuid;
 
-use crate::gateway_token::{RunTokens, TokenSubject, generate_key};
+use crate::keys_token::{RunTokens, TokenSubject, generate_key};
 
 const NOW: i64 = 1_800_000_000;
 

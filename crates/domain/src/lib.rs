@@ -1,6 +1,5 @@
 //! Pure decisions: values in, values out. No waiting, no clock, no I/O.
 
-pub mod adapter;
 pub mod authorization;
 pub mod binding;
 pub mod event;
@@ -25,13 +24,11 @@ pub mod retry;
 pub mod run;
 pub mod signing_key;
 pub mod tool_call;
+pub mod tool_name;
 pub mod trace;
-
-pub mod migrate;
 
 pub mod canonical;
 pub mod chat;
-pub mod foreign_text;
 pub mod history;
 pub mod json_repair;
 pub mod json_text;

@@ -12,8 +12,8 @@ use protocol::resources::{
 };
 use serde_json::{Map, Value};
 
-use crate::foreign_text::shown;
 use crate::form::escape_pointer;
+use protocol::foreign_text::shown;
 
 /// Maximum manifests of one endpoint.
 pub const MOST_RUNNERS: usize = 256;

@@ -5,11 +5,15 @@
 
 mod address;
 mod allow_rule;
+mod header_name;
 mod own;
 mod plain_url;
 mod policy;
+mod read;
 pub mod redact;
 mod resolver;
+mod tool_url;
+pub mod upstream;
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -25,9 +29,12 @@ use policy::Policy;
 use resolver::{GuardedResolver, Lookup};
 
 pub use allow_rule::{AllowRule, AllowRuleError};
+pub use header_name::{HeaderNameError, outgoing_header_name};
 pub use plain_url::{PlainUrlError, check_parsed_url, parse_plain_url};
 pub use policy::Refusal;
+pub use read::read_at_most;
 pub use reqwest::{Body, RequestBuilder, Response};
+pub use tool_url::{FillError, UrlTemplate, UrlTemplateError};
 
 const USER_AGENT: &str = concat!("runnel/", env!("CARGO_PKG_VERSION"));
 // Idle connections close after this time, sooner than most servers close theirs (five seconds or more): a

@@ -11,12 +11,12 @@ use sea_orm::{
 use uuid::Uuid;
 
 use crate::connect::Store;
-use crate::digest::sha256_hex;
 use crate::entity::{agent_skills, agents};
 use crate::error::{StoreError, parsed, parsed_json};
 use crate::sql::{Sql, SqlRow, locked};
 use crate::state::lock_live_run;
 use crate::writer::{Mutation, Share};
+use base::digest::sha256_hex;
 
 /// A skill with its content.
 #[derive(Clone, Debug, PartialEq, Eq)]

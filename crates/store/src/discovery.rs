@@ -10,12 +10,12 @@ use sea_orm::{
 };
 use serde_json::Value;
 
-use crate::digest::sha256_hex;
 use crate::entity::{agents, endpoint_health, runner_endpoints, runners};
 use crate::error::{StoreError, parsed_json, signed};
 use crate::health::write_health;
 use crate::runners::{FoundRunner, RunnerStatus, served_elsewhere};
 use crate::writer::Mutation;
+use base::digest::sha256_hex;
 
 /// Maximum delay in milliseconds between the replies of overlapping checks.
 const MAX_CHECK_OVERLAP: i64 = 60_000;

@@ -3,17 +3,8 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use base::metric_names::{COMMIT_ITEMS, COMMIT_SECONDS, COMMITS_FAILED, PANICS};
 use metrics::{Counter, Histogram, counter, histogram};
-
-/// Duration of one transaction from begin to commit, in seconds.
-pub const COMMIT_SECONDS: &str = "runnel_commit_seconds";
-/// Items of one transaction.
-pub const COMMIT_ITEMS: &str = "runnel_commit_items";
-/// Transactions that did not commit.
-pub const COMMITS_FAILED: &str = "runnel_commits_failed_total";
-
-/// Panics, by task.
-pub const PANICS: &str = "runnel_panics_total";
 
 struct WriterMetrics {
     seconds: Histogram,

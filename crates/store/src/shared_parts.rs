@@ -14,12 +14,12 @@ use sea_orm::{
 
 use crate::connect::Store;
 use crate::database_clock::{millis, read_now};
-use crate::digest::sha256_hex;
 use crate::entity::shared_parts;
 use crate::error::StoreError;
 use crate::page::ReadBudget;
 use crate::sql::{Sql, executed, padded, returned};
 use crate::writer::Mutation;
+use base::digest::sha256_hex;
 
 /// Encloses the hash of a part.
 const MARK: char = '\u{1}';

@@ -15,12 +15,12 @@ use uuid::Uuid;
 
 use crate::audit::AuditEntry;
 use crate::connect::Store;
-use crate::digest::sha256_hex;
 use crate::entity::{runs, state_entries};
 use crate::error::StoreError;
 use crate::shares::{KeyLimit, check_key_limits};
 use crate::sql::{EACH_ALONE, Sql, locked, returned};
 use crate::writer::{Mutation, Share};
+use base::digest::sha256_hex;
 
 /// Maximum keys of one scope and owner.
 pub const STATE_KEYS: u64 = 1000;

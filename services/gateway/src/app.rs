@@ -20,22 +20,22 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::api::{self, Api, ApiState, OwnNames, Router};
-use crate::bus::{self, BusSettings};
-use crate::clock::Clock;
 use crate::config::{Config, ServerConfig};
-use crate::http_server::{ServerOptions, affordable_connections, serve};
-use crate::knowledge::{self, Knowledge};
-use crate::outbound::otlp::{Collector, Exporter};
-use crate::outbound::runner::RunnerClient;
-use crate::outbound::tool::Tools;
-use crate::runs::keyring::Keyring;
-use crate::runs::{Parts, Runs};
-use crate::seal::MasterKey;
 use crate::shutdown::Signals;
-use crate::telemetry::metrics::{Task, panicked};
-use crate::telemetry::spans::Spans;
+use ::api::http_server::{ServerOptions, affordable_connections, serve};
+use ::api::{self, Api, ApiState, OwnNames, Router};
+use base::clock::Clock;
+use base::seal::MasterKey;
 use egress::Egress;
+use keys::keyring::Keyring;
+use knowledge::Knowledge;
+use runner_client::RunnerClient;
+use runs::bus::{self, BusSettings};
+use runs::{Parts, Runs};
+use telemetry::metrics::{Task, panicked};
+use telemetry::otlp::{Collector, Exporter};
+use telemetry::spans::Spans;
+use tools::Tools;
 
 pub(crate) use database::open_store;
 pub(crate) use metrics::Metrics;
@@ -89,12 +89,12 @@ impl App {
         let (spans, exporter) = tracing_to(declared.collector.as_ref(), &egress, &owner);
         let specs = std::mem::take(&mut declared.tools);
         let tools = Tools::new(specs, egress.clone(), clock, Arc::clone(&catalog))?;
+        let models = declared.models.open(&egress, clock);
         let runs = Runs::new(Parts {
             bus: bus::open(bus, &store, &master_key)?,
             client: RunnerClient::new(egress.clone(), clock),
             keys,
             master_key,
-            models: declared.models.open(&egress, clock),
             budgets: config.budgets.clone().into(),
             catalog,
             artifacts,
@@ -115,13 +115,14 @@ impl App {
             clock,
             egress: knowledge_egress,
             bases,
-            embedder: Some(Arc::new(runs.models().clone())),
+            embedder: Some(Arc::new(models.clone())),
             stopping: runs.stopping().clone(),
         })?;
         let names = own_names(&config.server);
         let server = server_options(config);
         let state = ApiState::new(Api {
             runs: runs.clone(),
+            models,
             tools: tools.clone(),
             knowledge: knowledge.clone(),
             heartbeat: config.server.heartbeat,

@@ -72,7 +72,7 @@ enum Command {
     #[command(subcommand)]
     Graph(graph::GraphCommand),
     /// Extract the text of a document from standard input. The gateway runs this command in a child process.
-    #[command(name = crate::knowledge::extract::COMMAND, hide = true)]
+    #[command(name = knowledge::extract::COMMAND, hide = true)]
     ExtractText(extract_text::ExtractArguments),
     /// List the failpoints of this binary, one per line.
     #[command(hide = true)]

@@ -7,7 +7,6 @@ mod bus;
 mod catalog;
 mod endpoint;
 mod fault;
-mod header_name;
 mod host_api;
 mod knowledge;
 mod limits;
@@ -19,7 +18,6 @@ mod source;
 mod table;
 mod telemetry;
 mod tool;
-mod tool_url;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -29,25 +27,23 @@ use domain::budget::Budget;
 use protocol::admin::AgentSpec;
 use serde_json::{Value, json};
 
+pub use self::knowledge::{KnowledgeBaseEntry, KnowledgePlace};
+pub use self::models::{ModelEntry, ProviderEntry};
+pub use self::telemetry::TelemetryConfig;
 pub use artifacts::{ArtifactUrl, ArtifactsConfig, FileEntry};
 pub use bus::{BusConfig, BusKind};
 pub use catalog::{SkillDirectoryEntry, SkillEntry, check_skill_name};
 pub use endpoint::EndpointEntry;
 pub use fault::{ConfigErrors, ConfigFault};
-pub use header_name::{HeaderNameError, outgoing_header_name};
 pub use host_api::HostApiConfig;
-pub use knowledge::{KnowledgeBaseEntry, KnowledgePlace};
 pub use limits::LimitsConfig;
 pub use mcp_server::{McpServerEntry, McpTransportEntry};
-pub use models::{ModelEntry, ProviderEntry};
 pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
     AuthConfig, DatabaseConfig, EgressConfig, LedgerConfig, MetricsConfig, RunsConfig, ServerConfig,
 };
 pub use source::{OpenAiVariables, inherited_variable};
-pub use telemetry::TelemetryConfig;
-pub use tool::{GATEWAY_TOOLS, HttpToolEntry, RESERVED_TOOLS, ToolEntry};
-pub use tool_url::{FillError, UrlTemplate, UrlTemplateError};
+pub use tool::{HttpToolEntry, ToolEntry};
 
 use source::Variables;
 use table::{Reported, Table};

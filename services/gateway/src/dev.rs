@@ -21,12 +21,12 @@ use protocol::id::{DEFAULT_WORKSPACE, WorkspaceId};
 use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 
-use crate::api_key::{issue, prefix_of};
 use crate::app::App;
-use crate::clock::Clock;
-use crate::http_server::bind;
 use crate::shutdown::Signals;
+use api::http_server::bind;
+use base::clock::Clock;
 use beside::Beside;
+use keys::api_key::{issue, prefix_of};
 
 pub(crate) use connectors::ConnectorArgs;
 pub(crate) use files::{DEV_FILE, DevFile, write_private};

@@ -13,8 +13,8 @@ use store::{RunnerRecord, SaveAgent, SaveEndpoint, Store, StoreError};
 use uuid::Uuid;
 
 use super::{Declared, strangers};
-use crate::runs::Runs;
-use crate::runs::discovery::AskedEndpoint;
+use runs::Runs;
+use runs::discovery::AskedEndpoint;
 
 /// Applies configured endpoints and agents. Entries that are gone from the configuration are disabled.
 pub(super) async fn enter(runs: &Runs, declared: Declared) -> anyhow::Result<()> {

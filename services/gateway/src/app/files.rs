@@ -9,9 +9,9 @@ use tokio_util::task::TaskTracker;
 use crate::app::Declared;
 use crate::app::settings::run_limits;
 use crate::config::Config;
-use crate::outbound::artifact::{ArtifactPlace, ArtifactStore};
-use crate::runs::artifacts::{OwnFile, enter_file};
+use blob_store::{ArtifactPlace, ArtifactStore};
 use egress::Egress;
+use runs::artifacts::{OwnFile, enter_file};
 
 /// Opens the artifact store and adds the configured files to the catalog.
 pub(super) async fn open(

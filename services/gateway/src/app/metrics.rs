@@ -9,11 +9,11 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::{OwnNames, metrics_page};
 use crate::app::keep;
-use crate::http_server::{ServerOptions, bind, serve};
-use crate::runs::Runs;
-use crate::telemetry::metrics::install;
+use api::http_server::{ServerOptions, bind, serve};
+use api::{OwnNames, metrics_page};
+use runs::Runs;
+use telemetry::metrics::install;
 
 /// Enough for a few Prometheus servers and manual requests.
 const CONNECTIONS: usize = 32;
@@ -31,6 +31,7 @@ impl Metrics {
             format!("cannot listen on {address}; choose another metrics.listen")
         })?;
         let handle = install().context("metrics cannot be counted")?;
+        store::meter::register();
         Ok(Self { listener, handle })
     }
 

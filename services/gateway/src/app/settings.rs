@@ -23,20 +23,20 @@ use protocol::resources::{
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
-pub(crate) use models::DeclaredModels;
+pub(crate) use self::models::DeclaredModels;
 
-use crate::bus::BusSettings;
 use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
-use crate::knowledge::Base;
-use crate::outbound::artifact::ArtifactPlace;
-use crate::outbound::otlp::Collector;
-use crate::outbound::signature::SigningSecret;
-use crate::outbound::tool::{Registration, SkillTool, ToolSpecs};
-use crate::runs::RunLimits;
-use crate::runs::artifacts::ArtifactLimits;
-use crate::runs::discovery::{manifest_list, modes};
-use crate::runs::rate::EventRate;
+use ::knowledge::Base;
+use ::telemetry::otlp::Collector;
+use ::tools::{Registration, SkillTool, ToolSpecs};
+use blob_store::ArtifactPlace;
 use egress::Egress;
+use runner_client::signature::SigningSecret;
+use runs::RunLimits;
+use runs::artifacts::ArtifactLimits;
+use runs::bus::BusSettings;
+use runs::discovery::{manifest_list, modes};
+use runs::rate::EventRate;
 
 /// Validated declarations of the configuration, ready to apply.
 pub(crate) struct Declared {

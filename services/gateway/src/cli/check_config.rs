@@ -14,12 +14,12 @@ use serde_json::json;
 use crate::app::{Declared, declared, strangers};
 use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
-use crate::clock::Clock;
 use crate::config::{Config, ConfigErrors, ConfigFault};
-use crate::outbound::model::Probed;
-use crate::outbound::runner::RunnerClient;
-use crate::outbound::tool::Tools;
+use base::clock::Clock;
 use egress::Egress;
+use models::Probed;
+use runner_client::RunnerClient;
+use tools::Tools;
 
 #[derive(clap::Args)]
 pub(super) struct CheckConfigArguments {

@@ -14,15 +14,16 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use url::Url;
 
+use crate::app::run_limits;
 use crate::cli::output;
-use crate::config::{SecretRef, outgoing_header_name};
-use crate::conform::junit::junit;
-use crate::conform::report::Report;
-use crate::conform::{ConformError, Options, conform as check};
-use crate::outbound::runner::Endpoint;
-use crate::outbound::signature::SigningSecret;
-use crate::runs::discovery::manifest_list;
-use egress::parse_plain_url;
+use crate::config::{Config, SecretRef};
+use conform::junit::junit;
+use conform::report::Report;
+use conform::{ConformError, Options, conform as check};
+use egress::{outgoing_header_name, parse_plain_url};
+use runner_client::Endpoint;
+use runner_client::signature::SigningSecret;
+use runs::discovery::manifest_list;
 
 /// Exit codes: 0 no failures; 1 failures; 2 wrong usage, or the endpoint is unreachable.
 #[derive(clap::Args)]
@@ -197,6 +198,7 @@ fn options(arguments: ConformArguments) -> Result<Options, String> {
         text: arguments.text,
         config,
         timeout: Duration::from_secs(arguments.timeout),
+        limits: run_limits(&Config::for_dev(Path::new("."), arguments.callback_listen)),
         callback_listen: arguments.callback_listen,
         callback_url: arguments.callback_url.as_deref().map(origin).transpose()?,
     })

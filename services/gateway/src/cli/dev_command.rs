@@ -8,7 +8,6 @@ use serde_json::json;
 
 use crate::cli::{output, own_memory};
 use crate::dev::{self, ConnectorArgs, Origin, Playground, Wanted};
-use crate::telemetry;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::cli::output;
-use crate::knowledge::extract::{Kind, read, told};
+use knowledge::extract::{Kind, read, told};
 
 /// Limits per document: CPU seconds and bytes of memory.
 const SECONDS: u64 = 60;

@@ -13,9 +13,9 @@ use tokio_util::task::TaskTracker;
 use crate::app::open_store;
 use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
-use crate::clock::Clock;
-use crate::runs::keyring::{Rotation, rotate};
-use crate::seal::MasterKey;
+use base::clock::Clock;
+use base::seal::MasterKey;
+use keys::keyring::{Rotation, rotate};
 
 #[derive(Subcommand)]
 pub(super) enum KeysCommand {

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use ::egress::parse_plain_url;
 use clap::ValueEnum;
-use domain::migrate::{
+use langbot::migrate::{
     Document, LocalAgent, Migration, Outcome, RunnerIds, Table, Target, Variable, migrate,
 };
 use serde_json::json;

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 
 use serde_json::{Value, json};
 
-use crate::telemetry::for_terminals;
+use telemetry::for_terminals;
 
 /// A control sequence of this program, which passes unfiltered.
 #[derive(Clone, Copy)]

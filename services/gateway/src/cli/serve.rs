@@ -8,10 +8,9 @@ use serde_json::json;
 use crate::app::{App, Metrics, declared};
 use crate::cli::{ConfigArgument, output, own_memory};
 use crate::config::Config;
-use crate::http_server::bind;
-use crate::seal::MasterKey;
 use crate::shutdown::Signals;
-use crate::telemetry;
+use api::http_server::bind;
+use base::seal::MasterKey;
 
 /// Serves until a stop signal. All faults are reported before a port is bound.
 pub(super) async fn serve(config: &ConfigArgument, json: bool) -> anyhow::Result<ExitCode> {

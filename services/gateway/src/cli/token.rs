@@ -13,10 +13,10 @@ use serde_json::json;
 use store::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked, Store};
 use tokio_util::task::TaskTracker;
 
-use crate::api_key::{issue, prefix_of, shown};
 use crate::app::open_store;
 use crate::cli::{ConfigArgument, output};
-use crate::clock::Clock;
+use base::clock::Clock;
+use keys::api_key::{issue, prefix_of, shown};
 
 /// Number of keys per query.
 const PAGE: u64 = 100;

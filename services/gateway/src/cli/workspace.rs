@@ -9,10 +9,10 @@ use serde_json::json;
 use store::{Store, WorkspaceRecord};
 use tokio_util::task::TaskTracker;
 
-use crate::api_key::{issue_workspace, shown_workspace};
 use crate::app::open_store;
 use crate::cli::{ConfigArgument, output};
-use crate::clock::Clock;
+use base::clock::Clock;
+use keys::api_key::{issue_workspace, shown_workspace};
 
 /// Number of workspaces per query.
 const PAGE: u64 = 100;

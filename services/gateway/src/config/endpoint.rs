@@ -6,9 +6,9 @@ use std::fmt;
 use serde_json::Value;
 use url::Url;
 
-use super::header_name::outgoing_header_name;
 use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, name, one_of, parsed, text, whole};
+use egress::outgoing_header_name;
 use egress::parse_plain_url;
 
 const MOST_HEADERS: usize = 32;

@@ -9,23 +9,8 @@ use serde_json::{Map, Value};
 use super::endpoint::read_headers;
 use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, name, object, one_of, seconds, some_of, text};
-use super::tool_url::UrlTemplate;
-
-/// Built-in tools. They need no URL.
-pub const GATEWAY_TOOLS: [&str; 1] = ["get_current_time"];
-
-/// Names of built-in MCP and skill tools. No other tool may use them.
-pub const RESERVED_TOOLS: [&str; 9] = [
-    "list_assets",
-    "get_current_event",
-    "history_page",
-    "retrieve_knowledge",
-    "child_run",
-    "list_skills",
-    "activate",
-    "read_skill_file",
-    "register_skill",
-];
+use domain::tool_name::{GATEWAY_TOOLS, RESERVED_TOOLS};
+use egress::UrlTemplate;
 
 const METHODS: &[&str] = &["GET", "POST", "PUT", "PATCH", "DELETE"];
 pub(super) const EFFECTS: &[&str] = &["read", "write", "irreversible"];

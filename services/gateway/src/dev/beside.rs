@@ -16,8 +16,8 @@ use super::clock_server;
 use super::connectors::Connectors;
 use super::files::write_private;
 use super::harness;
-use crate::clock::Clock;
-use crate::outbound::signature::SigningSecret;
+use base::clock::Clock;
+use runner_client::signature::SigningSecret;
 
 /// Listening addresses of the sidecars.
 pub(super) struct Addresses {

@@ -17,7 +17,7 @@ use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
 
-use crate::clock::Clock;
+use base::clock::Clock;
 
 /// Name of the time tool.
 const TOOL: &str = "current_time";

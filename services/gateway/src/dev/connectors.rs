@@ -9,8 +9,8 @@ use anyhow::{Context as _, ensure};
 use connectors::agent_file::AgentFile;
 use connectors::service::{Ids, Service};
 use connectors::upstream::config::SecretSource;
-use domain::migrate::toml_text;
 use egress::{AllowRule, Egress};
+use langbot::migrate::toml_text;
 use runner_kit::Runner;
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
-use crate::seal::MasterKey;
+use base::seal::MasterKey;
 
 /// URL and API key of the playground, for `send`.
 #[derive(Serialize, Deserialize)]

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
-use domain::migrate::toml_text;
 use harness::owner::Owner;
 use harness::preset::Preset;
 use harness::relay::Relay;
 use harness::service::Service;
 use harness::settings::Settings;
 use harness::workspace::Workspaces;
+use langbot::migrate::toml_text;
 use runner_kit::Runner;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;

@@ -6,8 +6,8 @@ use protocol::id::{DEFAULT_WORKSPACE, WorkspaceId};
 use store::{BaseKey, DocumentFacts, sha256_hex};
 
 use crate::app::App;
-use crate::knowledge::extract::Kind;
-use crate::knowledge::index::{Indexed, NewDocument, Source};
+use knowledge::extract::Kind;
+use knowledge::index::{Indexed, NewDocument, Source};
 
 /// Id of its knowledge base.
 pub(super) const BASE: &str = "runnel";

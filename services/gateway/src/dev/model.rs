@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use domain::migrate::toml_text;
+use langbot::migrate::toml_text;
 use protocol::JsonObject;
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -14,9 +14,9 @@ use url::Url;
 
 use super::files::write_private;
 use crate::config::{OpenAiVariables, SecretRef, parse_toml};
-use crate::outbound::model::{Notes, OpenAi, ProviderAddress};
 use egress::Egress;
 use egress::{AllowRule, parse_plain_url};
+use models::{Notes, OpenAi, ProviderAddress};
 
 const SCRIPT: &str = include_str!("script.toml");
 const SCRIPT_FILE: &str = "script.toml";
@@ -282,6 +282,6 @@ mod tests {
     #[test]
     fn the_script_of_the_playground_is_valid() {
         let script = parse_toml(Path::new(SCRIPT_FILE), SCRIPT).unwrap();
-        crate::outbound::model::Script::read(Some(script)).unwrap();
+        models::Script::read(Some(script)).unwrap();
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::Context as _;
-use domain::migrate::toml_text;
+use langbot::migrate::toml_text;
 use serde_json::json;
 
 use super::beside::Addresses;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use store::ArtifactShares;
 
 use crate::config::{ArtifactUrl, ArtifactsConfig, Config, ConfigFault, SecretRef};
-use crate::outbound::artifact::{ArtifactPlace, BucketSettings};
+use blob_store::{ArtifactPlace, BucketSettings};
 use egress::Egress;
 
 use super::secrets;

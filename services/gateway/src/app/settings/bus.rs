@@ -2,8 +2,8 @@
 
 use secrecy::SecretString;
 
-use crate::bus::{self, BusSettings, NatsLogin, NatsSettings};
 use crate::config::{BusConfig, BusKind, Config, ConfigFault, SecretRef};
+use runs::bus::{self, BusSettings, NatsLogin, NatsSettings};
 
 /// `None`: the cause is in `faults`.
 pub(super) fn bus(config: &Config, faults: &mut Vec<ConfigFault>) -> Option<BusSettings> {

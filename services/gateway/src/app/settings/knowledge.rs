@@ -7,9 +7,9 @@ use domain::knowledge::chunk::ChunkSize;
 
 use super::secrets;
 use crate::config::{Config, ConfigFault, KnowledgeBaseEntry, KnowledgePlace};
-use crate::knowledge::{Base, EmbeddedBase};
-use crate::outbound::remote_knowledge::{RemoteAddress, RemoteBase};
 use egress::Egress;
+use knowledge::remote_knowledge::{RemoteAddress, RemoteBase};
+use knowledge::{Base, EmbeddedBase};
 
 /// Knowledge bases by id, including secrets. `egress` validates the URLs of remote ones.
 pub(super) fn bases(

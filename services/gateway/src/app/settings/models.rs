@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use url::Url;
 
-use crate::clock::Clock;
 use crate::config::{Config, ConfigFault, ModelEntry, ProviderEntry, parse_toml};
-use crate::outbound::model::{
+use base::clock::Clock;
+use egress::Egress;
+use models::{
     Anthropic, BOUNDS, BatchSize, Model, Models, Notes, OpenAi, Price, Provider, ProviderAddress,
     Script, Scripted, Thinking, TokenCount, Vocabulary, Watched,
 };
-use egress::Egress;
 
 /// Maximum size of a script; it is read into memory.
 const SCRIPT_BYTES: u64 = 1024 * 1024;

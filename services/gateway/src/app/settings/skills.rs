@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use protocol::resources::SkillResource;
 
 use crate::config::{Config, ConfigFault, SkillEntry, check_skill_name};
-use crate::outbound::tool::{SkillPackage, packages_in};
+use tools::{SkillPackage, packages_in};
 
 /// Maximum number of skills in one configuration.
 const SKILLS: usize = 500;

@@ -1,8 +1,8 @@
 //! The trace collector, including its secrets.
 
 use crate::config::{Config, ConfigFault};
-use crate::outbound::otlp::Collector;
 use egress::Egress;
+use telemetry::otlp::Collector;
 
 /// `None`: tracing is off, or the cause is in `faults`.
 pub(super) fn collector(

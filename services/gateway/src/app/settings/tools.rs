@@ -14,11 +14,11 @@ use crate::config::{
     Config, ConfigFault, HttpToolEntry, McpServerEntry, McpTransportEntry, SecretRef, ToolEntry,
     inherited_variable,
 };
-use crate::outbound::tool::{
+use egress::Egress;
+use tools::{
     GatewayTool, HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolFacts, ToolSpec,
     ToolSpecs, check_schema,
 };
-use egress::Egress;
 
 /// Environment variables that child processes inherit.
 const INHERITED: [&str; 2] = ["PATH", "HOME"];

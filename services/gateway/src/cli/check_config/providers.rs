@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::cli::output;
-use crate::outbound::model::Probed;
-use crate::outbound::upstream::UpstreamError;
 use egress::EgressError;
+use egress::upstream::UpstreamError;
+use models::Probed;
 
 /// Whether the provider accepted every key.
 pub(super) fn is_good(provider: &Probed) -> bool {

@@ -6,8 +6,8 @@ use protocol::admin::{AgentSpec, EndpointSpec, Fault};
 use serde_json::{Value, json};
 
 use crate::cli::output;
-use crate::outbound::runner::RunnerClient;
-use crate::runs::discovery::list_of;
+use runner_client::RunnerClient;
+use runs::discovery::list_of;
 
 /// Lists of the endpoints, and faults of the agents.
 #[derive(Default)]

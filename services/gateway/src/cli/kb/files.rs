@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use domain::knowledge::{MOST_DOCUMENT_BYTES, MOST_DOCUMENTS};
 
-use crate::knowledge::extract::media_type_of;
+use knowledge::extract::media_type_of;
 
 /// Maximum depth of subdirectories.
 const DEEPEST: usize = 32;

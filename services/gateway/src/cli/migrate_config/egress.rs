@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use domain::migrate::{Table, TableKind};
 use egress::{Egress, EgressError, parse_plain_url};
+use langbot::migrate::{Table, TableKind};
 use serde_json::Value;
 
 /// No connection is made.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use domain::migrate::{FieldNote, Migration, Outcome, ResourceReport};
+use langbot::migrate::{FieldNote, Migration, Outcome, ResourceReport};
 use serde_json::json;
 
 pub(super) fn report(migration: &Migration) -> String {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use domain::migrate::{Standing, Table, TableKind, standing};
+use langbot::migrate::{Standing, Table, TableKind, standing};
 
 use crate::config::parse_toml;
 

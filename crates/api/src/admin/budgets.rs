@@ -1,0 +1,139 @@
+//! Configured budgets and their use by the workspace.
+
+use axum::Json;
+use axum::extract::State;
+use domain::budget::{Amount, Budget, BudgetScope, BudgetWindow};
+use protocol::error::ErrorBody;
+use serde::Serialize;
+use store::UsedBudget;
+
+use crate::ApiState;
+use crate::auth::AdminCaller;
+use crate::error::ApiResult;
+use crate::host_call::micros;
+
+/// All budgets in the order of the configuration.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct BudgetList {
+    items: Vec<BudgetView>,
+}
+
+/// A budget and its use in the current window.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct BudgetView {
+    name: String,
+    /// Subject of the budget: `run`, `agent`, `endpoint` or `workspace`. The use of each subject is counted
+    /// separately.
+    scope: &'static str,
+    /// The only subject of the budget. Absent: it applies to each subject.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    only: Option<String>,
+    /// `hour`, `day` or `month` (UTC); `whole` for runs.
+    window: &'static str,
+    most: Bounds,
+    /// Time of the next reset in epoch seconds. Absent: it does not reset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resets_at: Option<i64>,
+    /// The 100 subjects of this workspace with the highest use. Calls in progress count with their reservation.
+    used: Vec<UsedBy>,
+}
+
+/// Limits of a budget. An absent one does not apply.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct Bounds {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<u64>,
+    /// In the currency of the configured prices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
+}
+
+/// The use of one subject.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct UsedBy {
+    /// Id of the run, agent, endpoint or workspace.
+    id: String,
+    calls: u64,
+    tokens: u64,
+    cost: f64,
+    seconds: f64,
+}
+
+/// Lists the budgets and their use in the current window.
+#[utoipa::path(get, path = "/v1/budgets", tag = "admin", security(("api_key" = [])), responses(
+    (status = 200, description = "All items", body = BudgetList),
+    (status = 401, description = "No valid API key", body = ErrorBody)))]
+pub(crate) async fn list_budgets(
+    caller: AdminCaller,
+    State(state): State<ApiState>,
+) -> ApiResult<Json<BudgetList>> {
+    let now = state.runs.clock().now_ms();
+    let mut items = Vec::new();
+    for budget in state.runs.budgets() {
+        let (window_start, resets_at) = budget.window.around(now);
+        let store = state.runs.store();
+        let used = store
+            .used_of(&caller.workspace, &budget.name, window_start)
+            .await?;
+        items.push(BudgetView::of(budget, resets_at, used));
+    }
+    Ok(Json(BudgetList { items }))
+}
+
+impl BudgetView {
+    fn of(budget: &Budget, resets_at: Option<i64>, used: Vec<UsedBudget>) -> Self {
+        Self {
+            name: budget.name.clone(),
+            scope: match budget.scope {
+                BudgetScope::Run => "run",
+                BudgetScope::Agent => "agent",
+                BudgetScope::Endpoint => "endpoint",
+                BudgetScope::Workspace => "workspace",
+            },
+            only: budget.only.clone(),
+            window: match budget.window {
+                BudgetWindow::Whole => "whole",
+                BudgetWindow::Hour => "hour",
+                BudgetWindow::Day => "day",
+                BudgetWindow::Month => "month",
+            },
+            most: Bounds {
+                calls: budget.calls,
+                tokens: budget.tokens,
+                cost: budget.cost_micros.map(micros),
+                seconds: budget.wall_ms.map(seconds),
+            },
+            resets_at: resets_at.map(|at| at.div_euclid(1000)),
+            used: used.into_iter().map(UsedBy::of).collect(),
+        }
+    }
+}
+
+impl UsedBy {
+    fn of(UsedBudget { subject, used }: UsedBudget) -> Self {
+        let Amount {
+            calls,
+            tokens,
+            cost_micros,
+            wall_ms,
+        } = used;
+        let id = subject
+            .split_once('/')
+            .map_or(subject.as_str(), |(_, id)| id);
+        Self {
+            id: id.to_owned(),
+            calls,
+            tokens,
+            cost: micros(cost_micros),
+            seconds: seconds(wall_ms),
+        }
+    }
+}
+
+fn seconds(wall_ms: u64) -> f64 {
+    micros(wall_ms.saturating_mul(1000))
+}

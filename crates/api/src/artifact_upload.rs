@@ -1,0 +1,107 @@
+//! Uploads of artifacts by runs and clients. The body is streamed and never held whole.
+
+use std::time::Duration;
+
+use domain::artifact::is_name;
+use http::HeaderMap;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use protocol::host_api::ArtifactMetadata;
+use protocol::id::{RunId, WorkspaceId};
+use serde::Deserialize;
+use store::ArtifactOrigin;
+
+use crate::error::{ApiError, ApiResult};
+use crate::query::single_header;
+use crate::recheck::StreamedBody;
+use runs::artifacts::{LONGEST, NewArtifact, Uploaded, Uploading, Whose};
+
+/// Timeout for the next chunk of a body.
+const SILENCE: Duration = Duration::from_secs(30);
+const NAME: &str = "artifact";
+
+/// Name and lifetime of an upload.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UploadQuery {
+    /// Name of the artifact, 1 to 255 bytes without slashes. Default: `artifact`.
+    #[param(min_length = 1, max_length = 255)]
+    name: Option<String>,
+    /// Lifetime in seconds, at most 90 days. Default: the operator's setting.
+    #[param(minimum = 1, maximum = 7_776_000)]
+    expires_in: Option<u64>,
+}
+
+impl UploadQuery {
+    /// Validates name, lifetime and headers of an upload.
+    pub(super) fn announced(
+        self,
+        headers: &HeaderMap,
+        workspace: WorkspaceId,
+        (origin, run): (ArtifactOrigin, Option<RunId>),
+    ) -> ApiResult<NewArtifact> {
+        let name = self.name.unwrap_or_else(|| NAME.to_owned());
+        if !is_name(&name) {
+            let message = "`name` must have 1 to 255 bytes, no slashes and no control characters";
+            return Err(ApiError::invalid_argument(message));
+        }
+        let keep = self.expires_in.map(Duration::from_secs);
+        if keep.is_some_and(|keep| keep.is_zero() || keep > LONGEST) {
+            let most = LONGEST.as_secs();
+            let message = format!("`expires_in` must be 1 to {most} seconds");
+            return Err(ApiError::invalid_argument(message));
+        }
+        let announced = single_header(headers, CONTENT_LENGTH.as_str())?;
+        let declared = single_header(headers, CONTENT_TYPE.as_str())?;
+        Ok(NewArtifact {
+            workspace,
+            origin,
+            run,
+            name,
+            declared: declared.map(str::to_owned),
+            announced: announced.and_then(|length| length.parse().ok()),
+            keep,
+        })
+    }
+}
+
+/// Reads the whole body within `time`.
+pub(super) async fn read(
+    upload: &mut Uploading,
+    body: &mut StreamedBody,
+    time: Duration,
+) -> ApiResult<()> {
+    let reading = async {
+        loop {
+            let frame = tokio::time::timeout(SILENCE, body.next())
+                .await
+                .map_err(|_| ApiError::slow_body())?;
+            let Some(frame) = frame? else { return Ok(()) };
+            upload.take(&frame).await?;
+        }
+    };
+    let read = tokio::time::timeout(time, reading).await;
+    read.map_err(|_| ApiError::slow_body()).flatten()
+}
+
+/// Builds the metadata of a stored artifact for the response.
+pub(super) fn metadata(
+    uploaded: Uploaded,
+    origin: ArtifactOrigin,
+    (run, whose): (Option<RunId>, Whose),
+    created_at: i64,
+) -> ArtifactMetadata {
+    ArtifactMetadata {
+        artifact_id: uploaded.id.to_string(),
+        name: uploaded.name,
+        mime_type: uploaded.mime_type,
+        size: uploaded.size,
+        sha256: uploaded.sha256,
+        origin: origin.as_str().to_owned(),
+        run_id: run.map(|run| run.to_string()),
+        event_id: whose.event_id,
+        sequence: None,
+        created_at: Some(created_at),
+        expires_at: Some(uploaded.expires_at.div_euclid(1000)),
+    }
+}

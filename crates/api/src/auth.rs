@@ -1,0 +1,333 @@
+//! Authentication. Each handler takes a caller as an argument; without one it has no workspace to query.
+
+mod run_token;
+
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use domain::authorization::{FrozenConversation, NotGranted};
+use domain::state::{KeyFault, check_key};
+use domain::trace::TraceParent;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use http::request::Parts;
+use protocol::api_key::KeyRole;
+use protocol::id::{ApiKeyId, WorkspaceId};
+use store::{ApiKeyRecord, AuditEntry, sha256_hex};
+use uuid::Uuid;
+
+use crate::ApiState;
+use crate::answers::AnswerMemory;
+use crate::error::{ApiError, ApiResult};
+use crate::recheck::{Accepted, AfterCancel, Credential, RunAccess};
+use crate::refusals::Source;
+use crate::room::Sender;
+use keys::api_key::prefix_of;
+use runs::denials::DeniedEntry;
+use runs::grant::Grant;
+
+use run_token::authenticate_run;
+pub(super) use run_token::run_of_token;
+
+/// Maximum characters of a resource name in the audit log.
+const RESOURCE_CHARS: usize = 200;
+
+/// A client of a workspace, by an API key of role `client` or `admin`.
+pub(super) struct ClientCaller {
+    pub(super) workspace: WorkspaceId,
+    pub(super) key: ApiKeyId,
+    pub(super) answer: AnswerMemory,
+}
+
+/// An operator of a workspace, by an API key of role `admin`.
+pub(super) struct AdminCaller {
+    pub(super) workspace: WorkspaceId,
+    /// The API key of the request.
+    pub(super) key: ApiKeyId,
+    pub(super) answer: AnswerMemory,
+}
+
+/// An operator of the installation, by an API key of role `owner`. It creates workspaces and has access to none.
+pub(super) struct OwnerCaller {
+    /// The API key of the request.
+    pub(super) key: ApiKeyId,
+    pub(super) answer: AnswerMemory,
+}
+
+/// A runner, by the token of a live run. The run may be ending after a cancel.
+pub(super) struct RunCaller {
+    pub(super) grant: Arc<Grant>,
+    pub(super) answer: AnswerMemory,
+    /// The span of the caller, when traces are exported.
+    pub(super) trace_parent: Option<TraceParent>,
+    pub(super) access: RunAccess,
+}
+
+/// A runner, by the token of a live run that has not been cancelled.
+pub(super) struct LiveCaller(pub(super) RunCaller);
+
+impl FromRequestParts<ApiState> for ClientCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let ApiKeyRecord {
+            id: key,
+            workspace,
+            role,
+            ..
+        } = authenticate_key(parts, state).await?;
+        match role {
+            KeyRole::Admin | KeyRole::Client => Ok(Self {
+                workspace,
+                key,
+                answer: AnswerMemory::of(&parts.extensions)?,
+            }),
+            KeyRole::Owner => Err(needs("client or admin")),
+        }
+    }
+}
+
+impl FromRequestParts<ApiState> for OwnerCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let record = authenticate_key(parts, state).await?;
+        match record.role {
+            KeyRole::Owner => Ok(Self {
+                key: record.id,
+                answer: AnswerMemory::of(&parts.extensions)?,
+            }),
+            KeyRole::Admin | KeyRole::Client => Err(needs("owner")),
+        }
+    }
+}
+
+impl FromRequestParts<ApiState> for AdminCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let record = authenticate_key(parts, state).await?;
+        match record.role {
+            KeyRole::Admin => Ok(Self {
+                workspace: record.workspace,
+                key: record.id,
+                answer: AnswerMemory::of(&parts.extensions)?,
+            }),
+            KeyRole::Owner | KeyRole::Client => Err(needs("admin")),
+        }
+    }
+}
+
+impl FromRequestParts<ApiState> for RunCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        authenticate_run(parts, state, AfterCancel::Open).await
+    }
+}
+
+impl FromRequestParts<ApiState> for LiveCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let caller = authenticate_run(parts, state, AfterCancel::Refused).await?;
+        if state.runs.is_cancel_requested(&caller.grant) {
+            return Err(ApiError::cancelled());
+        }
+        Ok(Self(caller))
+    }
+}
+
+fn needs(role: &str) -> ApiError {
+    ApiError::unauthorized(format!("this route needs an API key of role {role}"))
+}
+
+/// Reads the bearer credential. Only a single `Authorization` header is accepted.
+pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, ApiError> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let value = values.next().ok_or_else(ApiError::unauthenticated)?;
+    if values.next().is_some() {
+        return Err(ApiError::invalid_argument(
+            "send one `Authorization` header",
+        ));
+    }
+    let text = value.to_str().map_err(|_| ApiError::unauthenticated())?;
+    text.strip_prefix("Bearer ")
+        .ok_or_else(ApiError::unauthenticated)
+}
+
+/// Authenticates the API key of a request. The key is read from the database each time, so a revocation takes
+/// effect at once on all replicas.
+async fn authenticate_key(parts: &mut Parts, state: &ApiState) -> Result<ApiKeyRecord, ApiError> {
+    let source = Source::of(parts);
+    let now = state.runs.clock().now_seconds();
+    let _place = state.refusals().pass(source, now).await?;
+    let found = find_key(bearer(&parts.headers)?, state).await?;
+    let found = found.ok_or_else(|| state.refusals().refuse(source, now, || {}))?;
+    let sender = Sender::Key(found.id);
+    parts.extensions.insert(sender);
+    AnswerMemory::of(&parts.extensions)?.is_for(sender);
+    let credential = Credential::Key {
+        id: found.id,
+        workspace: found.workspace.clone(),
+        role: found.role,
+    };
+    Accepted::note(parts, credential);
+    Ok(found)
+}
+
+async fn find_key(key: &str, state: &ApiState) -> Result<Option<ApiKeyRecord>, ApiError> {
+    let Some(prefix) = prefix_of(key) else {
+        return Ok(None);
+    };
+    let record = state.runs.store().find_api_key(prefix).await?;
+    let hash = sha256_hex(key.as_bytes());
+    let is_same = |record: &ApiKeyRecord| {
+        let (sent, kept) = (hash.as_bytes(), record.hash.as_bytes());
+        aws_lc_rs::constant_time::verify_slices_are_equal(sent, kept).is_ok()
+    };
+    Ok(record.filter(is_same))
+}
+
+/// Truncates a resource name for the audit log.
+fn beginning(name: &str) -> &str {
+    let end = name.char_indices().nth(RESOURCE_CHARS);
+    end.map_or(name, |(end, _)| &name[..end])
+}
+
+/// A host call as recorded in the audit log.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) action: &'static str,
+    pub(super) resource: &'a str,
+    pub(super) operation: &'static str,
+}
+
+impl RunCaller {
+    /// The sender for memory accounting.
+    pub(super) fn sender(&self) -> Sender {
+        Sender::Run(self.grant.run.id, self.grant.run.endpoint_id)
+    }
+
+    /// Checks a call against the authorization snapshot and audits the decision.
+    pub(super) async fn granted<T>(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        asked: Result<T, NotGranted>,
+    ) -> ApiResult<T> {
+        let refusal = asked.as_ref().err().map(ToString::to_string);
+        self.record(state, call, refusal.as_deref()).await?;
+        Ok(asked?)
+    }
+
+    /// Returns the granted conversation. If the caller names one, it must be the run's own.
+    pub(super) async fn own_conversation<'a>(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        asked: Result<&'a FrozenConversation, NotGranted>,
+        named: Option<&str>,
+    ) -> ApiResult<&'a FrozenConversation> {
+        let own = self
+            .own_conversation_if_any(state, call, asked.map(Some), named)
+            .await?;
+        own.ok_or_else(|| ApiError::not_found("conversation"))
+    }
+
+    /// Like `own_conversation`, but a run without a conversation may call it and reads nothing.
+    pub(super) async fn own_conversation_if_any<'a>(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        asked: Result<Option<&'a FrozenConversation>, NotGranted>,
+        named: Option<&str>,
+    ) -> ApiResult<Option<&'a FrozenConversation>> {
+        let own = match asked {
+            Ok(own) => own,
+            Err(refused) => return self.granted(state, call, Err(refused)).await,
+        };
+        let own_id = own.map(|own| own.conversation_id.as_str());
+        let foreign = named.is_some_and(|id| Some(id) != own_id);
+        let refusal = "only the run's own conversation is open to it";
+        self.record(state, call, foreign.then_some(refusal)).await?;
+        if foreign {
+            Err(ApiError::unauthorized(refusal))
+        } else {
+            Ok(own)
+        }
+    }
+
+    /// Checks a key of state or storage, and audits a rejected one.
+    pub(super) async fn legal_key(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        key: &str,
+    ) -> ApiResult<()> {
+        match check_key(key) {
+            Ok(()) => Ok(()),
+            Err(fault @ KeyFault::Malformed) => Err(ApiError::invalid_argument(fault.to_string())),
+            Err(fault @ KeyFault::Reserved) => {
+                self.record(state, call, Some(&fault.to_string())).await?;
+                Err(ApiError::unauthorized(fault.to_string()))
+            }
+        }
+    }
+
+    /// Audits a call that every run may make. Fails if the run is over.
+    pub(super) async fn record(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        refusal: Option<&str>,
+    ) -> ApiResult<()> {
+        self.access.check_known(state).await?;
+        state
+            .runs
+            .store()
+            .audit(self.audit_entry(state, call, refusal, 0))
+            .await?;
+        Ok(())
+    }
+
+    /// Builds the audit row of a call. `refusal` is the reason of a denial.
+    pub(super) fn audit_entry(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        refusal: Option<&str>,
+        bytes: usize,
+    ) -> AuditEntry {
+        let entry = AuditEntry {
+            id: Uuid::now_v7(),
+            workspace: self.grant.run.workspace.clone(),
+            run_id: self.grant.run.id,
+            action: call.action,
+            resource: beginning(call.resource).to_owned(),
+            operation: call.operation,
+            allowed: refusal.is_none(),
+            rule: match refusal {
+                Some(refusal) => refusal.to_owned().into(),
+                None => "granted by the run's snapshot".into(),
+            },
+            bytes: bytes as u64,
+            at: state.runs.clock().now_ms(),
+            is_shared: false,
+        };
+        let Some(refusal) = refusal else {
+            return entry;
+        };
+        match state.runs.count_denial(&self.grant, call.action, refusal) {
+            DeniedEntry::Own => entry,
+            DeniedEntry::Shared { id, action, rule } => AuditEntry {
+                id,
+                action,
+                rule: rule.into(),
+                resource: String::new(),
+                is_shared: true,
+                ..entry
+            },
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Authentication of runners by the token of a live run.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use protocol::id::RunId;
+
+use super::{RunCaller, bearer};
+use crate::ApiState;
+use crate::answers::AnswerMemory;
+use crate::error::ApiError;
+use crate::query::trace_header;
+use crate::recheck::{Accepted, AfterCancel, Credential, RunAccess};
+use crate::refusals::Source;
+use crate::room::Sender;
+use keys::token::TokenFault;
+use runs::grant::Grant;
+
+/// Authenticates the run token in the request header.
+pub(super) async fn authenticate_run(
+    parts: &mut Parts,
+    state: &ApiState,
+    after_cancel: AfterCancel,
+) -> Result<RunCaller, ApiError> {
+    let token = bearer(&parts.headers).map(str::to_owned);
+    run_of(parts, token, state, after_cancel).await
+}
+
+/// Authenticates a run token from a request body. Fails if the run was cancelled. A wrong token counts against
+/// the rate limit like one in a header.
+pub(crate) async fn run_of_token(
+    parts: &mut Parts,
+    token: &str,
+    state: &ApiState,
+) -> Result<RunCaller, ApiError> {
+    let caller = run_of(parts, Ok(token.to_owned()), state, AfterCancel::Refused).await?;
+    if state.runs.is_cancel_requested(&caller.grant) {
+        return Err(ApiError::cancelled());
+    }
+    Ok(caller)
+}
+
+async fn run_of(
+    parts: &mut Parts,
+    token: Result<String, ApiError>,
+    state: &ApiState,
+    after_cancel: AfterCancel,
+) -> Result<RunCaller, ApiError> {
+    let source = Source::of(parts);
+    let now = state.runs.clock().now_seconds();
+    let _place = state.refusals().pass(source, now).await?;
+    let found = find_live_grant(&token?, state).await?;
+    let grant = found.map_err(|refusal| {
+        let log = || tracing::info!(?refusal, "a run token was refused");
+        state.refusals().refuse(source, now, log)
+    })?;
+    if state.runs.clock().now_ms() >= grant.run.deadline_at {
+        return Err(ApiError::deadline_exceeded());
+    }
+    if !state.runs.admit_call(&grant) {
+        return Err(ApiError::rate_limited());
+    }
+    let place = state.runs.begin_call(&grant);
+    let place = place.ok_or_else(ApiError::host_calls_full)?;
+    let answer = AnswerMemory::of(&parts.extensions)?;
+    answer.is_for(Sender::Run(grant.run.id, grant.run.endpoint_id));
+    answer.hold(place);
+    let access = RunAccess {
+        driven_here: state.runs.drives(&grant),
+        grant: Arc::clone(&grant),
+        after_cancel,
+    };
+    Accepted::note(parts, Credential::Run(access.clone()));
+    let caller = RunCaller {
+        grant,
+        answer,
+        trace_parent: state
+            .runs
+            .spans()
+            .goes_on_with(trace_header(&parts.headers)),
+        access,
+    };
+    parts.extensions.insert(caller.sender());
+    Ok(caller)
+}
+
+/// The reason for a rejection. It goes to the log, not to the caller.
+#[derive(Debug)]
+#[expect(dead_code, reason = "the log shows it whole")]
+enum Refusal {
+    Fault(TokenFault),
+    DoesNotLive(RunId),
+}
+
+/// The grant of the live run of a token.
+async fn find_live_grant(
+    token: &str,
+    state: &ApiState,
+) -> Result<Result<Arc<Grant>, Refusal>, ApiError> {
+    let claims = match state.runs.keys().verify(token).await {
+        Ok(claims) => claims,
+        Err(fault) => return Ok(Err(Refusal::Fault(fault))),
+    };
+    let grant = state.runs.find_grant(claims.run_id).await?;
+    let grant = grant.filter(|grant| {
+        grant.attempt == claims.attempt
+            && grant.run.workspace.as_str() == claims.ws
+            && grant.run.runner_id == claims.sub
+            && grant.run.snapshot_sha256 == claims.res
+    });
+    Ok(grant.ok_or(Refusal::DoesNotLive(claims.run_id)))
+}

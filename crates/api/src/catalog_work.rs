@@ -1,0 +1,49 @@
+//! CPU-bound work on tool catalogs. Schemas take megabytes, so this work runs on blocking threads.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::ApiState;
+use crate::auth::RunCaller;
+use crate::error::{ApiError, ApiResult};
+use runs::grant::Grant;
+
+/// Limits concurrent catalog work to 4 in the process and 1 for each run. Further work queues.
+static ALL: Semaphore = Semaphore::const_new(4);
+
+/// Runs the work on a blocking thread after a permit of the run and of the process.
+pub(super) async fn of_run<T: Send + 'static>(
+    caller: &RunCaller,
+    state: &ApiState,
+    work: impl FnOnce(&Grant) -> T + Send + 'static,
+) -> ApiResult<T> {
+    let own = state.runs.catalog_turn(&caller.grant).await;
+    let turn = ALL.acquire().await;
+    let grant = Arc::clone(&caller.grant);
+    aside(move || {
+        let _turns = (own, turn);
+        work(&grant)
+    })
+    .await
+}
+
+/// Runs the work on a blocking thread after a permit of the process.
+pub(super) async fn in_turn<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> ApiResult<T> {
+    let turn = ALL.acquire().await;
+    aside(move || {
+        let _turn = turn;
+        work()
+    })
+    .await
+}
+
+/// Runs the work on a blocking thread without a permit; the caller holds one.
+pub(super) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> ApiResult<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| ApiError::panicked())
+}

@@ -1,0 +1,109 @@
+//! Extracts embedded files from event and Query bodies before the rest is parsed.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use domain::event::RAW_BYTES;
+use domain::large_text::Step::{self, Each, Member};
+use protocol::pipeline::PipelineQuery;
+
+use crate::ApiState;
+use crate::error::{ApiError, ApiResult};
+use crate::json::{json_bytes_of, parse};
+use crate::room::Held;
+use runs::artifacts::BodyFiles;
+
+/// Limit of an event document without its files and raw payload, in bytes.
+pub(crate) const DOCUMENT_BYTES: usize = 1024 * 1024;
+
+/// Body limit of an event with its raw payload, in bytes. An event without files always fits.
+pub(crate) fn most_of_event(state: &ApiState) -> usize {
+    state.event_body_bytes.max(DOCUMENT_BYTES + RAW_BYTES)
+}
+
+/// Files of a body. They hold the body's memory permit.
+#[derive(Clone, Default)]
+pub(crate) struct KeptFiles {
+    pub(crate) files: BodyFiles,
+    _body: Option<Arc<Held>>,
+}
+
+/// A body without its files.
+pub(super) struct Document {
+    pub(super) json: Bytes,
+    pub(super) files: KeptFiles,
+    /// Size of the whole body in bytes.
+    pub(super) whole: usize,
+    /// Holds the body's memory permit while the document is parsed.
+    pub(super) held: Arc<Held>,
+}
+
+impl Document {
+    pub(super) async fn of(body: Held, places: &[Vec<Step>]) -> Self {
+        let body = Arc::new(body);
+        let (json, files) = BodyFiles::take_out(&body, places).await;
+        let kept = (!files.is_empty()).then(|| Arc::clone(&body));
+        Self {
+            json,
+            files: KeptFiles { files, _body: kept },
+            whole: body.len(),
+            held: body,
+        }
+    }
+}
+
+/// A pipeline's Query and its files.
+pub(crate) struct QueryBody {
+    pub(super) query: PipelineQuery,
+    pub(super) files: KeptFiles,
+}
+
+impl FromRequest<ApiState> for QueryBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &ApiState) -> ApiResult<Self> {
+        let body = json_bytes_of(request, state, state.event_body_bytes).await?;
+        let document = Document::of(body, &in_query()).await;
+        Ok(Self {
+            query: parse(&document.json)?,
+            files: document.files,
+        })
+    }
+}
+
+/// Paths of files in an envelope at `top`.
+pub(super) fn in_envelope(top: &[Step]) -> Vec<Vec<Step>> {
+    let contents: [&[Step]; 4] = [
+        &[Member("image_base64")],
+        &[Member("file_base64")],
+        &[Member("file_url")],
+        &[Member("image_url"), Member("url")],
+    ];
+    let attachments: [&[Step]; 2] = [&[Member("content")], &[Member("url")]];
+    let in_contents = contents.map(|place| [&[Member("contents"), Each], place].concat());
+    let in_attachments = attachments.map(|place| [&[Member("attachments"), Each], place].concat());
+    let places = in_contents.into_iter().chain(in_attachments);
+    places
+        .map(|place| [top, &[Member("input")], &place].concat())
+        .collect()
+}
+
+/// Paths of files in a Query: the message chain, its copy in the platform event, and the preprocessed message.
+fn in_query() -> Vec<Vec<Step>> {
+    let chain = [Member("message_chain"), Each];
+    let content = [Member("user_message"), Member("content"), Each];
+    let base64 = [Member("base64")];
+    let quoted = [Member("origin"), Each, Member("base64")];
+    let in_event = [&[Member("message_event")], &chain[..]].concat();
+    vec![
+        [&chain[..], &base64].concat(),
+        [&chain[..], &quoted].concat(),
+        [&in_event[..], &base64].concat(),
+        [&in_event[..], &quoted].concat(),
+        [&content[..], &[Member("image_base64")]].concat(),
+        [&content[..], &[Member("file_base64")]].concat(),
+        [&content[..], &[Member("file_url")]].concat(),
+        [&content[..], &[Member("image_url"), Member("url")]].concat(),
+    ]
+}

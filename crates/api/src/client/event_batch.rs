@@ -1,0 +1,151 @@
+//! Batches of CloudEvents. Each event is accepted or refused on its own, in the order of the batch.
+
+use std::collections::HashSet;
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use domain::event::{ConversationIdentity, conversation_of};
+use http::{HeaderMap, StatusCode};
+use protocol::admin::Fault;
+use protocol::event::{EventBatchAccepted, EventBatchItem};
+use protocol::id::WorkspaceId;
+
+use crate::ApiState;
+use crate::client::event_body::Posted;
+use crate::error::{ApiError, ApiResult};
+use crate::query::trace_header;
+use runs::artifacts::UploadError;
+use runs::start::{Accepted, StartError};
+
+/// Accepts a batch. A fault in any event refuses the whole batch before anything is stored. After that each
+/// event gets the response that it would get alone.
+pub(super) async fn accept_batch(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    headers: &HeaderMap,
+    batch: Vec<Posted>,
+) -> ApiResult<Response> {
+    if headers.contains_key(super::events::IDEMPOTENCY_KEY) {
+        let message = "a batch takes no `Idempotency-Key`: each event's source and id are its key";
+        return Err(ApiError::invalid_argument(message));
+    }
+    let faults: Vec<Fault> = batch.iter().flat_map(Posted::faults).collect();
+    if !faults.is_empty() {
+        return Err(ApiError::faults(&faults));
+    }
+    let trace = trace_header(headers);
+    let mut items = Vec::with_capacity(batch.len());
+    let mut waiting = Waiting::default();
+    for posted in batch {
+        let event_id = posted.event.event_id.clone().unwrap_or_default();
+        let conversation = conversation_of(&posted.event);
+        let outcome = if waiting.keeps_back(conversation.as_ref()) {
+            Err(ApiError::not_tried())
+        } else {
+            let event = (posted.event, &posted.files.files);
+            let taken = state.runs.accept(workspace, event, None, trace);
+            let taken = taken.await;
+            waiting.note(taken.as_ref().err(), conversation);
+            taken.map_err(ApiError::from)
+        };
+        items.push(item(event_id, outcome));
+    }
+    let all_taken = items.iter().all(|item| item.error.is_none());
+    let status = if all_taken {
+        StatusCode::ACCEPTED
+    } else {
+        StatusCode::MULTI_STATUS
+    };
+    Ok((status, Json(EventBatchAccepted { items })).into_response())
+}
+
+/// Events that the client will retry. Later events must not overtake them.
+#[derive(Default)]
+struct Waiting {
+    /// A temporary failure of the gateway: it holds back all later events.
+    all: bool,
+    /// Conversations with a temporary failure.
+    conversations: HashSet<ConversationIdentity>,
+}
+
+impl Waiting {
+    /// Whether to skip an event because an earlier one waits for a retry.
+    fn keeps_back(&self, conversation: Option<&ConversationIdentity>) -> bool {
+        self.all || conversation.is_some_and(|one| self.conversations.contains(one))
+    }
+
+    fn note(&mut self, error: Option<&StartError>, conversation: Option<ConversationIdentity>) {
+        match error {
+            Some(
+                StartError::Stopping
+                | StartError::Store(_)
+                | StartError::Attachment(
+                    UploadError::Place(_) | UploadError::Store(_) | UploadError::Expired,
+                )
+                | StartError::TooFast { .. }
+                | StartError::WorkspaceFull { .. }
+                | StartError::EndpointFull { .. },
+            ) => self.all = true,
+            Some(StartError::QueueFull) => self.conversations.extend(conversation),
+            _ => {}
+        }
+    }
+}
+
+fn item(event_id: String, outcome: ApiResult<Accepted>) -> EventBatchItem {
+    match outcome {
+        Ok(accepted) => EventBatchItem {
+            event_id,
+            status: StatusCode::ACCEPTED.as_u16(),
+            accepted: Some(accepted.answer),
+            replayed: accepted.replayed,
+            error: None,
+        },
+        Err(error) => {
+            let (status, error) = error.into_parts();
+            EventBatchItem {
+                event_id,
+                status,
+                accepted: None,
+                replayed: false,
+                error: Some(error),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conversation(id: &str) -> ConversationIdentity {
+        ConversationIdentity {
+            bot_id: String::new(),
+            conversation_id: id.to_owned(),
+            thread_id: String::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_sent_again_is_overtaken_by_nothing_that_it_must_precede() {
+        let expired = StartError::Attachment(UploadError::Expired);
+        let full = StartError::Attachment(UploadError::Full);
+        for (error, same, other) in [
+            (StartError::Stopping, true, true),
+            (expired, true, true),
+            (StartError::WorkspaceFull { most: 1 }, true, true),
+            (StartError::QueueFull, true, false),
+            (StartError::IdempotencyMismatch, false, false),
+            (full, false, false),
+        ] {
+            let mut waiting = Waiting::default();
+            waiting.note(Some(&error), Some(conversation("a")));
+            waiting.note(None, Some(conversation("b")));
+            for (id, kept) in [("a", same), ("b", other)] {
+                let is_kept = waiting.keeps_back(Some(&conversation(id)));
+                assert_eq!(is_kept, kept, "{error}: {id}");
+            }
+            assert_eq!(waiting.keeps_back(None), other, "{error}");
+        }
+    }
+}

@@ -1,0 +1,470 @@
+//! Formats of posted events: the native envelope, and CloudEvents 1.0 (structured, binary, batch).
+
+use std::borrow::Cow;
+use std::fmt;
+
+use axum::extract::{FromRequest, Request};
+use chrono::DateTime;
+use domain::event::check_posted;
+use domain::json_text::check_json_text;
+use domain::large_text::Step::{self, Each, Member};
+use http::HeaderMap;
+use percent_encoding::percent_decode_str;
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use protocol::event::EventEnvelope;
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::ApiState;
+use crate::client::body_files::{DOCUMENT_BYTES, Document, KeptFiles, in_envelope, most_of_event};
+use crate::error::ApiError;
+use crate::json::{media_type, parse, parse_part, read_json_of};
+
+/// Maximum number of events in a batch.
+const BATCH_EVENTS: usize = 100;
+
+/// Posted events of any format.
+pub(crate) enum EventBody {
+    One(Box<Posted>),
+    /// In the order of the batch.
+    Batch(Vec<Posted>),
+}
+
+/// An event and its format.
+pub(crate) struct Posted {
+    pub(crate) event: EventEnvelope,
+    /// Files extracted from the body.
+    pub(crate) files: KeptFiles,
+    form: Form,
+    /// JSON pointer of the event in the body: `/3` in a batch.
+    place: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Envelope,
+    /// A CloudEvent with `data` as a field.
+    Structured,
+    /// A CloudEvent with attributes in headers.
+    Binary,
+}
+
+impl Posted {
+    /// All faults of the event. Pointers refer to the posted body.
+    pub(crate) fn faults(&self) -> Vec<Fault> {
+        let faults = check_posted(&self.event).into_iter();
+        let placed = faults.map(|fault| self.form.placed(fault).under(&self.place));
+        placed.collect()
+    }
+
+    fn of(event: EventEnvelope, files: KeptFiles, form: Form) -> Box<Self> {
+        Box::new(Self {
+            event,
+            files,
+            form,
+            place: String::new(),
+        })
+    }
+}
+
+impl Form {
+    /// Maps a fault of the envelope to the name in the posted format.
+    fn placed(self, mut fault: Fault) -> Fault {
+        if self == Self::Envelope {
+            return fault;
+        }
+        let attribute = match fault.pointer.as_str() {
+            "/event_type" => "/type",
+            "/event_id" => "/id",
+            "/event_time" => "/time",
+            "/source" => "/source",
+            "/subject/subject_id" => "/subject",
+            _ if self == Self::Structured => return fault.under("/data"),
+            _ => return fault,
+        };
+        attribute.clone_into(&mut fault.pointer);
+        fault
+    }
+}
+
+impl FromRequest<ApiState> for EventBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &ApiState) -> Result<Self, ApiError> {
+        let headers = request.headers().clone();
+        let media_type = media_type(&headers);
+        let is_binary = headers.contains_key("ce-specversion");
+        let (json, structured, batch) = (
+            "application/json",
+            "application/cloudevents+json",
+            "application/cloudevents-batch+json",
+        );
+        let known = [json, structured, batch].contains(&media_type.as_str());
+        let is_bare = is_binary && media_type.is_empty();
+        if !known && !is_bare {
+            let message = "send the event with `Content-Type: application/json`, or CloudEvents \
+                with `application/cloudevents+json` or `application/cloudevents-batch+json`";
+            return Err(ApiError::invalid_argument(message));
+        }
+        let most = state.event_body_bytes;
+        let body = read_json_of(request, state, most_of_event(state)).await?;
+        let top: &[Step] = match media_type.as_str() {
+            one if one == batch => &[Each, Member("data")],
+            one if one == structured => &[Member("data")],
+            _ => &[],
+        };
+        let Document {
+            json: bytes,
+            files,
+            whole,
+            held: _held,
+        } = Document::of(body, &in_envelope(top)).await;
+        if media_type == batch {
+            return read_batch(&bytes, &files).map(Self::Batch);
+        }
+        let (event, form) = if media_type == structured {
+            let event = from_structured(parse(&bytes)?);
+            (
+                event.map_err(|fault| ApiError::faults(&[fault]))?,
+                Form::Structured,
+            )
+        } else if is_binary {
+            let data = match bytes.as_ref() {
+                [] => JsonObject::new(),
+                bytes => parse(bytes)?,
+            };
+            let event = attributes_of(&headers).and_then(|found| to_envelope(&found, data));
+            (
+                event.map_err(|fault| ApiError::faults(&[fault]))?,
+                Form::Binary,
+            )
+        } else {
+            (parse(&bytes)?, Form::Envelope)
+        };
+        let told = format!("{most} bytes (limits.event_body_bytes)");
+        bounded(whole, &event, most, &told)?;
+        bounded(
+            bytes.len(),
+            &event,
+            DOCUMENT_BYTES,
+            "1 MiB without its files",
+        )?;
+        Ok(Self::One(Posted::of(event, files, form)))
+    }
+}
+
+/// Rejects an envelope over the limit, not counting the raw payload.
+fn bounded(bytes: usize, event: &EventEnvelope, most: usize, told: &str) -> Result<(), ApiError> {
+    let raw = || event.raw.as_ref().map_or(0, |raw| raw.to_string().len());
+    if bytes > most && bytes.saturating_sub(raw()) > most {
+        let message = format!("an envelope has at most {told}; `raw` does not count");
+        return Err(ApiError::too_large(message));
+    }
+    Ok(())
+}
+
+/// The first values of a list, one more than a batch allows. Further values are skipped.
+struct Bounded(Vec<Box<RawValue>>);
+
+impl<'de> Deserialize<'de> for Bounded {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Values;
+
+        impl<'de> Visitor<'de> for Values {
+            type Value = Bounded;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Bounded, A::Error> {
+                let mut values = Vec::new();
+                while values.len() <= BATCH_EVENTS
+                    && let Some(value) = list.next_element()?
+                {
+                    values.push(value);
+                }
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Bounded(values))
+            }
+        }
+
+        deserializer.deserialize_seq(Values)
+    }
+}
+
+/// JSON batch format: a list of structured events.
+fn read_batch(bytes: &[u8], files: &KeptFiles) -> Result<Vec<Posted>, ApiError> {
+    check_json_text(bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;
+    let Bounded(list) = serde_json::from_slice(bytes)
+        .map_err(|_| ApiError::invalid("", "must be a JSON list of CloudEvents"))?;
+    if list.len() > BATCH_EVENTS {
+        let message = format!("has more than {BATCH_EVENTS} events; send several batches");
+        return Err(ApiError::invalid("", message));
+    }
+    let mut faults = Vec::new();
+    let mut batch = Vec::with_capacity(list.len());
+    for (index, text) in list.iter().enumerate() {
+        let place = format!("/{index}");
+        match parse_part(text.get().as_bytes()).and_then(from_structured) {
+            Ok(event) => {
+                let told = "1 MiB without its files";
+                bounded(text.get().len(), &event, DOCUMENT_BYTES, told)?;
+                batch.push(Posted {
+                    event,
+                    files: files.clone(),
+                    form: Form::Structured,
+                    place,
+                });
+            }
+            Err(fault) => faults.push(fault.under(&place)),
+        }
+    }
+    if faults.is_empty() {
+        Ok(batch)
+    } else {
+        Err(ApiError::faults(&faults))
+    }
+}
+
+/// The CloudEvent attributes in use.
+#[derive(Debug, Default)]
+struct Attributes {
+    specversion: String,
+    id: String,
+    source: String,
+    kind: String,
+    subject: Option<String>,
+    /// RFC 3339.
+    time: Option<String>,
+}
+
+/// JSON format: the event is one object, and `data` is a field of it.
+fn from_structured(mut event: JsonObject) -> Result<EventEnvelope, Fault> {
+    let mut text = |name: &str| match event.remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(Fault::new(format!("/{name}"), "must be a text")),
+    };
+    let attributes = Attributes {
+        specversion: text("specversion")?.unwrap_or_default(),
+        id: text("id")?.unwrap_or_default(),
+        source: text("source")?.unwrap_or_default(),
+        kind: text("type")?.unwrap_or_default(),
+        subject: text("subject")?,
+        time: text("time")?,
+    };
+    if event.contains_key("data_base64") {
+        return Err(Fault::new(
+            "/data_base64",
+            "binary data is not taken; send `data` as JSON",
+        ));
+    }
+    let data = match event.remove("data") {
+        None | Some(Value::Null) => JsonObject::new(),
+        Some(Value::Object(data)) => data,
+        Some(_) => {
+            return Err(Fault::new(
+                "/data",
+                "must be an object: the rest of the envelope",
+            ));
+        }
+    };
+    to_envelope(&attributes, data).map_err(|fault| match fault.pointer.as_str() {
+        "/specversion" | "/id" | "/source" | "/type" | "/time" => fault,
+        _ => fault.under("/data"),
+    })
+}
+
+/// HTTP binary mode: attributes are headers, and the body is the data.
+fn attributes_of(headers: &HeaderMap) -> Result<Attributes, Fault> {
+    let text = |name: &str| {
+        let mut values = headers.get_all(format!("ce-{name}")).iter();
+        match (values.next(), values.next()) {
+            (None, _) => Ok(None),
+            (Some(_), Some(_)) => Err(Fault::new(format!("/{name}"), "must occur once")),
+            (Some(value), None) => {
+                let fault = || Fault::new(format!("/{name}"), "is no percent-encoded UTF-8");
+                let value = std::str::from_utf8(value.as_bytes()).map_err(|_| fault())?;
+                let decoded = percent_decode_str(&unquoted(value))
+                    .decode_utf8()
+                    .map_err(|_| fault())?
+                    .into_owned();
+                Ok(Some(decoded))
+            }
+        }
+    };
+    Ok(Attributes {
+        specversion: text("specversion")?.unwrap_or_default(),
+        id: text("id")?.unwrap_or_default(),
+        source: text("source")?.unwrap_or_default(),
+        kind: text("type")?.unwrap_or_default(),
+        subject: text("subject")?,
+        time: text("time")?,
+    })
+}
+
+/// Removes quotes and resolves escapes in them (RFC 7230, 3.2.6). Percent-decoding follows, once.
+fn unquoted(value: &str) -> Cow<'_, str> {
+    let inner = value
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'));
+    let Some(inner) = inner else {
+        return Cow::Borrowed(value);
+    };
+    let mut text = String::with_capacity(inner.len());
+    let mut letters = inner.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' => match letters.next() {
+                Some(escaped) => text.push(escaped),
+                // The closing quote is escaped, so the value is not a quoted string.
+                None => return Cow::Borrowed(value),
+            },
+            // An inner quote means that the value is not a single quoted string.
+            '"' => return Cow::Borrowed(value),
+            plain => text.push(plain),
+        }
+    }
+    Cow::Owned(text)
+}
+
+/// The event id: escaped source and id, unique for each pair.
+fn event_id(attributes: &Attributes) -> String {
+    let source = attributes.source.replace('%', "%25").replace('#', "%23");
+    format!("{source}#{}", attributes.id)
+}
+
+/// Builds the envelope of a CloudEvent: source and id form the event id, and `data` is the rest.
+fn to_envelope(attributes: &Attributes, mut data: JsonObject) -> Result<EventEnvelope, Fault> {
+    let required = [
+        ("id", &attributes.id),
+        ("source", &attributes.source),
+        ("type", &attributes.kind),
+    ];
+    if attributes.specversion != "1.0" {
+        return Err(Fault::new("/specversion", "must be \"1.0\""));
+    }
+    if let Some((name, _)) = required.iter().find(|(_, value)| value.is_empty()) {
+        return Err(Fault::new(format!("/{name}"), "is required by CloudEvents"));
+    }
+    for name in ["event_type", "event_id", "source", "event_time"] {
+        if data.contains_key(name) {
+            return Err(Fault::new(
+                format!("/{name}"),
+                "is an attribute of the CloudEvent",
+            ));
+        }
+    }
+    data.insert("event_type".to_owned(), json!(attributes.kind));
+    data.insert("event_id".to_owned(), json!(event_id(attributes)));
+    data.insert("source".to_owned(), json!(attributes.source));
+    if let Some(time) = &attributes.time {
+        let parsed = DateTime::parse_from_rfc3339(time);
+        let parsed = parsed.map_err(|_| Fault::new("/time", "must be a time after RFC 3339"))?;
+        data.insert("event_time".to_owned(), json!(parsed.timestamp()));
+    }
+    if let Some(subject) = &attributes.subject {
+        let known = data
+            .entry("subject")
+            .or_insert_with(|| json!({"subject_type": "unknown"}));
+        if let Value::Object(known) = known {
+            known.insert("subject_id".to_owned(), json!(subject));
+        }
+    }
+    parse_part(Value::Object(data).to_string().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn structured(changes: Value) -> Result<EventEnvelope, String> {
+        let mut event = json!({
+            "specversion": "1.0", "id": "7", "source": "/shop", "type": "order.placed",
+            "time": "2026-11-21T22:00:00Z", "subject": "o-1", "extension": 1,
+            "data": {"conversation": {"conversation_id": "c"}, "data": {"total": 3}},
+        });
+        let Value::Object(changes) = changes else {
+            panic!("an object")
+        };
+        event.as_object_mut().unwrap().extend(changes);
+        let Value::Object(event) = event else {
+            panic!("an object")
+        };
+        from_structured(event).map_err(|fault| fault.pointer)
+    }
+
+    #[test]
+    fn a_cloud_event_becomes_an_envelope() {
+        let event = structured(json!({})).unwrap();
+        assert_eq!(event.event_id.as_deref(), Some("/shop#7"));
+        assert_eq!(
+            (event.event_type.as_str(), event.source.as_str()),
+            ("order.placed", "/shop")
+        );
+        assert_eq!(event.event_time, Some(1_795_298_400));
+        assert_eq!(event.subject.unwrap().subject_id.as_deref(), Some("o-1"));
+        assert_eq!(event.data["total"], 3);
+    }
+
+    #[test]
+    fn what_is_wrong_with_it_is_named_where_it_stands() {
+        for (change, pointer) in [
+            (json!({"specversion": "0.3"}), "/specversion"),
+            (json!({"id": ""}), "/id"),
+            (json!({"source": null}), "/source"),
+            (json!({"type": 7}), "/type"),
+            (json!({"time": "yesterday"}), "/time"),
+            (json!({"data": [1]}), "/data"),
+            (json!({"data_base64": "eA=="}), "/data_base64"),
+            (json!({"data": {"nope": 1}}), "/data/nope"),
+            (json!({"data": {"event_type": "x"}}), "/data/event_type"),
+        ] {
+            assert_eq!(
+                structured(change.clone()),
+                Err(pointer.to_owned()),
+                "{change}"
+            );
+        }
+    }
+
+    fn binary(attributes: &[(&'static str, &str)]) -> EventEnvelope {
+        let mut headers = HeaderMap::new();
+        for (name, value) in attributes {
+            headers.insert(*name, value.parse().unwrap());
+        }
+        let found = attributes_of(&headers).unwrap();
+        to_envelope(&found, JsonObject::new()).unwrap()
+    }
+
+    #[test]
+    fn unquotes_headers_then_decodes_percent_once() {
+        let check = |header: &str, attribute: &str| {
+            let event = binary(&[
+                ("ce-specversion", "\"1.0\""),
+                ("ce-type", "\"order.placed\""),
+                ("ce-source", header),
+                ("ce-id", header),
+                ("ce-subject", header),
+                ("ce-time", "\"2026-11-21T22:00:00Z\""),
+            ]);
+            let same =
+                json!({"source": attribute, "id": attribute, "subject": attribute, "data": {}});
+            assert_eq!(event, structured(same).unwrap(), "{header}");
+        };
+        check("/shop", "/shop");
+        check("\"/shop\"", "/shop");
+        check(r#""a \"b\" \\ \c""#, r#"a "b" \ c"#);
+        check("\"%E2%82%AC %2541\"", "€ %41");
+        check("%22a%22", "\"a\"");
+        check(r#""\%41""#, "A");
+        check("€", "€");
+        for plain in ["a\"b\"", "\"a", "\"", r#""a\""#, r#""a" "b""#, "a\\b"] {
+            check(plain, plain);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The event log, for clients and runners.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+use protocol::JsonObject;
+use protocol::error::ErrorBody;
+use protocol::event::{AgentEventRecord, EventAccepted, EventEnvelope};
+use protocol::id::{RunId, WorkspaceId};
+use protocol::run::Page;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use store::{EventFilter, EventPosition, EventRecord, StoreError};
+
+use crate::ApiState;
+use crate::answers::AnswerMemory;
+use crate::auth::{AdminCaller, ClientCaller};
+use crate::error::{ApiError, ApiResult};
+use crate::query::{PathOf, QueryOf, conversations_of, names_of, page_limit};
+use keys::cursor::{InvalidCursor, Kind};
+
+/// Maximum characters of a summary.
+const SUMMARY_CHARACTERS: usize = 1000;
+
+/// Filters, cursor and size of a page.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EventLogQuery {
+    /// Only events of conversations with this id.
+    conversation_id: Option<String>,
+    /// Only events of this bot's conversation; empty for conversations without a bot. Needs `conversation_id`.
+    bot_id: Option<String>,
+    /// Only events of this thread; empty for conversations without a thread. Needs `conversation_id`.
+    thread_id: Option<String>,
+    /// Exact event types, separated by commas, at most 16.
+    event_types: Option<String>,
+    /// Only events before this cursor: the `next_cursor` of the previous page.
+    before_cursor: Option<String>,
+    /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
+    limit: Option<u64>,
+}
+
+/// Lists events, newest first, including those without an agent.
+///
+/// With `event_types` a request scans at most 10,000 events. A page may then be empty while `has_more` is true:
+/// continue with `next_cursor`.
+#[utoipa::path(get, path = "/v1/events", tag = "client", security(("api_key" = [])), params(EventLogQuery), responses(
+    (status = 200, description = "A page", body = Page<AgentEventRecord>),
+    (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody)))]
+pub(crate) async fn list_events(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    QueryOf(query): QueryOf<EventLogQuery>,
+) -> ApiResult<Json<Page<AgentEventRecord>>> {
+    let part = EventsPart {
+        event_types: query.event_types,
+        before_cursor: query.before_cursor,
+        limit: query.limit,
+    };
+    let filter = EventFilter {
+        conversations: conversations_of(query.conversation_id, query.bot_id, query.thread_id)?,
+        ..EventFilter::default()
+    };
+    Ok(Json(
+        page_events(&state, &caller.workspace, part, filter, &caller.answer).await?,
+    ))
+}
+
+/// An event and its run.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct FoundEvent {
+    #[serde(flatten)]
+    record: AgentEventRecord,
+    /// The run named in the first response. If that run has not pulled the event and the event got a run of its
+    /// own, that run. Null if no agent matched.
+    #[schema(value_type = Option<String>)]
+    run_id: Option<RunId>,
+}
+
+/// Retrieves an event.
+#[utoipa::path(get, path = "/v1/events/{*event_id}", tag = "client", security(("api_key" = [])),
+    params(("event_id" = String, Path, description = "The event, percent-encoded")), responses(
+    (status = 200, description = "The event", body = FoundEvent),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such event", body = ErrorBody)))]
+pub(crate) async fn get_event(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(event_id): PathOf<String>,
+) -> ApiResult<Json<FoundEvent>> {
+    let record = state
+        .runs
+        .store()
+        .find_event(&caller.workspace, &event_id)
+        .await?;
+    let record = record.ok_or_else(|| ApiError::not_found("event"))?;
+    let answer = serde_json::from_str(&record.answer);
+    let answer: EventAccepted = answer.map_err(|_| StoreError::Corrupt {
+        column: "events.answer",
+        row: event_id,
+    })?;
+    Ok(Json(FoundEvent {
+        run_id: record.taken_up_by.or(answer.run_id),
+        record: view(&caller.workspace, record, None)?,
+    }))
+}
+
+/// Retrieves the platform's raw payload of an event.
+///
+/// Runners get only the reference.
+#[utoipa::path(get, path = "/v1/raw-payloads/{*event_id}", tag = "admin", security(("api_key" = [])),
+    params(("event_id" = String, Path, description = "The `raw_ref` of an event, percent-encoded")), responses(
+    (status = 200, description = "The payload: any JSON", body = serde_json::Value),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 403, description = "The key is not of role admin", body = ErrorBody),
+    (status = 404, description = "No such event with a raw payload", body = ErrorBody)))]
+pub(crate) async fn get_raw_payload(
+    caller: AdminCaller,
+    State(state): State<ApiState>,
+    PathOf(event_id): PathOf<String>,
+) -> ApiResult<Response> {
+    let store = state.runs.store();
+    let payload = store.find_raw_payload(&caller.workspace, &event_id).await?;
+    let payload = payload.ok_or_else(|| ApiError::not_found("payload"))?;
+    Ok(([(CONTENT_TYPE, "application/json")], payload).into_response())
+}
+
+/// Filters, cursor and size of a page of the log.
+#[derive(Debug, Default)]
+pub(crate) struct EventsPart {
+    /// Exact event types, separated by commas.
+    pub(crate) event_types: Option<String>,
+    pub(crate) before_cursor: Option<String>,
+    pub(crate) limit: Option<u64>,
+}
+
+/// Reads a page of the log. `of` selects the conversations.
+pub(crate) async fn page_events(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    part: EventsPart,
+    of: EventFilter,
+    memory: &AnswerMemory,
+) -> ApiResult<Page<AgentEventRecord>> {
+    let limit = page_limit(part.limit)?;
+    let list = json!([
+        "events",
+        workspace.as_str(),
+        of.conversations,
+        part.event_types,
+        of.conversation_key,
+    ])
+    .to_string();
+    let cursors = state.runs.cursors();
+    let after = match &part.before_cursor {
+        None => None,
+        Some(cursor) => Some(position(&cursors.decode(Kind::Events, &list, cursor)?)?),
+    };
+    let filter = EventFilter {
+        event_types: names_of("event_types", part.event_types.as_deref())?,
+        ..of
+    };
+    let store = state.runs.store();
+    let found = store
+        .list_events(workspace, &filter, after.as_ref(), memory.page(limit))
+        .await?;
+    let cursor = |received_at: i64, event_id: &str| {
+        let mut place = received_at.to_be_bytes().to_vec();
+        place.extend_from_slice(event_id.as_bytes());
+        cursors.encode(Kind::Events, &list, &place)
+    };
+    let mut items = Vec::with_capacity(found.records.len());
+    for record in found.records {
+        let cursor = cursor(record.received_at, &record.event_id);
+        items.push(view(workspace, record, Some(cursor))?);
+    }
+    let next = found.next.as_ref();
+    Ok(Page {
+        items,
+        has_more: next.is_some(),
+        next_cursor: next.map(|next| cursor(next.received_at, &next.event_id)),
+        prev_cursor: None,
+        total_count: None,
+    })
+}
+
+fn position(bytes: &[u8]) -> Result<EventPosition, InvalidCursor> {
+    let (received_at, event_id) = bytes.split_first_chunk::<8>().ok_or(InvalidCursor)?;
+    Ok(EventPosition {
+        received_at: i64::from_be_bytes(*received_at),
+        event_id: String::from_utf8(event_id.to_vec()).map_err(|_| InvalidCursor)?,
+    })
+}
+
+/// Converts an event to its API form, without the raw payload.
+pub(crate) fn view(
+    workspace: &WorkspaceId,
+    record: EventRecord,
+    cursor: Option<String>,
+) -> Result<AgentEventRecord, StoreError> {
+    let event: EventEnvelope =
+        serde_json::from_str(&record.envelope).map_err(|_| StoreError::Corrupt {
+            column: "events.envelope",
+            row: record.event_id.clone(),
+        })?;
+    let (conversation_id, thread_id) = event
+        .conversation
+        .map_or((None, None), |talk| (talk.conversation_id, talk.thread_id));
+    let mut metadata = JsonObject::new();
+    if let Some(run) = record.steered_into {
+        metadata.insert("steered_into".to_owned(), json!(run));
+        let status = match record.steering.as_deref() {
+            Some("pulled") => "injected",
+            Some(other) => other,
+            None => "dropped",
+        };
+        let mut steering = json!({"status": status});
+        if let Some(own) = record.taken_up_by {
+            steering["run_id"] = json!(own);
+        }
+        metadata.insert("steering".to_owned(), steering);
+    }
+    let text = event.input.and_then(|input| input.text);
+    Ok(AgentEventRecord {
+        event_id: record.event_id,
+        event_type: event.event_type,
+        event_time: event.event_time,
+        source: event.source,
+        bot_id: event.bot_id,
+        workspace_id: Some(workspace.to_string()),
+        conversation_id,
+        thread_id,
+        actor_type: event.actor.as_ref().map(|actor| actor.actor_type.clone()),
+        actor_id: event
+            .actor
+            .as_ref()
+            .and_then(|actor| actor.actor_id.clone()),
+        actor_name: event.actor.and_then(|actor| actor.actor_name),
+        subject_type: event
+            .subject
+            .as_ref()
+            .map(|subject| subject.subject_type.clone()),
+        subject_id: event.subject.and_then(|subject| subject.subject_id),
+        input_summary: text.map(|text| summary(&text)),
+        input_ref: None,
+        raw_ref: event.raw_ref.and_then(|raw| raw.ref_id.or(raw.storage_key)),
+        seq: record.event_seq,
+        cursor,
+        created_at: record.received_at.div_euclid(1000),
+        metadata,
+    })
+}
+
+fn summary(text: &str) -> String {
+    if text.chars().count() <= SUMMARY_CHARACTERS {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(SUMMARY_CHARACTERS - 3).collect();
+    short.push_str("...");
+    short
+}

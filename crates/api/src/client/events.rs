@@ -1,0 +1,176 @@
+//! `POST /v1/events` (contracts §3).
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::header::{HeaderName, HeaderValue, LOCATION};
+use http::{HeaderMap, StatusCode};
+use protocol::error::ErrorBody;
+use protocol::event::{EventAccepted, EventBatchAccepted, EventEnvelope};
+use protocol::id::RunId;
+use protocol::run::AgentRunEvent;
+
+use crate::ApiState;
+use crate::auth::ClientCaller;
+use crate::client::body_files::KeptFiles;
+use crate::client::event_batch::accept_batch;
+use crate::client::event_body::EventBody;
+use crate::client::runs::cursor;
+use crate::error::{ApiError, ApiResult};
+use crate::query::{single_header, trace_header};
+use crate::run_pages::{GoesOn, goes_on};
+use crate::stream::{stream_run, wants_stream};
+use runs::start::Accepted;
+use runs::watch::WatchFrom;
+
+pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
+pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
+
+/// Posts an event. It starts a run of the matching agent; without one it is only stored.
+///
+/// **Formats.** Besides the native envelope, the route accepts CloudEvents 1.0:
+/// - structured (`application/cloudevents+json`) or binary (`ce-*` headers). The event id is `source#id`, with
+///   each `#` and `%` of the source percent-encoded; `data` is the rest of the envelope.
+/// - batches of up to 100 (`application/cloudevents-batch+json`). A fault in one event refuses the batch. After
+///   that each event has a response of its own, and the status is 207 if any was refused.
+///
+/// **Streaming.** With `Accept: text/event-stream` the response is the event stream of the run. If an active run
+/// absorbs the event, the stream starts after `last_sequence`. If a stream ends without `run.completed` or
+/// `run.failed`, resume it at `{Location}/events` with `Last-Event-ID`.
+///
+/// **Retries.** A request with the same `Idempotency-Key`, or else the same `event_id`, returns the first
+/// response again; a stream continues after `Last-Event-ID`. Send one of the two if you retry: otherwise each
+/// request is a new event with a new run. The key of an event without an `event_id` expires after seven days.
+///
+/// **Files.** Send a file as base64 (`image_base64`, `file_base64`, `content`, `data:` URLs). Or upload it by
+/// `POST /v1/artifacts` first. Refer to it by `artifact_id` of an attachment, or by `artifact:ID` in place of a
+/// URL. Files over 64 KiB become artifacts, which the event's runs read without a grant.
+///
+/// **JSON limits.** On all routes, JSON has at most 64 levels and 100,000 values, without U+0000 and unpaired
+/// surrogates. A body with a `Content-Encoding` is refused.
+#[utoipa::path(post, path = "/v1/events", tag = "client", security(("api_key" = [])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
+        ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen, for a repeated request. Ignored on a first request"),
+        ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the parent span of the run, used when traces are exported. A malformed value is ignored")),
+    request_body(content = EventEnvelope, example = json!({
+        "event_type": "message.received",
+        "conversation": {"conversation_id": "c-7"},
+        "input": {"text": "hello big world"},
+    })), responses(
+    (status = 202, description = "Stored. A run is created, or `reason` says why not. For a batch, all events were accepted; the body is an `EventBatchAccepted` as in 207", body = EventAccepted,
+        headers(("Idempotent-Replayed" = String, description = "`true`: a repeated request; this is the response to the first one"))),
+    (status = 207, description = "Some events of a batch were refused", body = EventBatchAccepted),
+    (status = 200, description = "The event stream of the run. The status is 204 without a stream if `Last-Event-ID` is the terminal event", content_type = "text/event-stream", body = AgentRunEvent,
+        headers(("Location" = String, description = "URL of the run; resume its stream at `{Location}/events`"),
+            ("Runnel-Run-Id" = String, description = "The run's id"),
+            ("Idempotent-Replayed" = String, description = "`true`: a repeated request"))),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
+    (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, or for a stream key_streams. Retry after `Retry-After` seconds", body = ErrorBody,
+        headers(("Retry-After" = i64, description = "Seconds"))),
+    (status = 410, description = "A repeated request: retention has deleted the run's events; read the outcome at `details.snapshot_url`", body = ErrorBody),
+    (status = 413, description = "The envelope exceeds `limits.event_body_bytes` (16 MiB), or 1 MiB without files and `raw`; or the workspace has no storage for a file (`details.reason`: workspace_full)", body = ErrorBody),
+    (status = 415, description = "The body has a `Content-Encoding`; or the type of a file is not accepted (`details.reason`: mime_type_refused)", body = ErrorBody),
+    (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
+pub(crate) async fn post_event(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    headers: HeaderMap,
+    body: EventBody,
+) -> ApiResult<Response> {
+    let posted = match body {
+        EventBody::One(posted) => *posted,
+        EventBody::Batch(batch) => {
+            return accept_batch(&state, &caller.workspace, &headers, batch).await;
+        }
+    };
+    let faults = posted.faults();
+    if !faults.is_empty() {
+        return Err(ApiError::faults(&faults));
+    }
+    accept_event(&state, &caller, &headers, (posted.event, &posted.files)).await
+}
+
+/// Accepts a valid event and responds with the run or its stream.
+pub(super) async fn accept_event(
+    state: &ApiState,
+    caller: &ClientCaller,
+    headers: &HeaderMap,
+    (event, files): (EventEnvelope, &KeptFiles),
+) -> ApiResult<Response> {
+    let workspace = &caller.workspace;
+    let key = single_header(headers, IDEMPOTENCY_KEY)?;
+    if key.is_some_and(|key| key.is_empty() || key.len() > 255) {
+        return Err(ApiError::invalid_argument(
+            "`Idempotency-Key` must have 1 to 255 characters",
+        ));
+    }
+    let trace = trace_header(headers);
+    // Take the stream slot before anything is stored, so that a refused stream posts no event.
+    let place = wants_stream(headers).then(|| state.stream_places().enter(caller.key));
+    let place = place.transpose()?;
+    let event = (event, &files.files);
+    let accepted = state.runs.accept(workspace, event, key, trace).await?;
+    let replayed = accepted.replayed;
+    let mut response = match (accepted.answer.run_id, place) {
+        (Some(run), Some(place)) => {
+            let mut response = match stream_from(state, caller, run, &accepted, headers).await? {
+                Some(from) => stream_run(state, caller, run, from, place),
+                None => StatusCode::NO_CONTENT.into_response(),
+            };
+            name_run(response.headers_mut(), run, &accepted.answer);
+            response
+        }
+        _ => (StatusCode::ACCEPTED, Json(accepted.answer)).into_response(),
+    };
+    if replayed {
+        response
+            .headers_mut()
+            .insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}
+
+/// The start of the run's stream in a response; `None` if the client has seen the terminal event.
+async fn stream_from(
+    state: &ApiState,
+    caller: &ClientCaller,
+    run: RunId,
+    accepted: &Accepted,
+    headers: &HeaderMap,
+) -> ApiResult<Option<WatchFrom>> {
+    let answer = &accepted.answer;
+    let begin = match answer.last_sequence {
+        Some(stood) => WatchFrom::Joining(stood),
+        // Responses stored by older gateways lack the run's position.
+        None if answer.steered => {
+            let now = state.runs.from_now_on(&caller.workspace, run).await?;
+            WatchFrom::Joining(now)
+        }
+        None => WatchFrom::After(0),
+    };
+    // A client knows sequences of this run only from an earlier response.
+    if !accepted.replayed {
+        return Ok(Some(begin));
+    }
+    let seen = cursor(headers, None)?;
+    let Some(run) = state.runs.store().find_run(&caller.workspace, run).await? else {
+        return Ok(Some(begin));
+    };
+    let (WatchFrom::After(first) | WatchFrom::Joining(first)) = begin;
+    Ok(match goes_on(&run, seen.max(first))? {
+        GoesOn::Behind(after) if after > first => Some(WatchFrom::After(after)),
+        GoesOn::Behind(_) => Some(begin),
+        GoesOn::Over => None,
+    })
+}
+
+/// Adds the headers that identify the run and its stream.
+fn name_run(headers: &mut HeaderMap, run: RunId, answer: &EventAccepted) {
+    let url = answer.run_url.as_deref().map(HeaderValue::from_str);
+    headers.extend(url.and_then(Result::ok).map(|url| (LOCATION, url)));
+    let id = HeaderValue::from_str(&run.to_string());
+    headers.extend(id.ok().map(|id| (RUN_ID, id)));
+}

@@ -1,0 +1,60 @@
+//! Authentication by interaction link: the token answers one interaction without an API key.
+
+use axum::extract::FromRequestParts;
+use http::request::Parts;
+use protocol::id::WorkspaceId;
+use store::sha256_hex;
+
+use crate::ApiState;
+use crate::error::{ApiError, ApiResult};
+use crate::query::PathOf;
+use crate::recheck::{Accepted, Credential};
+use crate::refusals::Source;
+use runs::interactions::{AnswerSender, Question};
+
+/// A caller with a link token. The interaction is read after the body is complete.
+pub(crate) struct LinkCaller {
+    token_sha256: String,
+}
+
+impl LinkCaller {
+    /// Reads the current interaction of the link and its workspace.
+    pub(in crate::client) async fn question(
+        self,
+        state: &ApiState,
+    ) -> ApiResult<(WorkspaceId, Question)> {
+        let store = state.runs.store();
+        let found = store.find_interaction_of_link(&self.token_sha256).await?;
+        let replaced = || ApiError::unauthenticated().of_link();
+        let (workspace, record) = found.ok_or_else(replaced)?;
+        let sender = AnswerSender::Link {
+            token_sha256: self.token_sha256,
+        };
+        Ok((workspace, Question { record, sender }))
+    }
+}
+
+impl FromRequestParts<ApiState> for LinkCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let source = Source::of(parts);
+        let now = state.runs.clock().now_seconds();
+        let _place = state.refusals().pass(source, now).await?;
+        let PathOf(token) = PathOf::<String>::from_request_parts(parts, state).await?;
+        let store = state.runs.store();
+        let token_sha256 = sha256_hex(token.as_bytes());
+        if store
+            .find_interaction_of_link(&token_sha256)
+            .await?
+            .is_none()
+        {
+            return Err(state.refusals().refuse(source, now, || {}).of_link());
+        }
+        let credential = Credential::Link {
+            token_sha256: token_sha256.clone(),
+        };
+        Accepted::note(parts, credential);
+        Ok(Self { token_sha256 })
+    }
+}

@@ -1,0 +1,368 @@
+//! Runs: retrieve, list, stream, explain and cancel.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use domain::authorization::{Decision, FrozenConversation};
+use domain::run::Run;
+use http::{HeaderMap, StatusCode};
+use protocol::context::AvailableApis;
+use protocol::error::ErrorBody;
+use protocol::id::{AgentId, RunId, RunnerId};
+use protocol::resources::AgentResources;
+use protocol::run::{AgentRun, AgentRunEvent, Page};
+use serde::{Deserialize, Serialize};
+use store::{CancelOutcome, RunFilter, StoreError};
+
+use crate::ApiState;
+use crate::auth::ClientCaller;
+use crate::catalog_work::in_turn;
+use crate::error::{ApiError, ApiResult};
+use crate::query::{PathOf, QueryOf, conversations_of, page_limit, single_header};
+use crate::run_pages::{
+    EventsPart, GoesOn, RunsPart, goes_on, list_part, page_run_events, statuses,
+};
+use crate::stream::{stream_run, wants_stream};
+use crate::view::{Direction, agent_run};
+use runs::grant::read_snapshot;
+use runs::watch::WatchFrom;
+
+async fn find_run(state: &ApiState, caller: &ClientCaller, id: RunId) -> ApiResult<Run> {
+    let run = state.runs.store().find_run(&caller.workspace, id).await?;
+    run.ok_or_else(|| ApiError::not_found("run"))
+}
+
+async fn views(state: &ApiState, runs: Vec<Run>) -> Result<Vec<AgentRun>, StoreError> {
+    let keys = runs
+        .iter()
+        .filter_map(|run| run.conversation_key.clone())
+        .collect();
+    let conversations = state.runs.store().find_conversations(keys).await?;
+    let view = |run: Run| {
+        let parts = run
+            .conversation_key
+            .as_ref()
+            .and_then(|key| conversations.get(key));
+        let conversation = parts.map(|(bot_id, conversation_id, thread_id)| FrozenConversation {
+            bot_id: bot_id.clone(),
+            conversation_id: conversation_id.clone(),
+            thread_id: thread_id.clone(),
+        });
+        agent_run(run, conversation.as_ref())
+    };
+    Ok(runs.into_iter().map(view).collect())
+}
+
+async fn view(state: &ApiState, run: Run) -> ApiResult<AgentRun> {
+    let mut views = views(state, vec![run]).await?;
+    views.pop().ok_or_else(|| ApiError::not_found("run"))
+}
+
+/// Lists runs, newest first.
+///
+/// With `runner_id`, or with a terminal status, a request scans at most 10,000 runs. A page may then be empty
+/// while `has_more` is true: continue with `next_cursor`.
+#[utoipa::path(get, path = "/v1/runs", tag = "client", security(("api_key" = [])), params(RunsQuery), responses(
+    (status = 200, description = "A page", body = Page<AgentRun>),
+    (status = 400, description = "A filter or cursor is not valid", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody)))]
+pub(crate) async fn list_runs(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    QueryOf(query): QueryOf<RunsQuery>,
+) -> ApiResult<Json<Page<AgentRun>>> {
+    let conversations = conversations_of(query.conversation_id, query.bot_id, query.thread_id)?;
+    let mut list = serde_json::json!([
+        "runs",
+        caller.workspace.as_str(),
+        query.statuses,
+        query.agent_id,
+        query.runner_id,
+        conversations,
+    ]);
+    // Cursors of lists without this filter stay valid.
+    if let (Some(parent), Some(parts)) = (query.parent_run_id, list.as_array_mut()) {
+        parts.push(serde_json::json!(parent));
+    }
+    let list = list.to_string();
+    let filter = RunFilter {
+        statuses: statuses(query.statuses.as_deref())?,
+        agent_id: query.agent_id,
+        runner_id: query.runner_id,
+        conversations,
+        conversation_key: None,
+        parent_run_id: query.parent_run_id,
+    };
+    let part = RunsPart {
+        before: query.cursor,
+        after: None,
+        direction: Direction::Backward,
+        limit: query.limit,
+    };
+    let (runs, page) = list_part(
+        &state,
+        &caller.workspace,
+        &list,
+        &filter,
+        (&part, &caller.answer),
+    )
+    .await?;
+    let items = views(&state, runs).await?;
+    // This list has no backward direction.
+    Ok(Json(Page {
+        items,
+        prev_cursor: None,
+        ..page
+    }))
+}
+
+/// Retrieves a run.
+#[utoipa::path(get, path = "/v1/runs/{run_id}", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run")), responses(
+    (status = 200, description = "The run", body = AgentRun),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody)))]
+pub(crate) async fn get_run(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+) -> ApiResult<Json<AgentRun>> {
+    let run = find_run(&state, &caller, id).await?;
+    Ok(Json(view(&state, run).await?))
+}
+
+/// Filters, cursor and size of a page.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RunsQuery {
+    /// Statuses, separated by commas, at most 16.
+    statuses: Option<String>,
+    #[param(value_type = Option<String>)]
+    agent_id: Option<AgentId>,
+    #[param(value_type = Option<String>)]
+    runner_id: Option<RunnerId>,
+    /// Only child runs of this run.
+    #[param(value_type = Option<String>)]
+    parent_run_id: Option<RunId>,
+    /// Only runs of conversations with this id.
+    conversation_id: Option<String>,
+    /// Only runs of this bot's conversation; empty for conversations without a bot. Needs `conversation_id`.
+    bot_id: Option<String>,
+    /// Only runs of this thread; empty for conversations without a thread. Needs `conversation_id`.
+    thread_id: Option<String>,
+    /// The `next_cursor` of the previous page.
+    cursor: Option<String>,
+    /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
+    limit: Option<u64>,
+}
+
+/// Start and size of a page of events.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EventsQuery {
+    /// Only events after this sequence: the `next_cursor` of the previous page. `Last-Event-ID` takes
+    /// precedence.
+    after: Option<String>,
+    /// Page size, 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
+    limit: Option<u64>,
+}
+
+/// Lists the events of a run as a JSON page, or streams them: stored events first, then live ones.
+///
+/// The stream ends with the terminal event, also for runs that ended long ago. If it ends without
+/// `run.completed` or `run.failed` (for example at a gateway shutdown), resume it here with `Last-Event-ID`. The
+/// status is 204 if the cursor is already the terminal event. The SSE event name is the `type` in its data, or
+/// `unknown` for types that this version does not know.
+#[utoipa::path(get, path = "/v1/runs/{run_id}/events", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run"),
+        ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen"), EventsQuery),
+    responses(
+    (status = 200, description = "A page or the event stream", content(
+        (Page<AgentRunEvent> = "application/json"), (AgentRunEvent = "text/event-stream"))),
+    (status = 204, description = "The cursor is the terminal event"),
+    (status = 400, description = "The cursor is not a sequence of this run", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody),
+    (status = 410, description = "Retention has deleted these events; read the outcome at `details.snapshot_url`", body = ErrorBody),
+    (status = 429, description = "A limit is reached. `details.reason`: refused_too_often, or for a stream key_streams. Retry after `Retry-After` seconds", body = ErrorBody)))]
+pub(crate) async fn list_run_events(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+    QueryOf(query): QueryOf<EventsQuery>,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    let run = find_run(&state, &caller, id).await?;
+    let after = cursor(&headers, query.after.as_deref())?;
+    if wants_stream(&headers) {
+        return Ok(match goes_on(&run, after)? {
+            GoesOn::Behind(after) => {
+                let place = state.stream_places().enter(caller.key)?;
+                stream_run(&state, &caller, id, WatchFrom::After(after), place)
+            }
+            GoesOn::Over => StatusCode::NO_CONTENT.into_response(),
+        });
+    }
+    let part = EventsPart {
+        before: None,
+        after,
+        direction: Direction::Forward,
+        limit: query.limit,
+    };
+    let Json(mut page) = page_run_events(&state, &run, &part, &caller.answer).await?;
+    page.prev_cursor = None;
+    Ok(Json(page).into_response())
+}
+
+/// Start position: `Last-Event-ID`, else `after`, else the beginning. An empty header counts as absent.
+pub(super) fn cursor(headers: &HeaderMap, after: Option<&str>) -> ApiResult<u64> {
+    let header = single_header(headers, "last-event-id")?;
+    let header = header.filter(|text| !text.trim().is_empty());
+    let Some(text) = header.or(after) else {
+        return Ok(0);
+    };
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|_| is_number);
+    number.ok_or_else(|| ApiError::invalid_argument("the cursor must be a sequence of this run"))
+}
+
+/// A runner event that the gateway rejected.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct RunRejection {
+    n: u64,
+    /// Reason code, for example `invalid_payload` or `after_terminal`.
+    reason: String,
+    /// Description of the fault. Absent in records of older gateways.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    runner_sequence: Option<u64>,
+    bytes: u64,
+    /// The first bytes of the event, at most 4 KiB.
+    excerpt: String,
+}
+
+/// Lists the runner events of a run that the gateway rejected, with reasons.
+#[utoipa::path(get, path = "/v1/runs/{run_id}/rejections", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run"), EventsQuery), responses(
+    (status = 200, description = "A page", body = Page<RunRejection>),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody),
+    (status = 410, description = "Retention has deleted them with the run's events", body = ErrorBody)))]
+pub(crate) async fn list_run_rejections(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+    QueryOf(query): QueryOf<EventsQuery>,
+    headers: HeaderMap,
+) -> ApiResult<Json<Page<RunRejection>>> {
+    let run = find_run(&state, &caller, id).await?;
+    let limit = page_limit(query.limit)?;
+    let after = cursor(&headers, query.after.as_deref())?;
+    if run.pruned_at.is_some() {
+        return Err(ApiError::cursor_expired(run.id, run.last_sequence));
+    }
+    let found = state
+        .runs
+        .store()
+        .list_rejections(run.id, after, caller.answer.page(limit))
+        .await?;
+    let has_more = found.has_more;
+    let next_cursor = found
+        .items
+        .last()
+        .filter(|_| has_more)
+        .map(|record| record.n.to_string());
+    let items = found
+        .items
+        .into_iter()
+        .map(|record| RunRejection {
+            n: record.n,
+            reason: record.reason,
+            message: record.message,
+            runner_sequence: record.runner_sequence,
+            bytes: record.bytes,
+            excerpt: record.excerpt,
+        })
+        .collect();
+    Ok(Json(Page {
+        items,
+        next_cursor,
+        prev_cursor: None,
+        total_count: None,
+        has_more,
+    }))
+}
+
+/// Resources of a run, and the authorization decision for each considered resource.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct RunAuthorization {
+    #[schema(value_type = String)]
+    run_id: RunId,
+    /// Hash of the frozen snapshot: the token's `res` claim.
+    snapshot_sha256: String,
+    resources: AgentResources,
+    available_apis: AvailableApis,
+    /// Entries `{kind, id, operation, granted, layer, rule}`. The layer is manifest, `agent_policy`,
+    /// `config_selector` or `event_scope`.
+    #[schema(value_type = Vec<Object>)]
+    decisions: Vec<Decision>,
+}
+
+/// Retrieves the authorization decisions of a run.
+#[utoipa::path(get, path = "/v1/runs/{run_id}/authorization", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run")), responses(
+    (status = 200, description = "The decisions for all considered resources", body = RunAuthorization),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody)))]
+pub(crate) async fn get_run_authorization(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+) -> ApiResult<Response> {
+    let run = find_run(&state, &caller, id).await?;
+    let stored = state.runs.store().find_snapshot(id).await?;
+    let explain = move || -> Result<Response, StoreError> {
+        let snapshot = read_snapshot(stored.as_deref().unwrap_or_default());
+        let snapshot = snapshot.map_err(|_| StoreError::Corrupt {
+            column: "of the authorization snapshot",
+            row: id.to_string(),
+        })?;
+        let explained = RunAuthorization {
+            run_id: id,
+            snapshot_sha256: run.snapshot_sha256,
+            resources: Arc::unwrap_or_clone(snapshot.resources),
+            available_apis: snapshot.available_apis,
+            decisions: snapshot.decisions.to_vec(),
+        };
+        Ok(Json(explained).into_response())
+    };
+    Ok(in_turn(explain).await??)
+}
+
+/// Cancels a run.
+///
+/// The status is 202 while the run is live and 200 after its end. Repeated requests have no effect.
+#[utoipa::path(post, path = "/v1/runs/{run_id}/cancel", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run")), responses(
+    (status = 202, description = "The cancellation is requested", body = AgentRun),
+    (status = 200, description = "The run has ended", body = AgentRun),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody)))]
+pub(crate) async fn cancel_run(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+) -> ApiResult<(StatusCode, Json<AgentRun>)> {
+    let (status, run) = match state.runs.cancel(&caller.workspace, id, None).await? {
+        CancelOutcome::Requested(run) => (StatusCode::ACCEPTED, run),
+        CancelOutcome::Ended(run) => (StatusCode::OK, run),
+        CancelOutcome::Unknown => return Err(ApiError::not_found("run")),
+    };
+    Ok((status, Json(view(&state, *run).await?)))
+}

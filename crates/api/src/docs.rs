@@ -1,0 +1,73 @@
+//! `/docs`: the API document in Swagger UI. All files are embedded in the binary; the page loads nothing from
+//! other hosts.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::Router;
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::get;
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
+};
+use utoipa_swagger_ui::{Config, serve};
+
+use crate::ApiState;
+use crate::error::ApiError;
+
+/// Content security policy: own scripts and requests to this gateway only. Icons are inlined in the style sheet.
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+);
+
+/// Swagger UI settings. The external validator is off, and the page does not persist keys.
+static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
+    let config = Config::from("../openapi.json")
+        .use_base_layout()
+        .validator_url("none")
+        .persist_authorization(false)
+        .try_it_out_enabled(true)
+        .display_request_duration(true)
+        .filter(true)
+        .default_models_expand_depth(0);
+    Arc::new(config)
+});
+
+/// Routes of the page and its files. They are not part of the API document.
+pub(super) fn page() -> Router<ApiState> {
+    Router::new()
+        // Relative file names on the page need the trailing slash.
+        .route("/docs", get(async || Redirect::permanent("docs/")))
+        .route("/docs/", get(async || file("index.html")))
+        .route(
+            "/docs/{file}",
+            get(
+                async |name: Result<Path<String>, PathRejection>| match name {
+                    Ok(Path(name)) => file(&name),
+                    Err(_) => ApiError::no_route().into_response(),
+                },
+            ),
+        )
+}
+
+fn file(name: &str) -> Response {
+    let found = serve(name, Arc::clone(&CONFIG));
+    let Some(file) = found.expect("our settings are JSON and the files are UTF-8") else {
+        return ApiError::no_route().into_response();
+    };
+    let cache = HeaderValue::from_static("public, max-age=300");
+    let no_referrer = HeaderValue::from_static("no-referrer");
+    let content_type = HeaderValue::try_from(file.content_type).expect("a media type is ASCII");
+    (
+        [
+            (CONTENT_TYPE, content_type),
+            (CONTENT_SECURITY_POLICY, POLICY),
+            (REFERRER_POLICY, no_referrer),
+            (CACHE_CONTROL, cache),
+        ],
+        file.bytes,
+    )
+        .into_response()
+}

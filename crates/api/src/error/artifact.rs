@@ -1,0 +1,86 @@
+//! Errors of artifacts and blobs.
+
+use http::StatusCode;
+use serde_json::json;
+use store::ShareOf;
+
+use super::ApiError;
+use blob_store::PlaceError;
+use runs::artifacts::UploadError;
+
+impl ApiError {
+    pub(crate) fn area_full() -> Self {
+        let message = "this storage area is full; delete blobs that are no longer needed";
+        Self::too_large(message).with("reason", json!("area_full"))
+    }
+
+    pub(crate) fn area_share_full() -> Self {
+        let message = "this run, or its agent, has its share of this storage area, and the rest is for others; \
+                       delete what is not needed any more";
+        Self::too_large(message).with("reason", json!("area_share"))
+    }
+
+    /// The blob does not match `If-Match` or `If-None-Match`.
+    pub(crate) fn precondition_failed() -> Self {
+        let message =
+            "the blob under this key has changed or does not exist; read it and try again";
+        Self::new(
+            StatusCode::PRECONDITION_FAILED,
+            "precondition_failed",
+            message,
+        )
+    }
+
+    pub(crate) fn no_such_range(size: u64) -> Self {
+        let message = format!("the content has {size} bytes, and none of those");
+        let status = StatusCode::RANGE_NOT_SATISFIABLE;
+        Self {
+            content_range: Some(format!("bytes */{size}")),
+            ..Self::new(status, "invalid_argument", message)
+        }
+    }
+}
+
+impl From<PlaceError> for ApiError {
+    fn from(error: PlaceError) -> Self {
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "the artifact store failed a request"
+        );
+        let message = "the artifact store does not respond; try again";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message).retryable_after(1)
+    }
+}
+
+impl From<UploadError> for ApiError {
+    fn from(error: UploadError) -> Self {
+        let message = error.to_string();
+        match error {
+            UploadError::TooLarge { .. } => Self::too_large(message),
+            UploadError::Full => Self::too_large(message).with("reason", json!("workspace_full")),
+            UploadError::ShareFull(share) => {
+                let reason = match share {
+                    ShareOf::Run => "run_share",
+                    ShareOf::Agent => "agent_share",
+                    ShareOf::Runs => "runs_share",
+                    ShareOf::Uploads => "uploads_share",
+                };
+                Self::too_large(message).with("reason", json!(reason))
+            }
+            UploadError::TypeRefused(kind) => {
+                let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+                Self::new(status, "invalid_argument", message)
+                    .with("reason", json!("mime_type_refused"))
+                    .with("mime_type", json!(kind))
+            }
+            UploadError::TooMany => {
+                let status = StatusCode::TOO_MANY_REQUESTS;
+                Self::new(status, "rate_limited", message).with("reason", json!("run_artifacts"))
+            }
+            UploadError::RunEnded => Self::unauthenticated(),
+            UploadError::Expired => Self::slow_body(),
+            UploadError::Place(error) => error.into(),
+            UploadError::Store(error) => error.into(),
+        }
+    }
+}

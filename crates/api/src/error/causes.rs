@@ -1,0 +1,118 @@
+//! Conversions from errors of lower layers to API errors.
+
+use domain::authorization::NotGranted;
+use http::StatusCode;
+use serde_json::json;
+use store::ChildRefused;
+
+use super::ApiError;
+use egress::upstream::UpstreamError;
+use keys::cursor::InvalidCursor;
+use runs::over::Over;
+use runs::start::StartError;
+
+impl From<UpstreamError> for ApiError {
+    fn from(error: UpstreamError) -> Self {
+        let status = match error.code() {
+            "rate_limited" => StatusCode::TOO_MANY_REQUESTS,
+            "deadline_exceeded" => StatusCode::GATEWAY_TIMEOUT,
+            "invalid_argument" => StatusCode::BAD_REQUEST,
+            _ => StatusCode::BAD_GATEWAY,
+        };
+        let mut answer = Self {
+            retryable: error.is_retryable(),
+            ..Self::new(status, error.code(), error.to_string())
+        }
+        .with("reason", json!(error.reason()));
+        match error {
+            UpstreamError::RateLimited { retry_after } => {
+                let seconds = retry_after.map_or(1, |wait| wait.as_secs().max(1));
+                answer.retry_after_seconds = Some(u32::try_from(seconds).unwrap_or(u32::MAX));
+            }
+            UpstreamError::Busy { .. } => answer.retry_after_seconds = Some(1),
+            UpstreamError::Refused { status, .. }
+            | UpstreamError::Credential { status }
+            | UpstreamError::Failing { status, .. } => {
+                answer = answer.with("upstream_status", json!(status));
+            }
+            _ => {}
+        }
+        answer
+    }
+}
+
+impl From<NotGranted> for ApiError {
+    fn from(error: NotGranted) -> Self {
+        Self::unauthorized(error.to_string()).with("operation", json!(error.operation))
+    }
+}
+
+impl From<InvalidCursor> for ApiError {
+    fn from(_: InvalidCursor) -> Self {
+        Self::invalid_argument(
+            "the cursor is not valid or belongs to another list; start without one",
+        )
+    }
+}
+
+impl From<Over> for ApiError {
+    fn from(over: Over) -> Self {
+        match over {
+            Over::Cancelled => Self::cancelled(),
+            Over::Ended => Self::unauthenticated(),
+            Over::Deadline => Self::deadline_exceeded(),
+            Over::Stopping => StartError::Stopping.into(),
+        }
+    }
+}
+
+impl From<StartError> for ApiError {
+    fn from(error: StartError) -> Self {
+        let message = error.to_string();
+        match error {
+            StartError::IdempotencyMismatch => Self::conflict("idempotency_mismatch", message),
+            StartError::EventExists => Self::conflict("event_exists", message),
+            StartError::BindingConflict(agents) => {
+                Self::conflict("binding_conflict", message).with("agents", json!(agents))
+            }
+            StartError::RunActive(run) => {
+                Self::conflict("run_active", message).with("run_id", json!(run))
+            }
+            StartError::AgentGone | StartError::CalledAgentGone => {
+                Self::conflict("agent_gone", message)
+            }
+            StartError::ChildRefused(ChildRefused::Ended) => Self::unauthenticated(),
+            StartError::ChildRefused(ChildRefused::Cancelled) => Self::cancelled(),
+            StartError::ChildRefused(ChildRefused::TooMany) => {
+                Self::conflict("too_many_child_runs", message)
+            }
+            StartError::Unanswerable(_) => Self::conflict("unanswerable", message),
+            StartError::QueueFull => Self::rate_limited_by("queue_full", message, 10),
+            StartError::WorkspaceFull { most } => {
+                Self::rate_limited_by("workspace_runs", message, 5).with("limit", json!(most))
+            }
+            StartError::EndpointFull { most } => {
+                Self::rate_limited_by("endpoint_runs", message, 5).with("limit", json!(most))
+            }
+            StartError::TooFast { wait } => {
+                let seconds = u32::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
+                Self::rate_limited_by("workspace_events", message, seconds.max(1))
+            }
+            StartError::RunnerUnavailable { runner, status, .. } => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
+                    .with("reason", json!("runner_unavailable"))
+                    .with("runner_id", json!(runner))
+                    .with("runner_status", json!(status))
+                    .retryable_after(10)
+            }
+            StartError::Attachment(error) => error.into(),
+            StartError::Reference(fault) => Self::faults(&[fault]),
+            StartError::Stopping => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
+                    .with("reason", json!("stopping"))
+                    .retryable_after(1)
+            }
+            StartError::Store(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Errors of answers to interactions, and of waits for child runs.
+
+use http::StatusCode;
+use serde_json::json;
+
+use super::ApiError;
+use runs::awaited::AwaitError;
+use runs::children::WaitError;
+
+impl ApiError {
+    /// A different answer was accepted earlier.
+    pub(crate) fn already_submitted() -> Self {
+        let message = "this interaction has a different answer already; the first answer counts";
+        Self::conflict("already_submitted", message)
+    }
+
+    /// Rewrites a 401 for an invalid link: no other credential would help.
+    pub(crate) fn of_link(mut self) -> Self {
+        if self.status == StatusCode::UNAUTHORIZED {
+            "no open link has this token; ask its sender for a new one"
+                .clone_into(&mut self.message);
+        }
+        self
+    }
+
+    /// `details.reason`, if present.
+    pub(crate) fn reason(&self) -> Option<&str> {
+        self.details.get("reason")?.as_str()
+    }
+
+    /// The answer arrived after the expiry, by the gateway's clock.
+    pub(crate) fn interaction_expired() -> Self {
+        let message = "this interaction has expired; the agent has to ask again";
+        Self::new(StatusCode::GONE, "conflict", message).with("reason", json!("expired"))
+    }
+
+    /// The run of the interaction was cancelled.
+    pub(crate) fn interaction_cancelled() -> Self {
+        let message = "this interaction was cancelled with its run; the agent has to ask again";
+        Self::new(StatusCode::GONE, "conflict", message).with("reason", json!("cancelled"))
+    }
+}
+
+impl From<AwaitError> for ApiError {
+    fn from(error: AwaitError) -> Self {
+        match error {
+            AwaitError::Unknown => Self::not_found("interaction of this run"),
+            AwaitError::NotAwaited => {
+                let message = "this interaction was asked without `await: true`: its answer comes as an event, \
+                    in a run of its own";
+                Self::conflict("not_awaited", message)
+            }
+            AwaitError::Full => {
+                let message = "as many calls of this run wait for interactions as may (8); call again when one of \
+                    them was answered";
+                Self::rate_limited_by("interaction_waits", message.to_owned(), 1)
+            }
+            AwaitError::Over(over) => over.into(),
+            AwaitError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<WaitError> for ApiError {
+    fn from(error: WaitError) -> Self {
+        match error {
+            WaitError::Full => {
+                let message = "as many calls of this run wait for child runs as may (16); call again when one of \
+                    them has ended";
+                Self::rate_limited_by("child_run_waits", message.to_owned(), 1)
+            }
+            WaitError::Over(over) => over.into(),
+            WaitError::Store(error) => error.into(),
+        }
+    }
+}

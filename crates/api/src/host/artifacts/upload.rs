@@ -1,0 +1,72 @@
+//! Artifact upload of a run.
+
+use http::HeaderMap;
+use protocol::host_api::ArtifactMetadata;
+use protocol::resources::ArtifactOperation;
+use store::ArtifactOrigin;
+
+use crate::ApiState;
+use crate::artifact_upload::{UploadQuery, metadata, read};
+use crate::auth::{Call, RunCaller};
+use crate::error::{ApiError, ApiResult};
+use crate::recheck::StreamedBody;
+use runs::artifacts::{PATIENCE, Whose};
+
+const CALL: Call<'static> = Call {
+    action: "artifact_create",
+    resource: "artifact",
+    operation: "create",
+};
+
+/// Stores the body as an artifact of the run, and audits its size.
+pub(super) async fn store(
+    caller: &RunCaller,
+    state: &ApiState,
+    query: UploadQuery,
+    headers: &HeaderMap,
+    body: &mut StreamedBody,
+) -> ApiResult<ArtifactMetadata> {
+    let asked = caller.grant.snapshot.artifacts(ArtifactOperation::Create);
+    if asked.is_err() {
+        caller.granted(state, CALL, asked).await?;
+    }
+    let run = &caller.grant.run;
+    let owner = (ArtifactOrigin::Runner, Some(run.id));
+    let begun = query
+        .announced(headers, run.workspace.clone(), owner)
+        .and_then(|new| state.runs.upload(new).map_err(ApiError::from));
+    let mut upload = match begun {
+        Ok(upload) => upload,
+        Err(refused) => {
+            caller.record(state, CALL, Some(refused.message())).await?;
+            return Err(refused);
+        }
+    };
+    let time = PATIENCE.min(state.runs.time_left(&caller.grant));
+    if let Err(error) = read(&mut upload, body, time).await {
+        let audit = caller.audit_entry(state, CALL, Some(error.message()), 0);
+        upload.give_up(Some(audit)).await?;
+        return Err(error);
+    }
+    let whose = Whose {
+        runner_id: Some(run.runner_id.to_string()),
+        conversation_key: run.conversation_key.clone(),
+        event_id: Some(run.event_id.clone()),
+    };
+    let audit = |size| {
+        let bytes = usize::try_from(size).unwrap_or(usize::MAX);
+        Some(caller.audit_entry(state, CALL, None, bytes))
+    };
+    match upload.finish(whose.clone(), audit).await {
+        Ok(uploaded) => {
+            let now = state.runs.clock().now_seconds();
+            let of_run = (Some(run.id), whose);
+            Ok(metadata(uploaded, ArtifactOrigin::Runner, of_run, now))
+        }
+        Err(error) => {
+            let error = ApiError::from(error);
+            caller.record(state, CALL, Some(error.message())).await?;
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Granted models as Anthropic's Messages API. Coding agents use the run token as API key (host API §3).
+//!
+//! A provider with this API gets the checked request; other providers get a chat completion. Grants, memory
+//! budgets, reservations, timeouts and audit are those of the chat completions API.
+
+pub(crate) mod face;
+
+mod asking;
+mod telling;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use domain::messages::{Relay, message};
+use http::HeaderMap;
+use protocol::JsonObject;
+use protocol::resources::{ModelOperation, ModelResource};
+use serde_json::{Value, json};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use uuid::Uuid;
+
+use crate::ApiState;
+use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::error::{ApiError, ApiResult};
+use crate::host::models::begin_call;
+use crate::host::models::most::{check_most, said_bytes};
+use crate::host::models::room::ModelBody;
+use crate::host::openai::{LIST, named_model};
+use crate::host_call::HostCall;
+use crate::query::PathOf;
+use crate::stream::event_stream;
+use asking::{Asking, Prepared, betas_of};
+use egress::upstream::UpstreamError;
+use face::MessagesError;
+use models::{Form, Models};
+use telling::{Telling, Told, frames};
+
+/// Routes below `/host/v1/anthropic`.
+pub(crate) fn routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(create_message))
+        .routes(routes!(count_message_tokens))
+        .routes(routes!(list_anthropic_models))
+        .routes(routes!(get_anthropic_model))
+}
+
+/// A request in Anthropic's format.
+///
+/// Fields that only shape the answer are accepted. Other fields are refused unless the operator allows them.
+/// Tools must be the run's own: tools executed by the provider are refused.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "only its documentation is used")]
+struct MessageRequest {
+    /// A granted model.
+    model: String,
+    /// Maximum tokens of the answer.
+    max_tokens: u32,
+    #[schema(value_type = Vec<Object>)]
+    messages: Vec<Value>,
+    stream: Option<bool>,
+}
+
+/// A request for token counting; `max_tokens` is optional.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "only its documentation is used")]
+struct MessageCountRequest {
+    /// A granted model.
+    model: String,
+    #[schema(value_type = Vec<Object>)]
+    messages: Vec<Value>,
+}
+
+/// Token count of a request.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "only its documentation is used")]
+struct CountedMessage {
+    input_tokens: u64,
+}
+
+/// Creates a message, whole or as a stream: Anthropic's `POST /v1/messages`.
+///
+/// Set the client's base URL to `{host.base_url}/anthropic`. The run token is also accepted as `x-api-key`.
+/// Query parameters are ignored. An image URL `artifact:ID` refers to an artifact that the run may read.
+#[utoipa::path(post, path = "/host/v1/anthropic/v1/messages", tag = "host", security(("run_token" = [])),
+    request_body = MessageRequest, responses(
+    (status = 200, description = "A `message`, or with `stream` its events as server-sent events", content(
+        (Object = "application/json"), (String = "text/event-stream"))),
+    (status = 400, description = "The request is not valid, cannot be translated for the model's provider, or exceeds the model's context window", body = MessagesError),
+    (status = 401, description = "The run token is not valid, or `Authorization` and `x-api-key` differ", body = MessagesError),
+    (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = MessagesError),
+    (status = 404, description = "An image refers to an artifact that the run cannot see", body = MessagesError),
+    (status = 409, description = "The run was cancelled", body = MessagesError),
+    (status = 413, description = "The request or its images are too large", body = MessagesError),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests", body = MessagesError),
+    (status = 502, description = "The provider failed", body = MessagesError),
+    (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = MessagesError),
+    (status = 529, description = "The database does not respond; retry", body = MessagesError)))]
+async fn create_message(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    headers: HeaderMap,
+    ModelBody {
+        value: body,
+        permit,
+    }: ModelBody<JsonObject>,
+) -> ApiResult<Response> {
+    let _room = permit;
+    let id = named_model(&body)?;
+    if body.get("max_tokens").is_none_or(Value::is_null) {
+        return Err(ApiError::invalid(
+            "/max_tokens",
+            "must be the maximum of tokens of the answer",
+        ));
+    }
+    check_most(&body).map_err(|fault| ApiError::faults(&[fault]))?;
+    let betas = betas_of(&headers, &caller);
+    let streams = body.get("stream").and_then(Value::as_bool) == Some(true);
+    let (action, operation) = if streams {
+        ("models_stream", ModelOperation::Stream)
+    } else {
+        ("models_invoke", ModelOperation::Invoke)
+    };
+    let (mut call, model) = begin_call(&caller, &state, action, &id, operation).await?;
+    let asking = Asking {
+        caller: &caller,
+        state: &state,
+        model,
+        id: &id,
+        betas,
+    };
+    if streams {
+        return stream(asking, call, body).await;
+    }
+    let said = answer(&asking, &mut call, body).await;
+    Ok(Json(call.end(said)?).into_response())
+}
+
+/// Creates a whole message.
+async fn answer(asking: &Asking<'_>, call: &mut HostCall, body: JsonObject) -> ApiResult<Value> {
+    let provider = &asking.model.provider;
+    let settings = settings_of(&body);
+    let (prepared, _images) = asking.prepare(call, body).await?;
+    let message = match prepared {
+        Prepared::Own(asked) => {
+            let mut message = call.within(provider.ask(Form::Messages, asked)).await?;
+            let mut relay = Relay::new(asking.id);
+            let said = relay
+                .message(&mut message)
+                .ok_or_else(|| UpstreamError::Malformed("a message without content".to_owned()))?;
+            call.say(said);
+            call.count(relay.usage());
+            Value::Object(message)
+        }
+        Prepared::Chat(chat) => {
+            let completion = call.within(provider.complete(chat)).await?;
+            call.say(said_bytes(&completion, "message"));
+            call.count(domain::chat::usage_of(&completion));
+            let message = message(&completion, &settings, &new_id(), asking.id);
+            message.ok_or_else(|| {
+                UpstreamError::Malformed("a completion without a message".to_owned())
+            })?
+        }
+    };
+    call.add_bytes(message.to_string().len());
+    Ok(message)
+}
+
+async fn stream(asking: Asking<'_>, mut call: HostCall, body: JsonObject) -> ApiResult<Response> {
+    let provider = &asking.model.provider;
+    let settings = settings_of(&body);
+    let heartbeat = asking.state.heartbeat;
+    let beginning = async {
+        let (prepared, _images) = asking.prepare(&mut call, body).await?;
+        match prepared {
+            Prepared::Own(asked) => {
+                let events = provider.ask_for_events(Form::Messages, asked);
+                let events = call.within(events).await?;
+                ApiResult::Ok((events, Told::relayed(asking.id)))
+            }
+            Prepared::Chat(chat) => {
+                let chunks = call.within(provider.stream(chat)).await?;
+                Ok((chunks, Told::written(&new_id(), asking.id, &settings)))
+            }
+        }
+    };
+    match beginning.await {
+        Ok((items, told)) => {
+            let frames = frames(Telling::new(call, items, told, heartbeat));
+            Ok(event_stream(Body::from_stream(frames)))
+        }
+        Err(failed) => call.end(Err(failed)),
+    }
+}
+
+/// Request fields that determine the format of the answer.
+fn settings_of(body: &JsonObject) -> JsonObject {
+    let kept = ["thinking", "stop_sequences"].into_iter();
+    kept.filter_map(|name| Some((name.to_owned(), body.get(name)?.clone())))
+        .collect()
+}
+
+fn new_id() -> String {
+    format!("msg_{}", Uuid::now_v7().simple())
+}
+
+/// Counts the tokens of a request: Anthropic's `POST /v1/messages/count_tokens`.
+///
+/// The gateway computes an upper bound of the model's count without a call to the provider.
+#[utoipa::path(post, path = "/host/v1/anthropic/v1/messages/count_tokens", tag = "host", security(("run_token" = [])),
+    request_body = MessageCountRequest, responses(
+    (status = 200, description = "The count", body = CountedMessage),
+    (status = 400, description = "The request is not valid", body = MessagesError),
+    (status = 401, description = "The run token is not valid", body = MessagesError),
+    (status = 403, description = "The model was not granted", body = MessagesError),
+    (status = 409, description = "The run was cancelled", body = MessagesError)))]
+async fn count_message_tokens(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    request: ModelBody<JsonObject>,
+) -> ApiResult<Json<Value>> {
+    let id = named_model(&request)?;
+    let operation = ModelOperation::CountTokens;
+    let call = Call {
+        action: "models_count_tokens",
+        resource: &id,
+        operation: operation.as_str(),
+    };
+    let asked = caller.grant.snapshot.model(&id, operation).map(drop);
+    caller.granted(&state, call, asked).await?;
+    let model = state.models.find(&id)?;
+    asking::check(&request, model)?;
+    let tokens = asking::prompt_tokens(model, &request);
+    Ok(Json(json!({"input_tokens": tokens})))
+}
+
+/// Lists the granted models: Anthropic's `GET /v1/models`. All models are on one page.
+#[utoipa::path(get, path = "/host/v1/anthropic/v1/models", tag = "host", security(("run_token" = [])), responses(
+    (status = 200, description = "A list of `model` objects", body = Object),
+    (status = 401, description = "The run token is not valid", body = MessagesError),
+    (status = 409, description = "The run was cancelled", body = MessagesError)))]
+async fn list_anthropic_models(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+) -> ApiResult<Json<Value>> {
+    caller.record(&state, LIST, None).await?;
+    let granted = granted(&caller).iter();
+    let models: Vec<_> = granted.map(|model| shown(&state.models, model)).collect();
+    let id_of = |model: Option<&Value>| model.map_or(Value::Null, |model| model["id"].clone());
+    Ok(Json(json!({"data": models, "has_more": false,
+        "first_id": id_of(models.first()), "last_id": id_of(models.last())})))
+}
+
+/// Retrieves a granted model: Anthropic's `GET /v1/models/{model_id}`.
+#[utoipa::path(get, path = "/host/v1/anthropic/v1/models/{model_id}", tag = "host", security(("run_token" = [])),
+    params(("model_id" = String, Path, description = "Percent-encoded")), responses(
+    (status = 200, description = "A `model` object", body = Object),
+    (status = 401, description = "The run token is not valid", body = MessagesError),
+    (status = 404, description = "No such granted model", body = MessagesError),
+    (status = 409, description = "The run was cancelled", body = MessagesError)))]
+async fn get_anthropic_model(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+) -> ApiResult<Json<Value>> {
+    caller.record(&state, LIST, None).await?;
+    let found = granted(&caller).iter().find(|model| model.model_id == id);
+    let found = found.map(|model| shown(&state.models, model));
+    found.map(Json).ok_or_else(|| ApiError::not_found("model"))
+}
+
+fn granted(caller: &RunCaller) -> &[ModelResource] {
+    &caller.grant.snapshot.resources.models
+}
+
+/// A model in Anthropic's format. The catalog has no dates.
+fn shown(models: &Models, model: &ModelResource) -> Value {
+    let id = &model.model_id;
+    let known = models.find(id).ok();
+    let window = known.and_then(|known| known.context_window_tokens);
+    let max_tokens = known.and_then(|known| known.max_output_tokens);
+    json!({"type": "model", "id": id, "display_name": id, "created_at": "1970-01-01T00:00:00Z",
+        "max_input_tokens": window, "max_tokens": max_tokens})
+}

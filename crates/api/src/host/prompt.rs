@@ -1,0 +1,47 @@
+//! The effective prompt of events with one.
+
+use axum::Json;
+use axum::extract::State;
+use protocol::error::ErrorBody;
+use protocol::event::EventEnvelope;
+use protocol::host_api::EffectivePrompt;
+use store::StoreError;
+
+use crate::ApiState;
+use crate::auth::{Call, LiveCaller};
+use crate::error::{ApiError, ApiResult};
+
+/// Retrieves the effective prompt of the run, as preprocessed by the event's adapter.
+#[utoipa::path(get, path = "/host/v1/prompt", tag = "host", security(("run_token" = [])), responses(
+    (status = 200, description = "The prompt messages", body = EffectivePrompt),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 404, description = "The event has no effective prompt", body = ErrorBody),
+    (status = 409, description = "The run was cancelled", body = ErrorBody)))]
+pub(crate) async fn get_prompt(
+    LiveCaller(caller): LiveCaller,
+    State(state): State<ApiState>,
+) -> ApiResult<Json<EffectivePrompt>> {
+    let call = Call {
+        action: "prompt_get",
+        resource: "prompt",
+        operation: "get",
+    };
+    let granted = caller.grant.snapshot.prompt_get();
+    let refusal = granted.err().map(|refused| refused.to_string());
+    caller.record(&state, call, refusal.as_deref()).await?;
+    if refusal.is_some() {
+        return Err(ApiError::not_found("prompt"));
+    }
+    let run = &caller.grant.run;
+    let inputs = state.runs.store().find_run_inputs(run).await?;
+    let inputs = inputs.ok_or_else(|| ApiError::not_found("prompt"))?;
+    let event: EventEnvelope =
+        serde_json::from_str(&inputs.envelope).map_err(|_| StoreError::Corrupt {
+            column: "events.envelope",
+            row: run.event_id.clone(),
+        })?;
+    let prompt = event.adapter.map(|adapter| adapter.prompt);
+    Ok(Json(EffectivePrompt {
+        prompt: prompt.unwrap_or_default(),
+    }))
+}

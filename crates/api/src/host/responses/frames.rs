@@ -1,0 +1,164 @@
+//! Event stream of a response.
+
+use std::convert::Infallible;
+
+use axum::body::Bytes;
+use domain::chat::responses::{ANSWER_BYTES, End, EventWriter, Passing};
+use futures_util::stream::{self, BoxStream};
+use futures_util::{Stream, StreamExt as _};
+use protocol::JsonObject;
+use serde_json::Value;
+
+use super::errors::code_of;
+use crate::error::{ApiError, ApiResult};
+use crate::host::models::said_bytes;
+use crate::host_call::HostCall;
+use egress::upstream::UpstreamError;
+use models::{Chunks, Events};
+
+/// A streaming answer.
+pub(super) enum Answer {
+    /// Built from chunks of a chat completion.
+    Written {
+        chunks: Chunks,
+        writer: Box<EventWriter>,
+    },
+    /// Relayed from a provider with this API.
+    Passed { events: Events, passing: Passing },
+}
+
+/// State of a stream.
+enum Saying {
+    Written(HostCall, Box<EventWriter>),
+    Passed(HostCall, Box<Passing>),
+    Over,
+}
+
+impl Answer {
+    /// Frames of the answer. The stream ends with the run or the first error.
+    pub(super) fn frames(
+        self,
+        mut call: HostCall,
+    ) -> impl Stream<Item = Result<Bytes, Infallible>> + use<> {
+        let (items, saying, begun) = match self {
+            Self::Written { chunks, mut writer } => {
+                let begun = frames(&writer.begin());
+                call.add_bytes(begun.len());
+                let items = call.while_live(chunks).boxed();
+                (items, Saying::Written(call, writer), begun)
+            }
+            Self::Passed { events, passing } => {
+                let items = call.while_live(events).boxed();
+                (items, Saying::Passed(call, Box::new(passing)), Bytes::new())
+            }
+        };
+        let said = stream::unfold((items, saying), |(items, saying)| saying.next(items));
+        stream::once(std::future::ready(begun))
+            .chain(said)
+            .filter(|frame| std::future::ready(!frame.is_empty()))
+            .map(Ok)
+    }
+}
+
+type Items = BoxStream<'static, ApiResult<JsonObject>>;
+
+impl Saying {
+    /// Frames of the next item.
+    async fn next(self, mut items: Items) -> Option<(Bytes, (Items, Self))> {
+        if matches!(self, Self::Over) {
+            return None;
+        }
+        let item = items.next().await;
+        let (frame, saying) = match self {
+            Self::Written(call, writer) => written(call, writer, item),
+            Self::Passed(call, passing) => passed(call, passing, item),
+            Self::Over => return None,
+        };
+        Some((frame, (items, saying)))
+    }
+}
+
+/// Frames for a chunk of a chat completion.
+fn written(
+    mut call: HostCall,
+    mut writer: Box<EventWriter>,
+    item: Option<ApiResult<JsonObject>>,
+) -> (Bytes, Saying) {
+    let failed = match item {
+        Some(Ok(chunk)) => {
+            call.count(domain::chat::usage_of(&chunk));
+            call.say(said_bytes(&chunk, "delta"));
+            match writer.read(&chunk) {
+                Ok(events) => {
+                    let frames = frames(&events);
+                    call.add_bytes(frames.len());
+                    return (frames, Saying::Written(call, writer));
+                }
+                Err(_) => too_large(),
+            }
+        }
+        Some(Err(failed)) => failed,
+        None if writer.has_finished() => {
+            let frames = frames(&writer.finish());
+            call.add_bytes(frames.len());
+            let _ = call.end(Ok(()));
+            return (frames, Saying::Over);
+        }
+        None => cut(),
+    };
+    let (code, message) = ended(call, failed);
+    (frames(&[writer.fail(&code, &message)]), Saying::Over)
+}
+
+/// Frames for an event of the provider.
+fn passed(
+    mut call: HostCall,
+    mut passing: Box<Passing>,
+    item: Option<ApiResult<JsonObject>>,
+) -> (Bytes, Saying) {
+    let failed = match item {
+        Some(Ok(mut event)) => {
+            let end = passing.read(&mut event);
+            call.count(passing.usage.clone());
+            call.say(passing.said);
+            let frames = frames(&[Value::Object(event)]);
+            call.add_bytes(frames.len());
+            let result = match end {
+                None => return (frames, Saying::Passed(call, passing)),
+                Some(End::Whole) => Ok(()),
+                Some(End::Failed(message)) => Err(UpstreamError::Faulty(message).into()),
+            };
+            let _ = call.end(result);
+            return (frames, Saying::Over);
+        }
+        Some(Err(failed)) => failed,
+        None => cut(),
+    };
+    let (code, message) = ended(call, failed);
+    (frames(&[passing.fail(&code, &message)]), Saying::Over)
+}
+
+/// Ends the call and returns code and message of the last event.
+fn ended(call: HostCall, failed: ApiError) -> (String, String) {
+    let failed = call.end::<()>(Err(failed)).err();
+    let (_, error) = failed.unwrap_or_else(ApiError::internal).into_parts();
+    (code_of(&error).to_owned(), error.message)
+}
+
+fn cut() -> ApiError {
+    let cut = "the stream ended before the answer did".to_owned();
+    UpstreamError::Malformed(cut).into()
+}
+
+pub(super) fn too_large() -> ApiError {
+    UpstreamError::TooLarge { most: ANSWER_BYTES }.into()
+}
+
+/// Encodes events as server-sent events named by their type.
+fn frames(events: &[Value]) -> Bytes {
+    let frames = events.iter().map(|event| {
+        let name = event["type"].as_str().unwrap_or("message");
+        format!("event: {name}\ndata: {event}\n\n")
+    });
+    frames.collect::<String>().into()
+}

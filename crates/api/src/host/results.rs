@@ -1,0 +1,228 @@
+//! Appended results of a runner that answered with `202`, under a lease.
+
+use std::borrow::Cow;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request, State};
+use domain::json_repair::repair_json_text;
+use domain::normalize::ResultLimits;
+use protocol::error::ErrorBody;
+use protocol::host_api::{AppendedResults, RunHeartbeat, RunResults};
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use store::{Heartbeating, ResultsAppended};
+
+use crate::ApiState;
+use crate::auth::{Call, RunCaller};
+use crate::error::{ApiError, ApiResult};
+use crate::json::{json_bytes_of, parse};
+use telemetry::tolerance::{Peer, tolerated};
+
+/// Maximum results of a call.
+const MOST_RESULTS: usize = 1000;
+/// Allowance for the JSON around the results, in bytes.
+const AROUND_BYTES: usize = 64 * 1024;
+
+/// The original results of a call with their sequences.
+pub(crate) struct Numbered(Vec<(u64, String)>);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Posted {
+    results: Vec<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, default)]
+    run_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default, rename = "type")]
+    kind: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    data: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    usage: Option<&'a RawValue>,
+    #[serde(default)]
+    sequence: Value,
+}
+
+impl Envelope<'_> {
+    /// Finds a fault that processing would always reject, so that the runner can correct it. Returns field and
+    /// rule. A result for another run is not reported here: processing fails the run for it.
+    fn fault(&self) -> Option<(&'static str, &'static str)> {
+        let is_object =
+            |part: Option<&RawValue>| part.is_none_or(|part| part.get().starts_with('{'));
+        if self.run_id.as_deref().is_none_or(str::is_empty) {
+            Some(("run_id", "must be the id of this run"))
+        } else if self
+            .kind
+            .as_deref()
+            .is_none_or(|kind| kind.is_empty() || kind.len() > 128)
+        {
+            Some(("type", "must be the type of a result, 1 to 128 bytes"))
+        } else if !is_object(self.data) {
+            Some(("data", "must be an object"))
+        } else if !is_object(self.usage) {
+            Some(("usage", "must be an object"))
+        } else {
+            None
+        }
+    }
+}
+
+impl FromRequest<ApiState> for Numbered {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &ApiState) -> ApiResult<Self> {
+        let limits = state.runs.limits().results;
+        let body = json_bytes_of(request, state, most_bytes(limits)).await?;
+        numbered(&body, limits).map(Self)
+    }
+}
+
+/// Body limit of appended results, in bytes.
+pub(crate) fn most_bytes(limits: ResultLimits) -> usize {
+    limits.event_bytes.saturating_add(AROUND_BYTES)
+}
+
+/// Parses the results of a body with their sequences.
+pub(crate) fn numbered(body: &Bytes, limits: ResultLimits) -> ApiResult<Vec<(u64, String)>> {
+    let Posted { results } = read(body)?;
+    if results.is_empty() || results.len() > MOST_RESULTS {
+        let message = format!("must hold 1 to {MOST_RESULTS} results");
+        return Err(ApiError::invalid("/results", message));
+    }
+    let mut numbered: Vec<(u64, String)> = Vec::with_capacity(results.len());
+    for (index, raw) in results.iter().enumerate() {
+        let place = format!("/results/{index}");
+        let envelope: Result<Envelope<'_>, _> = serde_json::from_str(raw.get());
+        let Ok(envelope) = envelope else {
+            return Err(ApiError::invalid(place, "must be an AgentRunResult"));
+        };
+        if let Some((member, message)) = envelope.fault() {
+            return Err(ApiError::invalid(format!("{place}/{member}"), message));
+        }
+        let pointer = format!("{place}/sequence");
+        let Some(sequence) = envelope.sequence.as_u64().filter(|sequence| *sequence > 0) else {
+            let message = "must be a whole number from 1 on: it says which result this is";
+            return Err(ApiError::invalid(pointer, message));
+        };
+        if numbered
+            .last()
+            .is_some_and(|(last, _)| sequence != last + 1)
+        {
+            let message = "must be one more than that of the result before";
+            return Err(ApiError::invalid(pointer, message));
+        }
+        if raw.get().len() > limits.event_bytes {
+            let most = limits.event_bytes;
+            let message = format!(
+                "{place} is larger than the {most} bytes of limits.event_bytes; upload it as an artifact"
+            );
+            return Err(ApiError::too_large(message));
+        }
+        numbered.push((sequence, raw.get().to_owned()));
+    }
+    Ok(numbered)
+}
+
+/// Parses a body whose strings may be invalid JSON. Results are stored unchanged and repaired during processing.
+/// Invalid UTF-8 cannot be stored, so it is repaired here.
+fn read(body: &Bytes) -> ApiResult<Posted> {
+    let repaired = repair_json_text(body);
+    if matches!(repaired, Cow::Borrowed(_)) {
+        return parse(body);
+    }
+    let sound: Posted = parse(&repaired)?;
+    tolerated(Peer::Runner, "text_repaired", "POST /host/v1/run/results");
+    Ok(serde_json::from_slice(body).unwrap_or(sound))
+}
+
+const RESULTS: Call<'static> = Call {
+    action: "run_append_result",
+    resource: "run",
+    operation: "append",
+};
+
+/// Appends results to a run that was answered with `202`.
+///
+/// - **Sequences.** Each result has a `sequence`: 1, 2, 3 and so on over all calls. Results accepted before are
+///   skipped, so a call can be retried. A different result under an accepted sequence fails with that sequence,
+///   a gap with the expected one.
+/// - **Processing.** Accepted results are stored, processed like those of a stream, and then appear in the
+///   ledger.
+/// - **End.** `run.completed` or `run.failed` ends the run and its token. After an accepted terminal result, a
+///   401 means that the run is done.
+/// - **Lease.** Without a call or heartbeat for `limits.append_lease_seconds`, the run fails as
+///   `runner.orphaned`.
+///
+/// A cancelled run may call this during its grace period.
+#[utoipa::path(post, path = "/host/v1/run/results", tag = "host", security(("run_token" = [])),
+    request_body(content = RunResults), responses(
+    (status = 200, description = "Stored up to this sequence", body = AppendedResults),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 409, description = "`details.reason`: sequence_gap (`details.expected`), sequence_conflict (`details.sequence`), not_deferred", body = ErrorBody),
+    (status = 413, description = "The results of the call exceed `limits.event_bytes`, or those of the run exceed `limits.run_bytes`", body = ErrorBody),
+    (status = 429, description = "The dispatch has no response yet and another call waits for it (`details.reason`: early_results), or the run's call rate is too high", body = ErrorBody)))]
+pub(crate) async fn append_results(
+    caller: RunCaller,
+    State(state): State<ApiState>,
+    Numbered(results): Numbered,
+) -> ApiResult<Json<AppendedResults>> {
+    let bytes = results.iter().map(|(_, raw)| raw.len()).sum();
+    let audit = caller.audit_entry(&state, RESULTS, None, bytes);
+    let appended = state.runs.append_results(&caller.grant, results, audit);
+    match appended.await?.ok_or_else(early)? {
+        ResultsAppended::Through(accepted_through) => {
+            Ok(Json(AppendedResults { accepted_through }))
+        }
+        ResultsAppended::Gap { expected } => Err(ApiError::sequence_gap(expected)),
+        ResultsAppended::Conflict { sequence } => Err(ApiError::sequence_conflict(sequence)),
+        ResultsAppended::Full => Err(ApiError::appended_too_much()),
+        ResultsAppended::NotAsync => Err(not_deferred(&caller, &state, RESULTS).await?),
+        ResultsAppended::RunEnded => Err(ApiError::unauthenticated()),
+    }
+}
+
+/// Renews the lease of a run that was answered with `202`.
+#[utoipa::path(post, path = "/host/v1/run/heartbeat", tag = "host", security(("run_token" = [])), responses(
+    (status = 200, description = "The lease is renewed", body = RunHeartbeat),
+    (status = 401, description = "The run token is not valid", body = ErrorBody),
+    (status = 409, description = "`details.reason`: not_deferred", body = ErrorBody),
+    (status = 429, description = "The dispatch has no response yet and another call waits for it (`details.reason`: early_results), or the run's call rate is too high", body = ErrorBody)))]
+pub(crate) async fn run_heartbeat(
+    caller: RunCaller,
+    State(state): State<ApiState>,
+) -> ApiResult<Json<RunHeartbeat>> {
+    let call = Call {
+        action: "run_heartbeat",
+        resource: "run",
+        operation: "heartbeat",
+    };
+    let heard = state.runs.hear_heartbeat(&caller.grant).await?;
+    let deferral = match heard.ok_or_else(early)? {
+        Heartbeating::Alive(deferral) => deferral,
+        Heartbeating::NotAsync => return Err(not_deferred(&caller, &state, call).await?),
+        Heartbeating::RunEnded => return Err(ApiError::unauthenticated()),
+    };
+    caller.record(&state, call, None).await?;
+    Ok(Json(RunHeartbeat {
+        accepted_through: deferral.accepted_through,
+        lease_expires_at: deferral.lease_expires_at.div_euclid(1000),
+        cancel_requested: state.runs.is_cancel_requested(&caller.grant),
+    }))
+}
+
+fn early() -> ApiError {
+    let message = "another call waits for the response to this run's dispatch; call again after that response";
+    ApiError::rate_limited_by("early_results", message.to_owned(), 1)
+}
+
+async fn not_deferred(caller: &RunCaller, state: &ApiState, call: Call<'_>) -> ApiResult<ApiError> {
+    let refused = ApiError::not_deferred();
+    caller.record(state, call, Some(refused.message())).await?;
+    Ok(refused)
+}

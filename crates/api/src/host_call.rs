@@ -1,0 +1,221 @@
+//! Host calls to external services. A call is authorized, audited from begin to end, and aborted when its run
+//! ends.
+
+use std::sync::Arc;
+
+use domain::authorization::NotGranted;
+use futures_util::{Stream, StreamExt as _, stream};
+use protocol::message::LlmTokenUsage;
+use store::{AuditEntry, AuditOutcome};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+use uuid::Uuid;
+
+use crate::ApiState;
+use crate::auth::{Call, RunCaller};
+use crate::error::{ApiError, ApiResult, Consumed};
+use egress::upstream::UpstreamError;
+use models::Paid;
+use runs::Runs;
+use runs::grant::Grant;
+use runs::over::LastLook;
+use telemetry::spans::Begun;
+
+mod spending;
+mod traced;
+
+use spending::{Ended, Spending};
+pub(super) use spending::{Spend, micros};
+use traced::Traced;
+
+/// A runner's call to a provider. If it is dropped early (the runner disconnected), the audit log records
+/// `abandoned`.
+pub(super) struct HostCall {
+    runs: Runs,
+    grant: Arc<Grant>,
+    id: Uuid,
+    bytes: u64,
+    spending: Option<Spending>,
+    traced: Traced,
+    ended: bool,
+    /// The run's concurrency slot for such calls.
+    place: Option<OwnedSemaphorePermit>,
+    last_look: LastLook,
+    _under_way: TaskTrackerToken,
+}
+
+impl RunCaller {
+    /// Begins a call if the snapshot grants it, and audits the decision.
+    pub(super) async fn begin<T>(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        asked: Result<T, NotGranted>,
+    ) -> ApiResult<(HostCall, T)> {
+        let refusal = asked.as_ref().err().map(ToString::to_string);
+        let entry = self.audit_entry(state, call, refusal.as_deref(), 0);
+        let begun = self.begun(state, entry).await?;
+        Ok((begun, asked?))
+    }
+
+    /// Begins a call that a rule allows without a grant, and audits the rule.
+    pub(super) async fn begin_by(
+        &self,
+        state: &ApiState,
+        call: Call<'_>,
+        rule: &'static str,
+    ) -> ApiResult<HostCall> {
+        let mut entry = self.audit_entry(state, call, None, 0);
+        entry.rule = rule.into();
+        self.begun(state, entry).await
+    }
+
+    async fn begun(&self, state: &ApiState, entry: AuditEntry) -> ApiResult<HostCall> {
+        self.access.check_known(state).await?;
+        // Check the memory for the response before the call: its effect cannot be undone.
+        self.answer.has_room()?;
+        let (id, allowed) = (entry.id, entry.allowed);
+        state.runs.store().audit(entry).await?;
+        Ok(HostCall {
+            runs: state.runs.clone(),
+            grant: Arc::clone(&self.grant),
+            id,
+            bytes: 0,
+            spending: None,
+            traced: Traced {
+                begun: Begun::now(*state.runs.clock()),
+                told: self.trace_parent,
+                span: None,
+                fault: None,
+            },
+            ended: !allowed,
+            place: None,
+            last_look: LastLook::default(),
+            _under_way: state.runs.under_way(),
+        })
+    }
+}
+
+impl HostCall {
+    /// Holds this concurrency slot until the call is dropped. Without a slot, fails with 429 and this reason.
+    pub(super) fn keep(
+        &mut self,
+        place: Option<OwnedSemaphorePermit>,
+        (reason, message): (&str, &str),
+    ) -> ApiResult<()> {
+        let full = || ApiError::rate_limited_by(reason, message.to_owned(), 1);
+        self.place = Some(place.ok_or_else(full)?);
+        Ok(())
+    }
+
+    /// Reserves the upper bound of the call's use in each budget that applies. Fails with 429 if it does not
+    /// fit. Embedding and rerank calls need the returned [`Paid`].
+    pub(super) async fn reserve(&mut self, spend: Spend) -> ApiResult<Paid> {
+        let spending = Spending::reserve(&self.runs, &self.grant, self.id, spend).await?;
+        self.spending = Some(spending);
+        Ok(Paid::reserved())
+    }
+
+    /// Counts the tokens of an embedding or rerank call: the provider's count, else the reserved amount, or
+    /// nothing if no provider was called.
+    pub(super) fn count_paid(&mut self, paid: &Paid) {
+        if paid.is_used() {
+            self.count(paid.counted());
+        } else if let Some(spending) = &mut self.spending {
+            spending.read_nothing();
+        }
+    }
+
+    /// Records the provider's token count.
+    pub(super) fn count(&mut self, usage: Option<LlmTokenUsage>) {
+        if let (Some(spending), Some(usage)) = (&mut self.spending, usage) {
+            spending.count(usage);
+        }
+    }
+
+    /// Counts bytes of generated text, used for an estimate if the provider sends no count.
+    pub(super) fn say(&mut self, bytes: usize) {
+        if let Some(spending) = &mut self.spending {
+            spending.say(bytes);
+        }
+    }
+
+    /// Runs this future until the run is cancelled, ends or reaches its deadline.
+    pub(super) async fn within<T, E: Into<ApiError>>(
+        &self,
+        doing: impl Future<Output = Result<T, E>>,
+    ) -> ApiResult<T> {
+        tokio::select! {
+            done = doing => done.map_err(Into::into),
+            over = self.runs.until_over(&self.grant, &self.last_look) => Err(over.into()),
+        }
+    }
+
+    /// Yields items until the run is over. The first error, or the end of the run, is the last item.
+    pub(super) fn while_live<T, S>(&self, items: S) -> impl Stream<Item = ApiResult<T>> + use<T, S>
+    where
+        S: Stream<Item = Result<T, UpstreamError>> + Unpin,
+    {
+        let (runs, grant) = (self.runs.clone(), Arc::clone(&self.grant));
+        let over = Box::pin(async move { runs.until_over(&grant, &LastLook::default()).await });
+        let items = items.take_until(over);
+        stream::unfold(Some(items), |items| async move {
+            let mut items = items?;
+            match items.next().await {
+                Some(Ok(item)) => Some((Ok(item), Some(items))),
+                Some(Err(error)) => Some((Err(error.into()), None)),
+                None => items.take_result().map(|over| (Err(over.into()), None)),
+            }
+        })
+    }
+
+    /// Counts bytes sent to the runner.
+    pub(super) fn add_bytes(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+    }
+
+    /// Ends the call and records its outcome.
+    pub(super) fn end<T>(mut self, result: ApiResult<T>) -> ApiResult<T> {
+        let failed = result.as_ref().err();
+        let consumed = failed.map_or(Consumed::WhatCame, ApiError::consumed);
+        self.record(failed.map_or("ok", ApiError::code), consumed);
+        result
+    }
+
+    fn record(&mut self, outcome: &'static str, consumed: Consumed) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let wall_ms = u64::try_from(self.traced.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let run_id = self.grant.run.id;
+        let ended = Ended {
+            id: self.id,
+            workspace: self.grant.run.workspace.clone(),
+            run_id,
+            outcome,
+            consumed,
+            wall_ms,
+            at: self.runs.clock().now_ms(),
+        };
+        let used = self.spending.take().map(|spending| spending.settle(ended));
+        let of_model = used.as_ref().map(|used| &used.call);
+        let of_model = of_model.filter(|call| call.kind == "model");
+        let counted =
+            of_model.map(|call| (call.prompt_tokens, call.completion_tokens, call.is_estimate));
+        self.tell(outcome, counted);
+        let outcome = AuditOutcome {
+            id: self.id,
+            run_id,
+            bytes: self.bytes,
+            outcome,
+            duration_ms: i64::try_from(wall_ms).unwrap_or(i64::MAX),
+        };
+        self.runs.record_later(outcome, used);
+    }
+}
+
+impl Drop for HostCall {
+    fn drop(&mut self) {
+        self.record("abandoned", Consumed::Unheard);
+    }
+}

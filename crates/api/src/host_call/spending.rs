@@ -1,0 +1,361 @@
+//! Budget use of one call: reserved before it, settled after it.
+
+use domain::budget::{Amount, Exceeded};
+use protocol::id::{RunId, WorkspaceId};
+use protocol::message::LlmTokenUsage;
+use serde_json::json;
+use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
+use uuid::Uuid;
+
+use crate::error::{ApiError, Consumed};
+use models::{Model, Price};
+use runs::grant::Grant;
+use runs::{Reservation, Runs};
+use telemetry::metrics;
+
+/// Bytes per token for estimates. Low, so that estimates are rather too high.
+const TOKEN_BYTES: u64 = 3;
+
+/// Upper bound of a provider's token count, so that sums do not overflow.
+const MOST_COUNTED: u64 = 1_000_000_000;
+
+/// Upper bound of a call's use.
+#[derive(Clone, Debug)]
+pub(crate) struct Spend {
+    /// `model`, `tool` or `knowledge`.
+    pub(crate) kind: &'static str,
+    pub(crate) resource: String,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) most_completion_tokens: u64,
+    pub(crate) price: Option<Price>,
+}
+
+/// The reservation of a call and its reported use.
+pub(super) struct Spending {
+    spend: Spend,
+    lines: Vec<BudgetLine>,
+    reserved: Amount,
+    /// Present if anything is reserved.
+    _reservation: Option<Reservation>,
+    counted: Option<LlmTokenUsage>,
+    /// Bytes of generated text.
+    said: u64,
+}
+
+/// A call that has ended.
+pub(super) struct Ended {
+    pub(super) id: Uuid,
+    pub(super) workspace: WorkspaceId,
+    pub(super) run_id: RunId,
+    pub(super) outcome: &'static str,
+    pub(super) consumed: Consumed,
+    pub(super) wall_ms: u64,
+    pub(super) at: i64,
+}
+
+impl Spending {
+    /// Reserves the upper bound of the call in each budget that applies.
+    pub(super) async fn reserve(
+        runs: &Runs,
+        grant: &Grant,
+        call_id: Uuid,
+        spend: Spend,
+    ) -> Result<Self, ApiError> {
+        let lines = runs.budgets_of(grant);
+        let reserved = Amount {
+            calls: 1,
+            tokens: spend
+                .prompt_tokens
+                .saturating_add(spend.most_completion_tokens),
+            cost_micros: spend.cost(spend.prompt_tokens, spend.most_completion_tokens),
+            wall_ms: 0,
+        };
+        let mut reservation = None;
+        if !lines.is_empty() {
+            // Register it first: the commit may succeed even if its confirmation is late.
+            reservation = Some(runs.hold_reservation(call_id));
+            let reserve = ReserveBudget {
+                call_id,
+                run_id: grant.run.id,
+                lines: lines.clone(),
+                amount: reserved,
+                lease: runs.limits().lease,
+            };
+            let reserved = runs.store().write(reserve).await?;
+            reserved.map_err(|exceeded| refusal(&exceeded, runs.clock().now_ms()))?;
+        }
+        Ok(Self {
+            spend,
+            lines,
+            reserved,
+            _reservation: reservation,
+            counted: None,
+            said: 0,
+        })
+    }
+
+    /// Records the provider's count. A count without numbers is ignored.
+    pub(super) fn count(&mut self, usage: LlmTokenUsage) {
+        let numbers = [
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            usage.total_tokens,
+        ];
+        if numbers.into_iter().any(|number| number.is_some()) {
+            self.counted = Some(usage);
+        }
+    }
+
+    /// No model was called.
+    pub(super) fn read_nothing(&mut self) {
+        self.spend.prompt_tokens = 0;
+    }
+
+    /// Counts bytes of generated text.
+    pub(super) fn say(&mut self, bytes: usize) {
+        self.said += bytes as u64;
+    }
+
+    /// Builds the settlement of the ended call.
+    pub(super) fn settle(self, ended: Ended) -> SettleUsage {
+        let (prompt_tokens, completion_tokens, is_estimate) = self.used(&ended);
+        let cost_micros = self.spend.cost(prompt_tokens, completion_tokens);
+        if self.spend.kind == "model" {
+            let tokens = (prompt_tokens, completion_tokens);
+            metrics::model_called(&self.spend.resource, ended.outcome, tokens, cost_micros);
+        }
+        SettleUsage {
+            call: UsedCall {
+                id: ended.id,
+                workspace: ended.workspace,
+                run_id: ended.run_id,
+                kind: self.spend.kind,
+                resource: self.spend.resource,
+                outcome: ended.outcome,
+                prompt_tokens,
+                completion_tokens,
+                is_estimate,
+                cost_micros,
+                wall_ms: ended.wall_ms,
+                at: ended.at,
+            },
+            lines: self.lines,
+            reserved: self.reserved,
+        }
+    }
+
+    /// Prompt tokens, completion tokens, and whether these are an estimate. The provider's count comes first,
+    /// then an estimate from the request and the received text.
+    ///
+    /// A rejected call used nothing. An answer that was not read to its end counts as the whole reservation,
+    /// unless part of it arrived.
+    fn used(&self, ended: &Ended) -> (u64, u64, bool) {
+        let number = |count: Option<i64>| Some(u64::try_from(count?).ok()?.min(MOST_COUNTED));
+        if let Some(counted) = &self.counted {
+            // Treat zero as no count, both for the prompt and for the completion.
+            let prompt = number(counted.prompt_tokens).filter(|prompt| *prompt > 0);
+            let total = number(counted.total_tokens).filter(|total| *total > 0);
+            let prompt = prompt.or(total).unwrap_or(self.spend.prompt_tokens);
+            let rest = total.map(|total| total.saturating_sub(prompt));
+            let completion = number(counted.completion_tokens).or(rest);
+            // A zero count in the middle of an answer is not final.
+            let is_last = ended.consumed != Consumed::Unheard;
+            let says_nothing = counted.completion_tokens == Some(0) && (self.said > 0 || !is_last);
+            let completion =
+                completion.filter(|completion| *completion > 0 || (is_last && !says_nothing));
+            let said = self.said_of(ended.consumed);
+            let is_estimate = completion.is_none() && said > 0;
+            return (prompt, completion.unwrap_or(said), is_estimate);
+        }
+        let has_refused = self.said == 0 && ended.consumed == Consumed::Nothing;
+        if has_refused || self.spend.prompt_tokens == 0 {
+            return (0, 0, false);
+        }
+        (self.spend.prompt_tokens, self.said_of(ended.consumed), true)
+    }
+
+    /// Estimated completion tokens, without a provider's count.
+    fn said_of(&self, consumed: Consumed) -> u64 {
+        match consumed {
+            Consumed::AllReserved => self.spend.most_completion_tokens,
+            Consumed::Unheard if self.said == 0 => self.spend.most_completion_tokens,
+            Consumed::Nothing | Consumed::WhatCame | Consumed::Unheard => {
+                self.said.div_ceil(TOKEN_BYTES)
+            }
+        }
+    }
+}
+
+impl Spend {
+    /// The use of a tool call.
+    pub(crate) fn of_tool(name: &str) -> Self {
+        Self::without_tokens("tool", name)
+    }
+
+    /// The use of a knowledge search. `embedding` is the model for the query vector.
+    pub(crate) fn of_retrieval(kb_id: &str, query: &String, embedding: Option<&Model>) -> Self {
+        let of_query = |model: &Model| model.count.of_texts([query].into_iter());
+        Self {
+            prompt_tokens: embedding.map_or(0, of_query),
+            price: embedding.and_then(|model| model.price),
+            ..Self::without_tokens("knowledge", kb_id)
+        }
+    }
+
+    fn without_tokens(kind: &'static str, resource: &str) -> Self {
+        Self {
+            kind,
+            resource: resource.to_owned(),
+            prompt_tokens: 0,
+            most_completion_tokens: 0,
+            price: None,
+        }
+    }
+
+    fn cost(&self, prompt: u64, completion: u64) -> u64 {
+        self.price.unwrap_or_default().cost(prompt, completion)
+    }
+}
+
+fn refusal(exceeded: &Exceeded, now: i64) -> ApiError {
+    let Exceeded {
+        budget,
+        what,
+        limit,
+        used,
+        resets_at,
+    } = exceeded;
+    let when = if resets_at.is_some() {
+        "it resets at `details.resets_at`"
+    } else {
+        "it does not reset"
+    };
+    let message = format!("the budget {budget} has no {what} left for this call; {when}");
+    let scale = |number: u64| match *what {
+        "cost" => json!(micros(number)),
+        "seconds" => json!(number.div_ceil(1000)),
+        _ => json!(number),
+    };
+    let wait = resets_at.map(|at| (at - now).div_euclid(1000) + 1);
+    ApiError::over_budget(message, wait.and_then(|wait| u32::try_from(wait).ok()))
+        .with("budget", json!(budget))
+        .with("limit", json!(what))
+        .with("most", scale(*limit))
+        .with("used", scale(*used))
+        .with("resets_at", json!(resets_at.map(|at| at.div_euclid(1000))))
+}
+
+/// Converts millionths to units.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "sums are far below what a double counts exactly"
+)]
+pub(crate) fn micros(number: u64) -> f64 {
+    number as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spending(counted: Option<LlmTokenUsage>, said: u64) -> Spending {
+        Spending {
+            spend: Spend {
+                kind: "model",
+                resource: "m".to_owned(),
+                prompt_tokens: 100,
+                most_completion_tokens: 50,
+                price: Some(Price {
+                    input: 2.5,
+                    output: 10.0,
+                }),
+            },
+            lines: Vec::new(),
+            reserved: Amount::default(),
+            _reservation: None,
+            counted,
+            said,
+        }
+    }
+
+    #[test]
+    fn a_count_without_numbers_takes_no_number_back() {
+        let mut spending = spending(None, 30);
+        spending.count(LlmTokenUsage::default());
+        assert_eq!(spending.counted, None);
+        let counted = LlmTokenUsage {
+            completion_tokens: Some(4),
+            ..LlmTokenUsage::default()
+        };
+        spending.count(counted.clone());
+        spending.count(LlmTokenUsage::default());
+        assert_eq!(spending.counted, Some(counted));
+    }
+
+    fn ended(outcome: &'static str, consumed: Consumed) -> Ended {
+        Ended {
+            id: Uuid::nil(),
+            workspace: WorkspaceId("w".to_owned()),
+            run_id: RunId(Uuid::nil()),
+            outcome,
+            consumed,
+            wall_ms: 7,
+            at: 0,
+        }
+    }
+
+    #[test]
+    fn a_call_costs_what_was_counted_or_what_came_and_nothing_when_nothing_did() {
+        let of_consumed = |counted, outcome, said, consumed| {
+            let call = spending(counted, said)
+                .settle(ended(outcome, consumed))
+                .call;
+            (
+                call.prompt_tokens,
+                call.completion_tokens,
+                call.is_estimate,
+                call.cost_micros,
+            )
+        };
+        let of = |counted, outcome, said| of_consumed(counted, outcome, said, Consumed::WhatCame);
+        let counted = |prompt, completion, total| {
+            Some(LlmTokenUsage {
+                prompt_tokens: prompt,
+                completion_tokens: completion,
+                total_tokens: total,
+                ..LlmTokenUsage::default()
+            })
+        };
+        assert_eq!(
+            of(counted(Some(10), Some(4), Some(14)), "ok", 99),
+            (10, 4, false, 65)
+        );
+        assert_eq!(
+            of(counted(Some(10), None, Some(14)), "ok", 99),
+            (10, 4, false, 65)
+        );
+        assert_eq!(
+            of(counted(None, None, Some(14)), "ok", 99),
+            (14, 0, false, 35)
+        );
+        // The provider counts the prompt only, so the completion is estimated.
+        let asked_alone = counted(Some(10), None, None);
+        assert_eq!(of(asked_alone.clone(), "ok", 30), (10, 10, true, 125));
+        assert_eq!(of(asked_alone, "ok", 0), (10, 0, false, 25));
+        assert_eq!(of(None, "ok", 30), (100, 10, true, 350));
+        assert_eq!(of(None, "ok", 0), (100, 0, true, 250));
+        let refused = of_consumed(None, "rate_limited", 0, Consumed::Nothing);
+        assert_eq!(refused, (0, 0, false, 0));
+        let too_large = of_consumed(None, "runtime_error", 0, Consumed::AllReserved);
+        assert_eq!(too_large, (100, 50, true, 750));
+        for outcome in ["abandoned", "cancelled", "deadline_exceeded"] {
+            let unheard = |counted, said| of_consumed(counted, outcome, said, Consumed::Unheard);
+            assert_eq!(unheard(None, 0), (100, 50, true, 750));
+            assert_eq!(unheard(None, 3), (100, 1, true, 260));
+            let so_far = |tokens| counted(Some(10), Some(tokens), None);
+            assert_eq!(unheard(so_far(4), 3), (10, 4, false, 65));
+            assert_eq!(unheard(so_far(0), 3), (10, 1, true, 35));
+            assert_eq!(unheard(so_far(0), 0), (10, 50, true, 525));
+        }
+    }
+}

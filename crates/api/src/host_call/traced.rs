@@ -1,0 +1,75 @@
+//! Trace spans of host calls.
+
+use domain::trace::TraceParent;
+
+use super::HostCall;
+use models::Model;
+use telemetry::spans::{Begun, CallSpan};
+
+/// A call to export when it ends.
+pub(super) struct Traced {
+    pub(super) begun: Begun,
+    /// The span of the caller.
+    pub(super) told: Option<TraceParent>,
+    /// `None`: the call is not exported.
+    pub(super) span: Option<CallSpan>,
+    /// An error in spite of a result.
+    pub(super) fault: Option<&'static str>,
+}
+
+impl HostCall {
+    /// Starts the span of a model call. `action` is the audit action.
+    pub(crate) fn trace_model(&mut self, action: &str, id: &str, model: &Model) {
+        let operation = match action {
+            "models_embed" => "embeddings",
+            "models_rerank" => "rerank",
+            _ => "chat",
+        };
+        self.trace(|| CallSpan::of_model(operation, model.provider.kind(), &model.upstream, id));
+    }
+
+    /// Starts the span of a tool call, with its idempotency key if any.
+    pub(crate) fn trace_tool(&mut self, name: &str, key: Option<&str>) {
+        self.trace(|| CallSpan::of_tool(name, key));
+    }
+
+    /// Starts the span of a knowledge search, with `top_k` if given.
+    pub(crate) fn trace_retrieval(&mut self, kb_id: &str, top_k: Option<u64>) {
+        self.trace(|| CallSpan::of_retrieval(kb_id, top_k));
+    }
+
+    /// Records the number of passages found.
+    pub(crate) fn note_passages(&mut self, passages: usize) {
+        if let Some(span) = &mut self.traced.span {
+            span.count_passages(passages as u64);
+        }
+    }
+
+    /// Records that the tool reported an error.
+    pub(crate) fn note_tool_error(&mut self) {
+        self.traced.fault = Some("tool_error");
+    }
+
+    fn trace(&mut self, span: impl FnOnce() -> CallSpan) {
+        let runs = &self.runs;
+        if !self.ended && runs.spans().tells_of(&self.grant.run) {
+            self.traced.span = Some(span());
+        }
+    }
+
+    /// Exports the span, once.
+    pub(super) fn tell(&mut self, outcome: &'static str, used: Option<(u64, u64, bool)>) {
+        let Some(mut span) = self.traced.span.take() else {
+            return;
+        };
+        if let Some((input, output, is_estimate)) = used {
+            span.count(input, output, is_estimate);
+        }
+        let error = (outcome != "ok").then_some(outcome);
+        let error = error.or(self.traced.fault);
+        let Self { runs, grant, .. } = self;
+        let Traced { begun, told, .. } = self.traced;
+        runs.spans()
+            .call_ended(&grant.run, told, begun, span, error);
+    }
+}

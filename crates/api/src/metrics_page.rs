@@ -1,0 +1,77 @@
+//! Request metrics, and the page `/metrics`. The page has a listener of its own and is not part of the API.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::Method;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use metrics_exporter_prometheus::PrometheusHandle;
+use utoipa::openapi::{OpenApi, PathItem};
+
+use crate::names::{OwnNames, refuse_foreign};
+use crate::query::without_wildcards;
+use runs::Runs;
+use telemetry::process;
+
+const TEXT_FORMAT: HeaderValue =
+    HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
+/// Methods of each route template in the document.
+pub(super) struct Served(BTreeMap<String, Vec<Method>>);
+
+impl Served {
+    pub(super) fn of(document: &OpenApi) -> Self {
+        let methods = |item: &PathItem| {
+            let all = [
+                (Method::GET, &item.get),
+                (Method::HEAD, &item.get),
+                (Method::POST, &item.post),
+                (Method::PUT, &item.put),
+                (Method::PATCH, &item.patch),
+                (Method::DELETE, &item.delete),
+            ];
+            let served = all.into_iter().filter(|(_, found)| found.is_some());
+            served.map(|(method, _)| method).collect()
+        };
+        let paths = document.paths.paths.iter();
+        Self(
+            paths
+                .map(|(path, item)| (without_wildcards(path).into_owned(), methods(item)))
+                .collect(),
+        )
+    }
+
+    /// Routes outside the document are read-only.
+    pub(super) fn serves(&self, route: &str, method: &Method) -> bool {
+        match self.0.get(&*without_wildcards(route)) {
+            Some(methods) => methods.contains(method),
+            None => [Method::GET, Method::HEAD].contains(method),
+        }
+    }
+}
+
+/// Serves `GET /metrics` alone. With `names`, only under these hosts.
+pub fn router(runs: Runs, handle: PrometheusHandle, names: Option<OwnNames>) -> Router {
+    let page = async move || {
+        runs.here().show();
+        let text = handle.render() + &process::render();
+        ([(CONTENT_TYPE, TEXT_FORMAT)], text)
+    };
+    let router = Router::new().route("/metrics", get(page));
+    match names {
+        Some(names) => router.layer(from_fn_with_state(Arc::new(names), only_under)),
+        None => router,
+    }
+}
+
+async fn only_under(State(names): State<Arc<OwnNames>>, request: Request, next: Next) -> Response {
+    match refuse_foreign(&names, &request) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    }
+}

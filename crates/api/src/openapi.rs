@@ -1,0 +1,400 @@
+//! The OpenAPI documents `gateway.json` and `runner.json`.
+
+mod bounds;
+mod general;
+
+use std::collections::BTreeMap;
+
+use domain::interaction::SUBMISSION_BYTES;
+use domain::knowledge::MOST_DOCUMENT_BYTES;
+use utoipa::openapi::schema::{ArrayItems, KnownFormat, Object, Schema, SchemaFormat, Type};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{Ref, RefOr};
+use utoipa::{Modify, OpenApi, PartialSchema, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::json::most_bytes;
+use crate::{ApiState, admin, client, health, host};
+
+/// All routes with their documentation.
+pub(super) fn documented() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::with_openapi(Gateway::openapi())
+        .merge(client_routes())
+        .merge(admin_routes())
+        .merge(host_routes())
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::jwks))
+        .routes(routes!(health::openapi_json))
+}
+
+fn client_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(
+            client::events::post_event,
+            client::event_log::list_events
+        ))
+        .routes(routes!(admin::dry_run::dry_run_event))
+        .routes(routes!(admin::dry_run::dry_run_agent))
+        .routes(routes!(client::event_log::get_raw_payload))
+        .routes(routes!(client::event_log::get_event))
+        .routes(routes!(client::pipeline::post_pipeline_query))
+        .routes(routes!(client::runs::list_runs))
+        .routes(routes!(client::runs::get_run))
+        .routes(routes!(client::runs::list_run_events))
+        .routes(routes!(client::runs::list_run_rejections))
+        .routes(routes!(client::runs::get_run_authorization))
+        .routes(routes!(client::audit::list_run_audit))
+        .routes(routes!(client::usage::get_run_usage))
+        .routes(routes!(client::runs::cancel_run))
+        .routes(routes!(client::history::get_conversation_history))
+        .routes(routes!(client::history::search_conversation_history))
+        .merge(interaction_routes())
+        .routes(routes!(client::artifacts::upload_artifact))
+        .routes(routes!(
+            client::artifacts::get_artifact,
+            client::artifacts::delete_artifact
+        ))
+        .routes(routes!(client::artifacts::get_artifact_content))
+}
+
+fn interaction_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(client::interactions::list_interactions))
+        .routes(routes!(
+            client::interactions::get_interaction,
+            client::interactions::submit_interaction_by_link
+        ))
+        .routes(routes!(client::interactions::link_interaction))
+        .routes(routes!(client::interactions::submit_interaction))
+        .routes(routes!(
+            client::answer_page::show_interaction_page,
+            client::answer_page::submit_interaction_page
+        ))
+        .layer(most_bytes(SUBMISSION_BYTES))
+}
+
+fn admin_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(
+            admin::endpoints::register_runner_endpoint,
+            admin::endpoints::list_runner_endpoints
+        ))
+        .routes(routes!(
+            admin::endpoints::get_runner_endpoint,
+            admin::endpoints::delete_runner_endpoint
+        ))
+        .routes(routes!(admin::endpoints::refresh_runner_endpoint))
+        .routes(routes!(admin::health::list_endpoint_health))
+        .routes(routes!(admin::runners::list_runners))
+        .routes(routes!(
+            admin::agents::create_agent,
+            admin::agents::list_agents
+        ))
+        .routes(routes!(
+            admin::agents::get_agent,
+            admin::agents::update_agent,
+            admin::agents::delete_agent
+        ))
+        .routes(routes!(admin::agent_skills::list_agent_skills))
+        .routes(routes!(
+            admin::agent_skills::get_agent_skill,
+            admin::agent_skills::delete_agent_skill
+        ))
+        .routes(routes!(
+            admin::api_keys::create_api_key,
+            admin::api_keys::list_api_keys
+        ))
+        .routes(routes!(
+            admin::api_keys::get_api_key,
+            admin::api_keys::revoke_api_key
+        ))
+        .routes(routes!(
+            admin::workspaces::create_workspace,
+            admin::workspaces::list_workspaces
+        ))
+        .routes(routes!(admin::budgets::list_budgets))
+        .routes(routes!(admin::catalog::list_models))
+        .routes(routes!(admin::catalog::list_tools))
+        .routes(routes!(admin::mcp_servers::list_mcp_servers))
+        .routes(routes!(admin::model_providers::list_model_providers))
+        .routes(routes!(admin::catalog::list_knowledge_bases))
+        .routes(routes!(admin::catalog::list_skills))
+        .merge(knowledge_routes())
+}
+
+fn knowledge_routes() -> OpenApiRouter<ApiState> {
+    let documents = OpenApiRouter::new()
+        .routes(routes!(
+            admin::knowledge::get_document,
+            admin::knowledge::put_document,
+            admin::knowledge::delete_document
+        ))
+        .layer(most_bytes(MOST_DOCUMENT_BYTES));
+    documents
+        .routes(routes!(admin::knowledge::list_documents))
+        .routes(routes!(admin::knowledge::reindex_knowledge_base))
+        .routes(routes!(admin::knowledge::search_knowledge_base))
+}
+
+fn host_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(host::run::get_own_context))
+        .routes(routes!(host::prompt::get_prompt))
+        .routes(routes!(host::run::get_own_run))
+        .routes(routes!(host::runs::page_own_run_events))
+        .routes(routes!(host::runs::cancel_own_run))
+        .routes(routes!(host::runs::list_scope_runs))
+        .routes(routes!(host::runs::get_scope_run))
+        .routes(routes!(host::runs::page_scope_run_events))
+        .routes(routes!(host::runs::cancel_scope_run))
+        .routes(routes!(host::run::renew_token))
+        .routes(routes!(host::state::list_state))
+        .routes(routes!(
+            host::state::get_state,
+            host::state::put_state,
+            host::state::delete_state
+        ))
+        .routes(routes!(host::history::page_history))
+        .routes(routes!(host::history::search_history))
+        .routes(routes!(host::events::page_own_events))
+        .routes(routes!(host::events::get_own_event))
+        .routes(routes!(host::storage::list_blobs))
+        .routes(routes!(
+            host::storage::get_blob,
+            host::storage::put_blob,
+            host::storage::delete_blob
+        ))
+        .routes(routes!(host::steering::pull_steering))
+        .routes(routes!(host::interactions::await_interaction))
+        .merge(host::child_runs::routes())
+        .routes(routes!(host::tools::list_granted_tools))
+        .routes(routes!(host::tools::get_tool))
+        .routes(routes!(host::tools::call_tool))
+        .merge(host::mcp::routes())
+        .routes(routes!(host::knowledge::list_granted_knowledge_bases))
+        .routes(routes!(host::knowledge::retrieve_knowledge))
+        .routes(routes!(host::results::append_results))
+        .routes(routes!(host::results::run_heartbeat))
+        .routes(routes!(host::artifacts::create_artifact))
+        .routes(routes!(host::artifacts::get_artifact_metadata))
+        .routes(routes!(host::artifacts::read_artifact))
+        .merge(model_routes())
+}
+
+fn model_routes() -> OpenApiRouter<ApiState> {
+    // Conversations with images need a higher body limit.
+    OpenApiRouter::new()
+        .routes(routes!(host::models::list_granted_models))
+        .routes(routes!(host::models::invoke_model))
+        .routes(routes!(host::models::stream_model))
+        .routes(routes!(host::models::count_model_tokens))
+        .routes(routes!(host::models::reading::rerank_documents))
+        .routes(routes!(host::models::reading::embed_texts))
+        .routes(routes!(host::openai::create_chat_completion))
+        .routes(routes!(host::openai::create_embeddings))
+        .routes(routes!(host::openai::list_openai_models))
+        .routes(routes!(host::openai::get_openai_model))
+        .merge(host::messages::routes())
+        .merge(host::responses::routes())
+        .layer(most_bytes(host::models::BODY_BYTES))
+}
+
+/// The document of the gateway, committed as `openapi/gateway.json`.
+pub fn gateway_document() -> utoipa::openapi::OpenApi {
+    let mut document = documented().into_openapi();
+    // axum writes a parameter with slashes as `{*key}`, OpenAPI as `{key}`.
+    let paths = std::mem::take(&mut document.paths.paths);
+    document.paths.paths = paths
+        .into_iter()
+        .map(|(path, item)| (path.replace("{*", "{"), item))
+        .collect();
+    general::add_refusals(&mut document);
+    bounds::bound(&mut document);
+    if let Some(components) = &mut document.components {
+        refer_to_items(&mut components.schemas);
+        open_parts(&mut components.schemas);
+    }
+    document
+}
+
+/// Replaces inlined item schemas of pages (`Page_AgentRun`) by references, so that generated clients have one
+/// type for a run.
+fn refer_to_items(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
+    let names: Vec<String> = schemas.keys().cloned().collect();
+    for name in names {
+        let of = name.split_once('_').map_or("", |(_, of)| of);
+        let Some(item) = schemas.get(of).cloned() else {
+            continue;
+        };
+        let Some(RefOr::T(Schema::Object(list))) = schemas.get_mut(&name) else {
+            continue;
+        };
+        for property in list.properties.values_mut() {
+            if let RefOr::T(Schema::Array(array)) = property
+                && let ArrayItems::RefOrSchema(items) = &mut array.items
+                && **items == item
+            {
+                **items = Ref::from_schema_name(of).into();
+            }
+        }
+    }
+}
+
+/// Opens the parts of a composed schema: `additionalProperties: false` in one part would reject the fields of
+/// the others.
+fn open_parts(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
+    let closed: BTreeMap<String, Schema> = schemas
+        .iter()
+        .filter_map(|(name, schema)| match schema {
+            RefOr::T(Schema::Object(object)) if object.additional_properties.is_some() => {
+                let mut open = object.clone();
+                open.additional_properties = None;
+                let location = Ref::from_schema_name(name).ref_location;
+                Some((location, Schema::Object(open)))
+            }
+            _ => None,
+        })
+        .collect();
+    for schema in schemas.values_mut() {
+        let RefOr::T(Schema::AllOf(whole)) = schema else {
+            continue;
+        };
+        for part in &mut whole.items {
+            if let RefOr::Ref(reference) = part
+                && let Some(open) = closed.get(&reference.ref_location)
+            {
+                *part = open.clone().into();
+            }
+        }
+    }
+}
+
+/// A binary body. utoipa would describe bytes as a JSON array.
+pub(super) struct Binary;
+
+impl PartialSchema for Binary {
+    fn schema() -> RefOr<Schema> {
+        let format = SchemaFormat::KnownFormat(KnownFormat::Binary);
+        let text = Object::builder().schema_type(Type::String);
+        text.format(Some(format)).into()
+    }
+}
+
+impl ToSchema for Binary {}
+
+/// The document of a runner endpoint, committed as `openapi/runner.json`.
+pub fn runner_document() -> utoipa::openapi::OpenApi {
+    runner::Runner::openapi()
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Runnel gateway",
+        description = "Events in, governed agent runs out, every result in the ledger.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    tags(
+        (name = "client", description = "Post events, read runs. API key of role client or admin."),
+        (name = "admin", description = "Endpoints, runners, agents, catalog, API keys. API key of role admin."),
+        (name = "owner", description = "Workspaces. API key of role owner."),
+        (name = "host", description = "Calls by runners. Run token."),
+        (name = "operation", description = "Health and documents. No credential."),
+    ),
+    modifiers(&Credentials),
+)]
+struct Gateway;
+
+struct Credentials;
+
+impl Modify for Credentials {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let components = document.components.get_or_insert_default();
+        let bearer = |format: &str, description: &str| {
+            SecurityScheme::Http(
+                HttpBuilder::new()
+                    .scheme(HttpAuthScheme::Bearer)
+                    .bearer_format(format)
+                    .description(Some(description))
+                    .build(),
+            )
+        };
+        components.add_security_scheme("api_key", bearer("rnl", "An API key: `rnl_…`."));
+        let run_token = bearer("run+jwt", "The token of a live run, from its run request.");
+        components.add_security_scheme("run_token", run_token);
+    }
+}
+
+mod runner {
+    use protocol::interaction::InteractionRequest;
+    use protocol::manifest::RunnerList;
+    use protocol::request::{AgentRunRequest, CancelRequest};
+    use protocol::result::{
+        ActionRequestedPayload, AgentRunResult, MessageCompletedPayload, MessageDeltaPayload,
+        ProcessorLogPayload, RunCompletedPayload, RunFailedPayload, StateUpdatedPayload,
+        ToolCallCompletedPayload, ToolCallStartedPayload,
+    };
+    use utoipa::OpenApi;
+
+    #[derive(OpenApi)]
+    #[openapi(
+        info(
+            title = "Runnel runner",
+            version = "1",
+            description = "What an HTTP runner serves. Every request is signed after the Standard \
+                Webhooks specification: webhook-id, webhook-timestamp, webhook-signature.",
+        ),
+        paths(list_runners, run_agent, cancel_run, healthz),
+        components(schemas(
+            AgentRunResult,
+            MessageDeltaPayload,
+            MessageCompletedPayload,
+            ToolCallStartedPayload,
+            ToolCallCompletedPayload,
+            StateUpdatedPayload,
+            ActionRequestedPayload,
+            InteractionRequest,
+            ProcessorLogPayload,
+            RunCompletedPayload,
+            RunFailedPayload,
+        ))
+    )]
+    pub(super) struct Runner;
+
+    /// Lists the runners of this endpoint.
+    ///
+    /// An endpoint with a single URL receives all calls as `POST` on that URL. The field `action` of the body
+    /// distinguishes them: `list_runners`, `run` and `cancel`.
+    #[utoipa::path(get, path = "/runners", responses(
+        (status = 200, description = "The manifests", body = RunnerList)))]
+    #[expect(dead_code, reason = "only its documentation is used")]
+    fn list_runners() {}
+
+    /// Executes one run.
+    ///
+    /// Each server-sent event holds one `AgentRunResult`. The last one is `run.completed` or `run.failed`.
+    #[utoipa::path(post, path = "/runs", request_body = AgentRunRequest, responses(
+        (status = 200, description = "The results", content_type = "text/event-stream", body = AgentRunResult),
+        (status = 202, description = "The runner will send the results by `POST {base_url}/run/results`: gateway.json has that route, and \
+            `POST {base_url}/run/heartbeat`"),
+        (status = 429, description = "Retry after `Retry-After` seconds"),
+        (status = 503, description = "Retry after `Retry-After` seconds")))]
+    #[expect(dead_code, reason = "only its documentation is used")]
+    fn run_agent() {}
+
+    /// Requests the cancellation of a run.
+    ///
+    /// Optional; for runners with the capability `interrupt`.
+    #[utoipa::path(post, path = "/runs/{run_id}/cancel", request_body = CancelRequest,
+        params(("run_id" = String, Path, description = "The run")), responses(
+        (status = 202, description = "The cancellation is requested"),
+        (status = 404, description = "No such run, or not supported")))]
+    #[expect(dead_code, reason = "only its documentation is used")]
+    fn cancel_run() {}
+
+    /// Checks that the endpoint is alive. Optional.
+    #[utoipa::path(get, path = "/healthz", responses((status = 200, description = "The endpoint is alive")))]
+    #[expect(dead_code, reason = "only its documentation is used")]
+    fn healthz() {}
+}

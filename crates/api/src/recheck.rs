@@ -1,0 +1,180 @@
+//! The second check of a credential, after the body is complete and before the request takes effect.
+//!
+//! The first check happens when the headers arrive, and the body may take `server.body_seconds` longer.
+//! Meanwhile a run can end or be cancelled, a key can be revoked, a link can be replaced.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::{BodyDataStream, Bytes};
+use axum::extract::{FromRequest, Request};
+use futures_util::StreamExt as _;
+use http::request::Parts;
+use protocol::api_key::KeyRole;
+use protocol::id::{ApiKeyId, WorkspaceId};
+
+use crate::ApiState;
+use crate::drain::drain;
+use crate::error::{ApiError, ApiResult};
+use runs::grant::Grant;
+use runs::over::{Known, Over};
+
+/// Lifetime of a database check. A body that arrives together with its headers needs no second query. Its check
+/// is then no older than that of a call without a body.
+const FRESH: Duration = Duration::from_millis(5);
+
+/// A credential that passed the first check. An extension of the request; without it no body is read.
+#[derive(Clone)]
+pub(super) struct Accepted {
+    credential: Credential,
+    at: Instant,
+}
+
+/// The credential to check again.
+#[derive(Clone)]
+pub(super) enum Credential {
+    Run(RunAccess),
+    Key {
+        id: ApiKeyId,
+        workspace: WorkspaceId,
+        role: KeyRole,
+    },
+    /// The link of an interaction.
+    Link {
+        token_sha256: String,
+    },
+}
+
+/// Whether a call is still allowed after a cancel, during the grace period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AfterCancel {
+    Open,
+    Refused,
+}
+
+/// A run with a valid token.
+#[derive(Clone)]
+pub(super) struct RunAccess {
+    pub(super) grant: Arc<Grant>,
+    pub(super) after_cancel: AfterCancel,
+    /// This process owned the run at the first check.
+    pub(super) driven_here: bool,
+}
+
+impl Accepted {
+    /// Stores the credential and the time of its check in the request.
+    pub(super) fn note(parts: &mut Parts, credential: Credential) {
+        parts.extensions.insert(Self {
+            credential,
+            at: Instant::now(),
+        });
+    }
+
+    async fn check_again(&self, state: &ApiState) -> ApiResult<()> {
+        let is_fresh = self.at.elapsed() < FRESH;
+        match &self.credential {
+            Credential::Run(run) if is_fresh => run.check_known(state).await,
+            Credential::Run(run) => run.check(state).await,
+            _ if is_fresh => Ok(()),
+            Credential::Key {
+                id,
+                workspace,
+                role,
+            } => {
+                let store = state.runs.store();
+                let key = store.find_api_key_by_id(workspace, *id).await?;
+                let is_valid = key.is_some_and(|key| key.revoked_at.is_none() && key.role == *role);
+                is_valid.then_some(()).ok_or_else(ApiError::unauthenticated)
+            }
+            Credential::Link { token_sha256 } => {
+                let store = state.runs.store();
+                let found = store.find_interaction_of_link(token_sha256).await?;
+                let replaced = || ApiError::unauthenticated().of_link();
+                found.map(drop).ok_or_else(replaced)
+            }
+        }
+    }
+}
+
+impl RunAccess {
+    /// Fails if the run has ended, was cancelled or has a newer attempt.
+    async fn check(&self, state: &ApiState) -> ApiResult<()> {
+        let over = match state.runs.known_state(&self.grant) {
+            Known::Lives => None,
+            Known::Over(over) => Some(over),
+            Known::Unknown => state.runs.stored_over(&self.grant).await?,
+        };
+        self.refuse(over)
+    }
+
+    /// Like `check`, but without a query if this process still owns the run, or never did.
+    pub(super) async fn check_known(&self, state: &ApiState) -> ApiResult<()> {
+        match state.runs.known_state(&self.grant) {
+            Known::Over(over) => self.refuse(Some(over)),
+            Known::Unknown if self.driven_here => self.check(state).await,
+            Known::Lives | Known::Unknown => Ok(()),
+        }
+    }
+
+    fn refuse(&self, over: Option<Over>) -> ApiResult<()> {
+        match over {
+            None => Ok(()),
+            Some(Over::Cancelled) if self.after_cancel == AfterCancel::Open => Ok(()),
+            Some(over) => Err(over.into()),
+        }
+    }
+}
+
+/// A server whose routes accept bodies.
+pub(super) trait ChecksSenders: Send + Sync {
+    /// Checks the credential of a request again. `accepted` is the record of the first check.
+    fn check_again(
+        &self,
+        accepted: Option<&Accepted>,
+    ) -> impl Future<Output = ApiResult<()>> + Send;
+}
+
+impl ChecksSenders for ApiState {
+    async fn check_again(&self, accepted: Option<&Accepted>) -> ApiResult<()> {
+        let accepted = accepted.ok_or_else(ApiError::unauthenticated)?;
+        accepted.check_again(self).await
+    }
+}
+
+/// A streamed body. It reports its end only while the credential is valid.
+pub(super) struct StreamedBody {
+    frames: BodyDataStream,
+    accepted: Option<Accepted>,
+    state: ApiState,
+}
+
+impl FromRequest<ApiState> for StreamedBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &ApiState) -> ApiResult<Self> {
+        Ok(Self {
+            accepted: request.extensions().get().cloned(),
+            frames: request.into_body().into_data_stream(),
+            state: state.clone(),
+        })
+    }
+}
+
+impl StreamedBody {
+    /// The next chunk; `None` at the end.
+    pub(super) async fn next(&mut self) -> ApiResult<Option<Bytes>> {
+        match self.frames.next().await {
+            Some(Ok(frame)) => Ok(Some(frame)),
+            Some(Err(_)) => Err(ApiError::invalid_argument("the body could not be read")),
+            None => {
+                self.state.check_again(self.accepted.as_ref()).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Discards the rest of the body: clients read no response while they send.
+    pub(super) async fn drain(&mut self) {
+        drain(&mut self.frames).await;
+    }
+}

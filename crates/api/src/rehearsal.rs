@@ -1,0 +1,282 @@
+//! An in-memory host API for `runnel conform`. It answers a runner's calls like the host API, without a
+//! database, and records each call.
+
+mod appends;
+mod routes;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use domain::authorization::AuthorizationSnapshot;
+use domain::normalize::{ResultLimits, StateUpdate};
+use http::Method;
+use protocol::context::AvailableApis;
+use protocol::history::TranscriptItem;
+use protocol::id::RunId;
+use protocol::resources::StateScope;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use base::clock::Clock;
+
+pub use appends::Appended;
+use appends::Appends;
+
+/// Prefix of the tokens of mock runs.
+pub const TOKEN_PREFIX: &str = "rehearsal.";
+/// Maximum number of recorded calls. Further calls are answered but not recorded.
+const MOST_CALLS: usize = 10_000;
+/// Maximum characters of a recorded path.
+const MOST_PATH: usize = 300;
+/// Maximum number of tokens of all runs, including renewed ones.
+const MOST_TOKENS: usize = 10_000;
+/// Maximum number of state keys of one run.
+const MOST_KEYS: usize = 1000;
+
+/// The host API of mock runs. Cheap to clone.
+#[derive(Clone)]
+pub struct Rehearsal(Arc<Shared>);
+
+struct Shared {
+    clock: Clock,
+    limits: ResultLimits,
+    append_lease: Duration,
+    stage: Mutex<Stage>,
+}
+
+#[derive(Default)]
+struct Stage {
+    by_token: HashMap<String, Arc<Part>>,
+    calls: Vec<HostCall>,
+}
+
+/// A mock run.
+#[derive(Debug)]
+pub struct RehearsedRun {
+    pub snapshot: AuthorizationSnapshot,
+    /// The context in serialized form.
+    pub context: String,
+    /// Items that `GET /history` returns.
+    pub history: Vec<TranscriptItem>,
+    /// Epoch milliseconds.
+    pub deadline_at: i64,
+}
+
+/// The state of a mock run, found by its token.
+struct Part {
+    run: RehearsedRun,
+    started_at: i64,
+    progress: Mutex<Progress>,
+    held: watch::Sender<bool>,
+    appends: watch::Sender<Appends>,
+}
+
+#[derive(Default)]
+struct Progress {
+    phase: Phase,
+    /// Epoch seconds.
+    cancel_requested_at: Option<i64>,
+    state: BTreeMap<(StateScope, String), (Value, i64)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Live,
+    /// The runner has ended the run.
+    Ended,
+    /// The kit has left the run.
+    Cut,
+}
+
+/// One call of a runner.
+#[derive(Clone, Debug)]
+pub struct HostCall {
+    /// The run of the token.
+    pub run: Option<RunId>,
+    pub method: Method,
+    pub path: String,
+    pub outcome: CallOutcome,
+}
+
+/// The outcome of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// No response yet, or the runner disconnected.
+    Open,
+    /// A regular response, with its status.
+    Answered(u16),
+    /// No valid run token.
+    Unauthenticated,
+    /// The token of a run that the runner has already ended.
+    AfterEnd,
+    /// No such route in the host API.
+    NoRoute,
+    /// An invalid key, query or body, with the reason.
+    Invalid(String),
+    /// The run has no grant for this call, with the reason.
+    NotGranted(String),
+}
+
+impl Rehearsal {
+    pub fn new(clock: Clock, limits: ResultLimits, append_lease: Duration) -> Self {
+        Self(Arc::new(Shared {
+            clock,
+            limits,
+            append_lease,
+            stage: Mutex::default(),
+        }))
+    }
+
+    /// The part of `granted` that the mock serves, for the context.
+    pub fn serves(granted: AvailableApis) -> AvailableApis {
+        AvailableApis {
+            history_page: granted.history_page,
+            state: granted.state,
+            run_get: granted.run_get,
+            run_append_result: granted.run_append_result,
+            ..AvailableApis::default()
+        }
+    }
+
+    /// The routes, under `/host/v1`.
+    pub fn router(&self) -> Router {
+        routes::router(self.clone())
+    }
+
+    /// Registers a run and returns its token.
+    pub fn open(&self, run: RehearsedRun) -> SecretString {
+        let part = Part {
+            run,
+            started_at: self.0.clock.now_seconds(),
+            progress: Mutex::default(),
+            held: watch::Sender::new(false),
+            appends: watch::Sender::default(),
+        };
+        self.admit(Arc::new(part))
+    }
+
+    /// Holds the responses to calls of the run.
+    pub fn hold(&self, token: &SecretString) {
+        self.with(token, |part| part.held.send_replace(true));
+    }
+
+    /// Releases held responses.
+    pub fn release(&self, token: &SecretString) {
+        self.with(token, |part| part.held.send_replace(false));
+    }
+
+    /// Requests the cancellation of the run: `GET /run` reports it, and held responses are released.
+    pub fn cancel(&self, token: &SecretString) {
+        let now = self.0.clock.now_seconds();
+        self.with(token, |part| {
+            part.progress().cancel_requested_at.get_or_insert(now);
+            part.held.send_replace(false)
+        });
+    }
+
+    /// Applies a state update of a result.
+    pub fn set_state(&self, token: &SecretString, update: &StateUpdate) {
+        let value = serde_json::from_str(&update.value).unwrap_or_default();
+        self.with(token, |part| {
+            let mut progress = part.progress();
+            let key = (update.scope, update.key.clone());
+            let version = progress
+                .state
+                .get(&key)
+                .map_or(1, |(_, version)| version + 1);
+            if version > 1 || progress.state.len() < MOST_KEYS {
+                progress.state.insert(key, (value, version));
+            }
+        });
+    }
+
+    /// The runner has ended the run: its token is invalid, and further calls are faults of the runner.
+    pub fn end(&self, token: &SecretString) {
+        self.leave(token, Phase::Ended);
+    }
+
+    /// The kit has left the run: its token is invalid, and late calls are not faults.
+    pub fn cut(&self, token: &SecretString) {
+        self.leave(token, Phase::Cut);
+    }
+
+    /// Recorded calls without the first `seen`.
+    pub fn calls_after(&self, seen: usize) -> Vec<HostCall> {
+        self.stage().calls.iter().skip(seen).cloned().collect()
+    }
+
+    /// The number of recorded calls.
+    pub fn call_count(&self) -> usize {
+        self.stage().calls.len()
+    }
+
+    fn leave(&self, token: &SecretString, phase: Phase) {
+        self.with(token, |part| {
+            let mut progress = part.progress();
+            if progress.phase == Phase::Live {
+                progress.phase = phase;
+            }
+            drop(progress);
+            part.held.send_replace(false)
+        });
+    }
+
+    fn with<T>(&self, token: &SecretString, act: impl FnOnce(&Part) -> T) {
+        if let Some(part) = self.find(token.expose_secret()) {
+            act(&part);
+        }
+    }
+
+    /// Issues one more token for a run.
+    fn admit(&self, part: Arc<Part>) -> SecretString {
+        let token = format!(
+            "{TOKEN_PREFIX}{}{}",
+            Uuid::new_v4().simple(),
+            Uuid::new_v4().simple()
+        );
+        self.stage().by_token.insert(token.clone(), part);
+        SecretString::from(token)
+    }
+
+    fn find(&self, token: &str) -> Option<Arc<Part>> {
+        self.stage().by_token.get(token).cloned()
+    }
+
+    /// Records a call before its response and returns its index.
+    fn note(&self, call: HostCall) -> Option<usize> {
+        let mut stage = self.stage();
+        if stage.calls.len() >= MOST_CALLS {
+            return None;
+        }
+        stage.calls.push(call);
+        Some(stage.calls.len() - 1)
+    }
+
+    fn answered(&self, place: Option<usize>, outcome: CallOutcome) {
+        let mut stage = self.stage();
+        if let Some(call) = place.and_then(|place| stage.calls.get_mut(place)) {
+            call.outcome = outcome;
+        }
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.0.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Part {
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn released(&self) {
+        let mut held = self.held.subscribe();
+        // `self` owns the sender, so it cannot be dropped.
+        let _ = held.wait_for(|held| !held).await;
+    }
+}

@@ -1,0 +1,121 @@
+//! Pages and searches of a conversation transcript, for runners and clients.
+
+use domain::authorization::FrozenConversation;
+use domain::history::SoundSearch;
+use protocol::history::{HistorySearchResult, TranscriptItem};
+use protocol::id::WorkspaceId;
+use protocol::run::Page;
+use store::{HistoryMatch, HistoryQuery as StoreQuery, ListPage, ReadBudget, TranscriptRecord};
+
+use crate::ApiState;
+use crate::answers::AnswerMemory;
+use crate::error::ApiResult;
+use crate::query::page_limit;
+use crate::view::{Direction, transcript_item};
+use keys::cursor::{InvalidCursor, history_place};
+
+/// Cursors, direction and size of a page.
+#[derive(Debug, Default)]
+pub(super) struct TranscriptQuery {
+    pub(super) before_cursor: Option<String>,
+    pub(super) after_cursor: Option<String>,
+    pub(super) limit: Option<u64>,
+    pub(super) direction: Direction,
+    pub(super) include_attachments: bool,
+}
+
+/// A conversation of a workspace. Without a conversation there are no items.
+pub(super) struct Transcript<'a> {
+    pub(super) state: &'a ApiState,
+    pub(super) workspace: &'a WorkspaceId,
+    pub(super) conversation: Option<&'a FrozenConversation>,
+    pub(super) memory: &'a AnswerMemory,
+}
+
+impl Transcript<'_> {
+    /// Reads a page. `next_cursor` continues in the direction of the page, `prev_cursor` reverses it.
+    pub(super) async fn page(&self, query: &TranscriptQuery) -> ApiResult<Page<TranscriptItem>> {
+        let page = StoreQuery {
+            limit: page_limit(query.limit)?,
+            before: self.place(query.before_cursor.as_deref())?,
+            after: self.place(query.after_cursor.as_deref())?,
+            forward: query.direction == Direction::Forward,
+            attachments: query.include_attachments,
+            budget: ReadBudget::of(self.memory),
+        };
+        let slice = match self.key().await? {
+            Some(key) => self.state.runs.store().page_history(&key, page).await?,
+            None => ListPage {
+                items: Vec::new(),
+                has_more: false,
+            },
+        };
+        let items = self.items(slice.items);
+        let end = |item: Option<&TranscriptItem>| item.and_then(|item| item.cursor.clone());
+        Ok(Page {
+            next_cursor: end(items.last()).filter(|_| slice.has_more),
+            prev_cursor: end(items.first()),
+            total_count: None,
+            has_more: slice.has_more,
+            items,
+        })
+    }
+
+    /// Searches the transcript. `query` is the original text, for the cursor.
+    pub(super) async fn search(
+        &self,
+        query: String,
+        sound: SoundSearch,
+    ) -> ApiResult<HistorySearchResult> {
+        let wanted = HistoryMatch {
+            before: self.place(sound.filters.before_cursor.as_deref())?,
+            after: self.place(sound.filters.after_cursor.as_deref())?,
+            query: sound.query,
+            roles: sound.filters.roles,
+            item_types: sound.filters.item_types,
+            top: sound.top,
+        };
+        let found = match self.key().await? {
+            Some(key) => {
+                let store = self.state.runs.store();
+                let budget = ReadBudget::of(self.memory);
+                store.search_history(&key, &wanted, budget).await?
+            }
+            None => Vec::new(),
+        };
+        Ok(HistorySearchResult {
+            total_count: found.len() as u64,
+            items: self.items(found),
+            query,
+        })
+    }
+
+    /// The key of the conversation; `None` if it has no items yet.
+    async fn key(&self) -> ApiResult<Option<String>> {
+        let Some(conversation) = self.conversation else {
+            return Ok(None);
+        };
+        let store = self.state.runs.store();
+        Ok(store
+            .find_conversation_key(self.workspace, conversation)
+            .await?)
+    }
+
+    fn place(&self, cursor: Option<&str>) -> Result<Option<i64>, InvalidCursor> {
+        let Some(cursor) = cursor else {
+            return Ok(None);
+        };
+        let conversation = self.conversation.ok_or(InvalidCursor)?;
+        let cursors = self.state.runs.cursors();
+        history_place(cursors, self.workspace, conversation, cursor).map(Some)
+    }
+
+    fn items(&self, records: Vec<TranscriptRecord>) -> Vec<TranscriptItem> {
+        let Some(conversation) = self.conversation else {
+            return Vec::new();
+        };
+        let cursors = self.state.runs.cursors();
+        let item = |record| transcript_item(record, cursors, self.workspace, conversation);
+        records.into_iter().map(item).collect()
+    }
+}

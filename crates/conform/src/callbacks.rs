@@ -1,0 +1,96 @@
+//! Checks of the runner's calls to the host API, over all runs.
+
+use url::{Host, Url};
+
+use super::kit::Kit;
+use super::report::{Book, Check};
+use api::rehearsal::{CallOutcome, HostCall};
+
+const TOKEN: Check = Check {
+    id: "callbacks.token",
+    expected: "each call carries the run's token: Authorization: Bearer {host.token}",
+    advice: "take host.token from this run's request; do not keep tokens across runs",
+};
+const ROUTES: Check = Check {
+    id: "callbacks.routes",
+    expected: "each call goes to a route of the host API below host.base_url",
+    advice: "append the path to host.base_url as it is; openapi/gateway.json lists the routes under /host/v1",
+};
+const BODIES: Check = Check {
+    id: "callbacks.bodies",
+    expected: "paths, queries and bodies are those of the route",
+    advice: "compare the call with openapi/gateway.json; state keys that begin with host. are the gateway's",
+};
+const GRANTED: Check = Check {
+    id: "callbacks.granted",
+    expected: "calls are made where ctx.context.available_apis says that they are open",
+    advice: "look into available_apis first: an agent's policy may close what your manifest asks for",
+};
+const AFTER_END: Check = Check {
+    id: "callbacks.none_after_terminal",
+    expected: "no call comes after the run's terminal",
+    advice: "await what you call before you send the terminal: the token dies with it",
+};
+
+pub(super) const ALL: [&Check; 5] = [&TOKEN, &ROUTES, &BODIES, &GRANTED, &AFTER_END];
+
+/// Checks the calls after index `seen`.
+pub(super) fn check(kit: &Kit, seen: usize, book: &mut Book<'_>) {
+    let calls = kit.host.calls_after(seen);
+    if calls.is_empty() {
+        book.skip_open(&[&ALL], &never_called(kit));
+        return;
+    }
+    for check in ALL {
+        let mut bad = calls.iter().filter(|call| breaks(call, check));
+        match bad.next() {
+            None => book.pass(check, format!("{} calls", calls.len())),
+            Some(call) if *check == GRANTED => book.warn(check, in_words(call)),
+            Some(call) => book.fail(check, in_words(call)),
+        }
+    }
+}
+
+fn never_called(kit: &Kit) -> String {
+    let endpoint = &kit.options.endpoint.base_url;
+    let told = &kit.callback_url;
+    if is_here(endpoint) || kit.options.callback_url.is_some() {
+        format!("the runner never called {told}")
+    } else {
+        format!(
+            "the runner never called {told}; on another machine it cannot: give --callback-listen and --callback-url"
+        )
+    }
+}
+
+fn is_here(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+fn breaks(call: &HostCall, check: &Check) -> bool {
+    let broken = match call.outcome {
+        CallOutcome::Open | CallOutcome::Answered(_) => return false,
+        CallOutcome::Unauthenticated => &TOKEN,
+        CallOutcome::AfterEnd => &AFTER_END,
+        CallOutcome::NoRoute => &ROUTES,
+        CallOutcome::Invalid(_) => &BODIES,
+        CallOutcome::NotGranted(_) => &GRANTED,
+    };
+    broken == check
+}
+
+fn in_words(call: &HostCall) -> String {
+    let HostCall { method, path, .. } = call;
+    match &call.outcome {
+        CallOutcome::Invalid(why) | CallOutcome::NotGranted(why) => {
+            format!("{method} {path}: {why}")
+        }
+        CallOutcome::Unauthenticated => format!("{method} {path} without the token of a run"),
+        _ => format!("{method} {path}"),
+    }
+}

@@ -1,0 +1,232 @@
+//! Checks of discovery.
+
+use domain::json_text::check_json_text;
+use domain::manifest::{AcceptedManifest, Discovered, judge_answer, judge_list};
+use protocol::admin::{EndpointMode, Fault};
+use serde_json::Value;
+
+use super::ConformError;
+use super::kit::{Kit, Signing, in_words};
+use super::report::{Book, Check};
+use egress::EgressError;
+use egress::read_at_most;
+use runner_client::LIST_TIMEOUT;
+
+const LISTS: Check = Check {
+    id: "discovery.lists",
+    expected: "a signed list call is answered 200 with {\"runners\": [manifest…]}, at least one",
+    advice: "serve GET {base}/runners, or the action list_runners at a single URL; an endpoint that \
+             cannot list is registered with its manifests (--manifests)",
+};
+const RUNNER_IDS: Check = Check {
+    id: "discovery.runner_ids",
+    expected: "each id is plugin:{author}/{plugin}/{runner} and is listed once",
+    advice: "give each runner an id of three parts that are not empty and hold no white space",
+};
+const MANIFESTS: Check = Check {
+    id: "discovery.manifests",
+    expected: "each manifest fits AgentRunnerManifest",
+    advice: "mend the field at the pointer; openapi/runner.json has the schema",
+};
+const PROTOCOL_VERSION: Check = Check {
+    id: "discovery.protocol_version",
+    expected: "protocol_version is \"1\", or absent",
+    advice: "serve protocol 1: the gateway lists other versions as incompatible and binds none of them",
+};
+const KNOWN_WORDS: Check = Check {
+    id: "discovery.known_words",
+    expected: "capabilities and permissions are those that the gateway knows",
+    advice: "correct the name: the gateway ignores an unknown capability and never grants an unknown permission",
+};
+const STABLE: Check = Check {
+    id: "discovery.stable",
+    expected: "two list calls name the same ids",
+    advice: "keep the ids of runners for ever: agents are bound to them",
+};
+const HEALTH: Check = Check {
+    id: "discovery.health",
+    expected: "GET {base}/healthz is answered 2xx, where it is served",
+    advice: "answer 200 without asking for a signature, or do not serve the route",
+};
+
+pub(super) const ALL: [&Check; 7] = [
+    &LISTS,
+    &RUNNER_IDS,
+    &MANIFESTS,
+    &PROTOCOL_VERSION,
+    &KNOWN_WORDS,
+    &STABLE,
+    &HEALTH,
+];
+const MOST_BYTES: usize = 4 * 1024 * 1024;
+
+/// Checks the list. Returns the bindable runners.
+pub(super) async fn check(
+    kit: &Kit,
+    book: &mut Book<'_>,
+) -> Result<Vec<AcceptedManifest>, ConformError> {
+    let answer = match list(kit).await {
+        Err(ListFault::Unreachable(error)) => return Err(ConformError::Unreachable(error)),
+        Err(ListFault::Refused(error)) => return Err(ConformError::Refused(error)),
+        Err(ListFault::Told(seen)) => Err(seen),
+        Ok(answer) => Ok(answer),
+    };
+    let discovered = match (&kit.options.manifests, &answer) {
+        (Some(manifests), _) => {
+            book.skip(&LISTS, "the manifests were given with --manifests");
+            book.skip(&STABLE, "the manifests were given with --manifests");
+            judge_list(manifests)
+        }
+        (None, Ok(answer)) => {
+            let found = judge_answer(answer);
+            check_list(answer, book);
+            check_stable(kit, answer, book).await;
+            found
+        }
+        (None, Err(seen)) => {
+            book.fail(&LISTS, seen);
+            Discovered::default()
+        }
+    };
+    if answer.is_ok() || kit.options.manifests.is_some() {
+        check_manifests(&discovered, book);
+    }
+    check_health(kit, book).await;
+    book.skip_open(&[&ALL], "the endpoint has no list");
+    Ok(discovered.accepted)
+}
+
+enum ListFault {
+    Unreachable(EgressError),
+    Refused(EgressError),
+    Told(String),
+}
+
+/// With the timeout of a registration.
+async fn list(kit: &Kit) -> Result<Value, ListFault> {
+    let listed = tokio::time::timeout(LIST_TIMEOUT, list_unbounded(kit)).await;
+    listed.unwrap_or_else(|_| {
+        let seconds = LIST_TIMEOUT.as_secs();
+        Err(ListFault::Told(format!("no whole list within {seconds} s")))
+    })
+}
+
+async fn list_unbounded(kit: &Kit) -> Result<Value, ListFault> {
+    let call = kit.options.endpoint.list_call();
+    let answer = kit.send(&call, &Signing::Right).await;
+    let answer = answer.map_err(|error| match error {
+        EgressError::Connect(_) => ListFault::Unreachable(error),
+        EgressError::Blocked { .. } => ListFault::Refused(error),
+        EgressError::Timeout | EgressError::Io(_) => ListFault::Told(in_words(&error)),
+    })?;
+    let told = |seen: String| ListFault::Told(seen);
+    let status = answer.status().as_u16();
+    match status {
+        200 => {}
+        401 | 403 => {
+            let hint = "is the secret of --secret the endpoint's?";
+            return Err(told(format!("HTTP {status} to a signed call; {hint}")));
+        }
+        _ => return Err(told(format!("HTTP {status}"))),
+    }
+    let body = read_at_most(answer, MOST_BYTES + 1).await;
+    let body = body.map_err(|error| told(in_words(&error)))?;
+    if body.len() > MOST_BYTES {
+        return Err(told("the body is larger than 4 MiB".to_owned()));
+    }
+    check_json_text(&body).map_err(|fault| told(format!("the body {fault}")))?;
+    serde_json::from_slice(&body).map_err(|error| told(format!("the body is no JSON: {error}")))
+}
+
+fn check_list(answer: &Value, book: &mut Book<'_>) {
+    match answer.get("runners").and_then(Value::as_array) {
+        None => book.fail(&LISTS, "the answer has no list `runners`"),
+        Some(runners) if runners.is_empty() => book.fail(&LISTS, "the list is empty"),
+        Some(runners) => book.pass(&LISTS, format!("200, {} listed", runners.len())),
+    }
+}
+
+fn check_manifests(discovered: &Discovered, book: &mut Book<'_>) {
+    let all = discovered.rejected.iter();
+    let (ids, others): (Vec<_>, Vec<_>) = all.partition(|fault| fault.pointer.ends_with("/id"));
+    // A missing list is reported already.
+    let others: Vec<_> = others
+        .into_iter()
+        .filter(|fault| fault.pointer != "/runners")
+        .collect();
+    let count = discovered.accepted.len();
+    if ids.is_empty() {
+        book.pass(&RUNNER_IDS, "each has three parts");
+    } else {
+        book.fail(&RUNNER_IDS, told(ids));
+    }
+    if others.is_empty() {
+        book.pass(&MANIFESTS, format!("{count} can be bound"));
+    } else {
+        book.fail(&MANIFESTS, told(others));
+    }
+    match discovered.incompatible.first() {
+        None => book.pass(&PROTOCOL_VERSION, "1"),
+        Some(found) => book.fail(&PROTOCOL_VERSION, format!("{} {}", found.id, found.reason)),
+    }
+    let warnings = discovered.accepted.iter().flat_map(|found| {
+        let place = format!("/runners/{}", found.index);
+        let warnings = found.warnings.iter().cloned();
+        warnings.map(move |fault| Fault::new(format!("{place}{}", fault.pointer), fault.message))
+    });
+    let warnings: Vec<_> = warnings.collect();
+    if warnings.is_empty() {
+        book.pass(&KNOWN_WORDS, "all are known");
+    } else {
+        book.warn(&KNOWN_WORDS, told(&warnings));
+    }
+}
+
+fn told<'a>(faults: impl IntoIterator<Item = &'a Fault>) -> String {
+    let each = faults
+        .into_iter()
+        .map(|fault| format!("{} {}", fault.pointer, fault.message));
+    each.collect::<Vec<_>>().join("; ")
+}
+
+async fn check_stable(kit: &Kit, first: &Value, book: &mut Book<'_>) {
+    match list(kit).await {
+        Err(ListFault::Told(seen)) => book.fail(&STABLE, format!("the second call: {seen}")),
+        Err(ListFault::Unreachable(error) | ListFault::Refused(error)) => {
+            book.fail(&STABLE, format!("the second call: {}", in_words(&error)));
+        }
+        Ok(second) if ids(first) == ids(&second) => book.pass(&STABLE, "the same"),
+        Ok(second) => {
+            let seen = format!("first {:?}, then {:?}", ids(first), ids(&second));
+            book.fail(&STABLE, seen);
+        }
+    }
+}
+
+fn ids(answer: &Value) -> Vec<&str> {
+    let runners = answer["runners"].as_array();
+    let mut ids: Vec<_> = runners
+        .into_iter()
+        .flatten()
+        .filter_map(|runner| runner["id"].as_str())
+        .collect();
+    ids.sort_unstable();
+    ids
+}
+
+async fn check_health(kit: &Kit, book: &mut Book<'_>) {
+    if kit.options.endpoint.mode == EndpointMode::SingleUrl {
+        book.skip(&HEALTH, "a single URL has no such route");
+        return;
+    }
+    match kit.get("healthz").await {
+        Ok(status) if status.is_success() => {
+            book.pass(&HEALTH, format!("HTTP {}", status.as_u16()));
+        }
+        Ok(status) if status.is_client_error() || status.as_u16() == 501 => {
+            book.skip(&HEALTH, format!("not served (HTTP {})", status.as_u16()));
+        }
+        Ok(status) => book.warn(&HEALTH, format!("HTTP {}", status.as_u16())),
+        Err(error) => book.warn(&HEALTH, error),
+    }
+}

@@ -1,0 +1,202 @@
+//! The conformance suite for runner authors: tests each rule of the runner contract against a live endpoint.
+//!
+//! It sends requests through the gateway's client (`outbound::runner`) and validates with the gateway's rules
+//! (`domain::manifest`, `domain::normalize`), so its results match the gateway.
+
+pub mod junit;
+pub mod report;
+
+mod callbacks;
+mod cancel;
+mod concurrency;
+mod deadline;
+mod discovery;
+mod kit;
+mod requests;
+mod signature;
+mod speech;
+mod streams;
+mod trace;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use domain::manifest::AcceptedManifest;
+use protocol::JsonObject;
+use protocol::admin::{DeltaMode, Fault};
+use protocol::id::RunnerId;
+use secrecy::SecretString;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use url::Url;
+
+use api::http_server;
+use egress::EgressError;
+use kit::Kit;
+use report::{Book, Check, Redaction, Report};
+use runner_client::Endpoint;
+use runs::RunLimits;
+
+/// Settings of a conformance test.
+pub struct Options {
+    pub endpoint: Endpoint,
+    /// Secrets to redact: the signing secret and the values of static headers.
+    pub secrets: Vec<SecretString>,
+    pub delta_mode: DeltaMode,
+    /// The runner to test; `None`: all listed runners.
+    pub runner: Option<RunnerId>,
+    /// The manifests of an endpoint that cannot list its own.
+    pub manifests: Option<Vec<Value>>,
+    /// Message of test runs.
+    pub text: String,
+    /// Message of the run that is cancelled; it must keep the runner busy.
+    pub cancel_text: String,
+    /// The agent's configuration.
+    pub config: JsonObject,
+    /// Maximum duration of a run.
+    pub timeout: Duration,
+    /// The bounds of runs, as a gateway has them by default.
+    pub limits: RunLimits,
+    pub callback_listen: SocketAddr,
+    /// Origin of the mock host API for the runner. Default: the listening address.
+    pub callback_url: Option<Url>,
+}
+
+/// Failure before any check.
+#[derive(Debug, thiserror::Error)]
+pub enum ConformError {
+    #[error("the endpoint cannot be reached")]
+    Unreachable(#[source] EgressError),
+    #[error("requests to this address are not allowed")]
+    Refused(#[source] EgressError),
+    #[error("cannot listen on {0} for callbacks; choose another --callback-listen")]
+    Listen(SocketAddr, #[source] std::io::Error),
+    #[error("the endpoint does not list {wanted}; it lists {listed}")]
+    NoSuchRunner { wanted: RunnerId, listed: String },
+    #[error("--config does not fit {runner}: {} {}", fault.pointer, fault.message)]
+    Config { runner: RunnerId, fault: Fault },
+}
+
+/// All checks, in report order.
+fn all_checks() -> [&'static [&'static Check]; 8] {
+    [
+        &discovery::ALL,
+        &signature::ALL,
+        &streams::ALL,
+        &requests::ALL,
+        &cancel::ALL,
+        &deadline::ALL,
+        &concurrency::ALL,
+        &callbacks::ALL,
+    ]
+}
+
+/// Tests an endpoint. Faults of the endpoint are findings, not errors.
+pub async fn conform(options: Options) -> Result<Report, ConformError> {
+    let listen = options.callback_listen;
+    let listener =
+        http_server::bind(listen).map_err(|error| ConformError::Listen(listen, error))?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| ConformError::Listen(listen, error))?;
+    let kit = Kit::new(options, address)?;
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let server = http_server::ServerOptions {
+        drain: Duration::from_millis(200),
+        ..http_server::ServerOptions::default()
+    };
+    tasks.spawn(http_server::serve(
+        listener,
+        kit.host.router(),
+        server,
+        stop.clone(),
+    ));
+    let report = test(&kit).await;
+    stop.cancel();
+    tasks.close();
+    tasks.wait().await;
+    report
+}
+
+async fn test(kit: &Kit) -> Result<Report, ConformError> {
+    let redaction = Redaction::new(&kit.options.secrets);
+    let mut book = Book::new(&redaction);
+    let found = discovery::check(kit, &mut book).await?;
+    let runners = chosen(kit, found)?;
+    for runner in &runners {
+        kit.check_config(runner)?;
+    }
+    let Some(first) = runners.first() else {
+        book.skip_open(
+            &all_checks(),
+            "no runner can be tested: mend the discovery first",
+        );
+        return Ok(Report::new(kit, book));
+    };
+    signature::check(kit, first, &mut book).await;
+    for runner in &runners {
+        book.turn_to(&runner.manifest.id);
+        test_runner(kit, runner, &mut book).await;
+    }
+    Ok(Report::new(kit, book))
+}
+
+async fn test_runner(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) {
+    let seen = kit.host.call_count();
+    let plain = streams::check(kit, runner, book).await;
+    if plain.is_sound() {
+        requests::check(kit, runner, book).await;
+        cancel::check(kit, runner, book).await;
+        deadline::check(kit, runner, book).await;
+        concurrency::check(kit, runner, book).await;
+    } else {
+        let rest: [&[&Check]; 4] = [
+            &requests::ALL,
+            &cancel::ALL,
+            &deadline::ALL,
+            &concurrency::ALL,
+        ];
+        book.skip_open(
+            &rest,
+            "a plain run is not sound yet: mend the checks above first",
+        );
+    }
+    callbacks::check(kit, seen, book);
+}
+
+fn chosen(kit: &Kit, found: Vec<AcceptedManifest>) -> Result<Vec<AcceptedManifest>, ConformError> {
+    let Some(wanted) = &kit.options.runner else {
+        return Ok(found);
+    };
+    let listed: Vec<_> = found
+        .iter()
+        .map(|runner| runner.manifest.id.to_string())
+        .collect();
+    let is_wanted = |runner: &AcceptedManifest| runner.manifest.id == *wanted;
+    let chosen: Vec<_> = found.into_iter().filter(is_wanted).collect();
+    if chosen.is_empty() && !listed.is_empty() {
+        return Err(ConformError::NoSuchRunner {
+            wanted: wanted.clone(),
+            listed: listed.join(", "),
+        });
+    }
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn a_check_has_a_name_of_its_own_and_says_what_to_do() {
+        let mut ids = HashSet::new();
+        for check in all_checks().into_iter().flatten() {
+            assert!(ids.insert(check.id), "{} stands twice", check.id);
+            assert!(check.id.contains('.'), "{}", check.id);
+            assert!(!check.expected.is_empty() && !check.advice.is_empty());
+        }
+    }
+}

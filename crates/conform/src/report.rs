@@ -1,0 +1,305 @@
+//! Findings and their output. Text of an endpoint is shown as plain characters, without secrets.
+
+use std::fmt::Write as _;
+
+use protocol::id::RunnerId;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+
+use super::kit::Kit;
+use api::rehearsal::TOKEN_PREFIX;
+
+/// Maximum length of quoted endpoint text, in characters.
+const MOST_SHOWN: usize = 400;
+
+/// A rule of the contract.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Check {
+    /// Stable id, `group.name`.
+    pub id: &'static str,
+    pub expected: &'static str,
+    /// How to fix a failure.
+    pub advice: &'static str,
+}
+
+/// Result of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Pass,
+    /// The contract is broken.
+    Fail,
+    /// The contract allows it, but it may cause problems for users.
+    Warn,
+    /// Not observable in this test.
+    Skip,
+}
+
+impl Outcome {
+    /// Name in JSON documents.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Fail => "fail",
+            Self::Warn => "warn",
+            Self::Skip => "skip",
+        }
+    }
+
+    fn shown(self) -> &'static str {
+        match self {
+            Self::Fail => "FAIL",
+            other => other.as_str(),
+        }
+    }
+}
+
+/// The result of a check on an endpoint or runner.
+#[derive(Debug)]
+pub struct Finding {
+    pub check: &'static Check,
+    /// The tested runner; `None` for the endpoint as a whole.
+    pub runner: Option<String>,
+    pub outcome: Outcome,
+    /// The observation, or the reason of a skip.
+    pub seen: String,
+}
+
+/// Collects findings.
+pub(super) struct Book<'a> {
+    redaction: &'a Redaction,
+    runner: Option<String>,
+    findings: Vec<Finding>,
+}
+
+impl<'a> Book<'a> {
+    pub(super) fn new(redaction: &'a Redaction) -> Self {
+        Self {
+            redaction,
+            runner: None,
+            findings: Vec::new(),
+        }
+    }
+
+    /// Assigns the following findings to this runner.
+    pub(super) fn turn_to(&mut self, runner: &RunnerId) {
+        self.runner = Some(self.redaction.clean(&runner.to_string()));
+    }
+
+    pub(super) fn pass(&mut self, check: &'static Check, seen: impl AsRef<str>) {
+        self.add(check, Outcome::Pass, seen.as_ref());
+    }
+
+    pub(super) fn fail(&mut self, check: &'static Check, seen: impl AsRef<str>) {
+        self.add(check, Outcome::Fail, seen.as_ref());
+    }
+
+    pub(super) fn warn(&mut self, check: &'static Check, seen: impl AsRef<str>) {
+        self.add(check, Outcome::Warn, seen.as_ref());
+    }
+
+    pub(super) fn skip(&mut self, check: &'static Check, reason: impl AsRef<str>) {
+        self.add(check, Outcome::Skip, reason.as_ref());
+    }
+
+    /// Skips the checks of `groups` without a finding for this runner or the endpoint.
+    pub(super) fn skip_open(&mut self, groups: &[&[&'static Check]], reason: &str) {
+        for check in groups.iter().copied().flatten() {
+            if !self.has(check) {
+                self.skip(check, reason);
+            }
+        }
+    }
+
+    fn has(&self, check: &Check) -> bool {
+        let about = |finding: &&Finding| finding.runner == self.runner;
+        let mut own = self.findings.iter().filter(about);
+        own.any(|finding| finding.check == check)
+    }
+
+    fn add(&mut self, check: &'static Check, outcome: Outcome, seen: &str) {
+        self.findings.push(Finding {
+            check,
+            runner: self.runner.clone(),
+            outcome,
+            seen: self.redaction.clean(seen),
+        });
+    }
+}
+
+/// Prepares endpoint text for output: short, printable, without secrets.
+pub(super) struct Redaction {
+    secrets: Vec<String>,
+}
+
+impl Redaction {
+    pub(super) fn new(secrets: &[SecretString]) -> Self {
+        let texts = secrets.iter().map(|secret| {
+            let text = secret.expose_secret().trim();
+            text.strip_prefix("whsec_").unwrap_or(text).to_owned()
+        });
+        Self {
+            secrets: texts.filter(|text| text.len() >= 4).collect(),
+        }
+    }
+
+    pub(super) fn clean(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for secret in &self.secrets {
+            text = text.replace(secret.as_str(), "[secret]");
+        }
+        let text = without_tokens(&text);
+        let mut shown = String::new();
+        for (count, letter) in text.chars().enumerate() {
+            if count == MOST_SHOWN {
+                shown.push('…');
+                break;
+            }
+            if is_plain(letter) {
+                shown.push(letter);
+            } else {
+                let _ = write!(shown, "\\u{{{:x}}}", u32::from(letter));
+            }
+        }
+        shown
+    }
+}
+
+/// Whether a character is safe in terminals, logs and XML: no control characters, no changes of text direction,
+/// no noncharacters.
+fn is_plain(letter: char) -> bool {
+    !letter.is_control()
+        && !matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+        && u32::from(letter) & 0xfffe != 0xfffe
+}
+
+fn without_tokens(text: &str) -> String {
+    let mut parts = text.split(TOKEN_PREFIX);
+    let mut clean = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        clean.push_str("[token]");
+        clean.push_str(part.trim_start_matches(|letter: char| letter.is_ascii_hexdigit()));
+    }
+    clean
+}
+
+/// All findings about one endpoint.
+#[derive(Debug)]
+pub struct Report {
+    /// The endpoint's URL without its query, which may hold a secret.
+    pub endpoint: String,
+    pub mode: &'static str,
+    /// Callback URL that the runner received.
+    pub callbacks: String,
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    pub(super) fn new(kit: &Kit, book: Book<'_>) -> Self {
+        let endpoint = &kit.options.endpoint;
+        let mut url = endpoint.base_url.clone();
+        url.set_query(None);
+        Self {
+            endpoint: url.to_string(),
+            mode: match endpoint.mode {
+                protocol::admin::EndpointMode::Standard => "standard",
+                protocol::admin::EndpointMode::SingleUrl => "single_url",
+            },
+            callbacks: kit.callback_url.clone(),
+            findings: book.findings,
+        }
+    }
+
+    /// Whether no check failed.
+    pub fn is_passed(&self) -> bool {
+        self.count(Outcome::Fail) == 0
+    }
+
+    /// Number of findings with this outcome.
+    pub fn count(&self, outcome: Outcome) -> usize {
+        let is_so = |finding: &&Finding| finding.outcome == outcome;
+        self.findings.iter().filter(is_so).count()
+    }
+
+    /// The report as JSON.
+    pub fn to_json(&self) -> Value {
+        let checks: Vec<_> = self.findings.iter().map(finding_json).collect();
+        json!({
+            "endpoint": self.endpoint,
+            "mode": self.mode,
+            "callbacks": self.callbacks,
+            "passed": self.is_passed(),
+            "counts": {
+                "pass": self.count(Outcome::Pass), "fail": self.count(Outcome::Fail),
+                "warn": self.count(Outcome::Warn), "skip": self.count(Outcome::Skip),
+            },
+            "checks": checks,
+        })
+    }
+
+    /// The report as text: a line per check, with advice for failures.
+    pub fn to_text(&self) -> String {
+        let mut text = format!("{} ({})\n", self.endpoint, self.mode);
+        let _ = writeln!(text, "callbacks at {}", self.callbacks);
+        let mut about = None;
+        for finding in &self.findings {
+            if finding.runner != about {
+                about.clone_from(&finding.runner);
+                let _ = writeln!(text, "\n{}", about.as_deref().unwrap_or("endpoint"));
+            }
+            let (outcome, id) = (finding.outcome.shown(), finding.check.id);
+            let _ = writeln!(text, "  {outcome}  {id:<35} {}", finding.seen);
+            if matches!(finding.outcome, Outcome::Fail | Outcome::Warn) {
+                let _ = writeln!(text, "        expected  {}", finding.check.expected);
+                let _ = writeln!(text, "        do        {}", finding.check.advice);
+            }
+        }
+        let _ = write!(
+            text,
+            "\n{} passed, {} failed, {} warnings, {} skipped",
+            self.count(Outcome::Pass),
+            self.count(Outcome::Fail),
+            self.count(Outcome::Warn),
+            self.count(Outcome::Skip),
+        );
+        text
+    }
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    let Check {
+        id,
+        expected,
+        advice,
+    } = finding.check;
+    let mut json = json!({
+        "id": id, "runner": finding.runner, "outcome": finding.outcome.as_str(),
+        "expected": expected, "seen": finding.seen,
+    });
+    if matches!(finding.outcome, Outcome::Fail | Outcome::Warn) {
+        json["advice"] = json!(advice);
+    }
+    json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_endpoint_said_is_shown_in_plain_characters_and_without_secrets() {
+        let secret = SecretString::from("whsec_MDEyMzQ1Njc4OWFiY2RlZg==");
+        let redaction = Redaction::new(&[secret, SecretString::from("abc")]);
+        for (said, shown) in [
+            ("plain ü 你好", "plain ü 你好"),
+            ("\u{1b}[31mred\r\n\0", "\\u{1b}[31mred\\u{d}\\u{a}\\u{0}"),
+            ("a\u{202e}b\u{ffff}\u{85}", "a\\u{202e}b\\u{ffff}\\u{85}"),
+            ("key MDEyMzQ1Njc4OWFiY2RlZg== here", "key [secret] here"),
+            ("token rehearsal.0a1b2c, and", "token [token], and"),
+            ("abc", "abc"),
+        ] {
+            assert_eq!(redaction.clean(said), shown, "{said:?}");
+        }
+        let long = redaction.clean(&"x".repeat(10_000));
+        assert_eq!(long.chars().count(), MOST_SHOWN + 1);
+    }
+}

@@ -1,0 +1,186 @@
+//! API keys: `rnl_<8 base32>_<43 base64url>` (contracts §2). The gateway stores their hashes only.
+
+use aws_lc_rs::rand;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use protocol::api_key::{ApiKey, ApiKeySpec, CreatedApiKey, KeyRole};
+use protocol::id::{ApiKeyId, WorkspaceId};
+use protocol::workspace::{CreatedWorkspace, Workspace, WorkspaceSpec};
+use secrecy::{ExposeSecret, SecretString};
+use store::{ApiKeyRecord, CreateWorkspace, Store, StoreError, WorkspaceRecord, sha256_hex};
+use uuid::Uuid;
+
+use base::clock::Clock;
+
+const START: &str = "rnl_";
+const PREFIX_LENGTH: usize = 8;
+const SECRET_BYTES: usize = 32;
+/// Attempts for a free prefix. Prefixes are random, so two collisions in a row are most unlikely.
+const TRIES: u32 = 3;
+
+/// Creates a key and stores its hash. The returned text cannot be shown again.
+pub async fn issue(
+    store: &Store,
+    clock: &Clock,
+    workspace: &WorkspaceId,
+    spec: &ApiKeySpec,
+) -> Result<(ApiKeyRecord, SecretString), StoreError> {
+    let mut tries = 1;
+    loop {
+        let (record, key) = fresh(clock.now_ms(), workspace, spec);
+        match store.write(record.clone()).await {
+            Err(StoreError::Taken) if tries < TRIES => tries += 1,
+            Err(error) => return Err(error),
+            Ok(()) => return Ok((record, key)),
+        }
+    }
+}
+
+/// Creates a workspace and its first key, of role admin. `None`: the id is taken.
+pub async fn issue_workspace(
+    store: &Store,
+    clock: &Clock,
+    spec: &WorkspaceSpec,
+) -> Result<Option<CreatedWorkspace>, StoreError> {
+    let id = WorkspaceId(spec.id.clone());
+    let workspace = WorkspaceRecord {
+        name: spec.name.clone().unwrap_or_else(|| spec.id.clone()),
+        created_at: clock.now_ms(),
+        id: id.clone(),
+    };
+    let first = ApiKeySpec {
+        name: "first admin".to_owned(),
+        role: KeyRole::Admin,
+    };
+    let mut tries = 1;
+    loop {
+        let (record, key) = fresh(workspace.created_at, &id, &first);
+        let create = CreateWorkspace {
+            workspace: workspace.clone(),
+            key: record.clone(),
+        };
+        match store.write(create).await {
+            Err(StoreError::Taken) if tries < TRIES => tries += 1,
+            Err(error) => return Err(error),
+            Ok(false) => return Ok(None),
+            Ok(true) => {
+                return Ok(Some(CreatedWorkspace {
+                    workspace: shown_workspace(workspace),
+                    api_key: CreatedApiKey {
+                        api_key: shown(record),
+                        key: key.expose_secret().to_owned(),
+                    },
+                }));
+            }
+        }
+    }
+}
+
+/// The workspace in API form.
+pub fn shown_workspace(record: WorkspaceRecord) -> Workspace {
+    Workspace {
+        id: record.id.0,
+        name: record.name,
+        created_at: record.created_at.div_euclid(1000),
+    }
+}
+
+fn fresh(
+    created_at: i64,
+    workspace: &WorkspaceId,
+    spec: &ApiKeySpec,
+) -> (ApiKeyRecord, SecretString) {
+    let (prefix, key) = generate();
+    let record = ApiKeyRecord {
+        id: ApiKeyId(Uuid::now_v7()),
+        workspace: workspace.clone(),
+        name: spec.name.clone(),
+        role: spec.role,
+        prefix,
+        hash: sha256_hex(key.expose_secret().as_bytes()),
+        created_at,
+        revoked_at: None,
+    };
+    (record, key)
+}
+
+/// The public fields of a key.
+pub fn shown(record: ApiKeyRecord) -> ApiKey {
+    ApiKey {
+        id: record.id,
+        name: record.name,
+        role: record.role,
+        prefix: record.prefix,
+        created_at: record.created_at.div_euclid(1000),
+        revoked_at: record.revoked_at.map(|at| at.div_euclid(1000)),
+    }
+}
+
+/// The prefix of a well-formed key.
+pub fn prefix_of(key: &str) -> Option<&str> {
+    let (prefix, secret) = key.strip_prefix(START)?.split_once('_')?;
+    let plain = prefix
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let decoded = URL_SAFE_NO_PAD.decode(secret).ok()?;
+    (prefix.len() == PREFIX_LENGTH && plain && decoded.len() == SECRET_BYTES).then_some(prefix)
+}
+
+/// A new key and its prefix.
+fn generate() -> (String, SecretString) {
+    const BASE32: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let prefix: String = random_bytes::<PREFIX_LENGTH>()
+        .iter()
+        .map(|byte| char::from(BASE32[usize::from(byte % 32)]))
+        .collect();
+    let mut key = format!("{START}{prefix}_");
+    let secret = URL_SAFE_NO_PAD.encode(random_bytes::<SECRET_BYTES>());
+    key.push_str(&secret);
+    (prefix, SecretString::from(key))
+}
+
+/// The secret part of a link, a bearer token. The gateway stores its hash only.
+pub fn link_token() -> String {
+    URL_SAFE_NO_PAD.encode(random_bytes::<SECRET_BYTES>())
+}
+
+fn random_bytes<const LENGTH: usize>() -> [u8; LENGTH] {
+    let mut bytes = [0; LENGTH];
+    rand::fill(&mut bytes).expect("the system's random source does not fail once it is seeded");
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_key_has_the_form_and_no_two_are_alike() {
+        let (prefix, key) = generate();
+        assert_eq!(key.expose_secret().len(), 4 + 8 + 1 + 43);
+        assert_eq!(prefix_of(key.expose_secret()), Some(prefix.as_str()));
+        let (other, another) = generate();
+        assert_ne!(prefix, other);
+        assert_ne!(key.expose_secret(), another.expose_secret());
+    }
+
+    #[test]
+    fn anything_else_is_no_key() {
+        let good = format!("rnl_abcdefgh_{}", "A".repeat(43));
+        assert_eq!(prefix_of(&good), Some("abcdefgh"));
+        for bad in [
+            "",
+            "rnl_",
+            "rnl_abcdefgh",
+            "rnl_abcdefgh_",
+            &good[..good.len() - 1],
+            &format!("{good}A"),
+            &good.replace("rnl_", "RNL_"),
+            &good.replace("abcdefgh", "Abcdefgh"),
+            &good.replace("abcdefgh", "abcdefg"),
+            &good.replace('A', "+"),
+        ] {
+            assert_eq!(prefix_of(bad), None, "{bad}");
+        }
+    }
+}

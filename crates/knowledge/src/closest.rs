@@ -1,0 +1,216 @@
+//! Search in an embedded base: full-text, and by vectors if the base has them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use domain::knowledge::filter::Filters;
+use domain::knowledge::rank::{Best, Corpus, Weights, fuse};
+use domain::text_index::RankedQuery;
+use store::{BaseKey, FoundChunk};
+
+use crate::index::on_a_thread;
+use crate::prepare::{embed, passage, scope};
+use crate::{EmbeddedBase, Knowledge, KnowledgeError};
+use models::Paid;
+
+/// Maximum number of passages whose texts are ranked.
+const CANDIDATES: usize = 200;
+/// Maximum length of each list in rank fusion.
+const RANKED: usize = 100;
+/// Timeout for the embedding of a query.
+const EMBEDDING: Duration = Duration::from_secs(15);
+
+/// A passage and its similarity, from 0 to 1.
+pub(super) struct Close {
+    pub(super) chunk: FoundChunk,
+    pub(super) score: f64,
+}
+
+impl Knowledge {
+    /// The closest passages, best first.
+    pub(super) async fn closest(
+        &self,
+        base: &EmbeddedBase,
+        key: &BaseKey,
+        text: &str,
+        filters: &Filters,
+        top: usize,
+        paid: &Paid,
+    ) -> Result<Vec<Close>, KnowledgeError> {
+        let (corpus, version) = self.0.parts.store.knowledge_corpus(key).await?;
+        let by_words = self.by_words(key, text, filters, corpus).await?;
+        let Some(model) = &base.embedding_model else {
+            return Ok(by_words.into_iter().take(top).collect());
+        };
+        let vector = self.query_vector(model, key, text, paid).await;
+        let by_meaning = match vector {
+            Some(vector) => {
+                self.by_meaning(model, key, vector, filters, version)
+                    .await?
+            }
+            None => Vec::new(),
+        };
+        self.together(key, by_words, by_meaning, top).await
+    }
+
+    async fn by_words(
+        &self,
+        key: &BaseKey,
+        text: &str,
+        filters: &Filters,
+        corpus: Corpus,
+    ) -> Result<Vec<Close>, KnowledgeError> {
+        let mut query = RankedQuery::parse(text);
+        let store = &self.0.parts.store;
+        if query.is_long() {
+            let all = query.terms(&scope(key));
+            let held = store.knowledge_frequencies(&all).await?;
+            query = Weights::narrow(query, &held, corpus);
+        }
+        let terms = query.terms(&scope(key));
+        if terms.is_empty() {
+            return Ok(Vec::new());
+        }
+        let postings = store.knowledge_postings(key, &terms, filters).await?;
+        let held: Vec<u64> = postings
+            .iter()
+            .map(|posting| posting.ids.len() as u64)
+            .collect();
+        let weights = Weights::new(&query, &held, corpus);
+        let mut worth: HashMap<i64, f64> = HashMap::new();
+        for (term, posting) in postings
+            .iter()
+            .enumerate()
+            .filter(|(_, one)| !one.is_common)
+        {
+            for id in &posting.ids {
+                *worth.entry(*id).or_default() += weights.of_held([term]);
+            }
+        }
+        if worth.is_empty() {
+            // All terms are common: search passages that contain every term.
+            let common = terms
+                .iter()
+                .zip(&postings)
+                .filter(|(_, posting)| posting.is_common);
+            let common: Vec<String> = common.map(|(term, _)| term.clone()).collect();
+            if !common.is_empty() {
+                let all = store.knowledge_holding_all(key, &common, filters, CANDIDATES);
+                worth.extend(all.await?.into_iter().map(|id| (id, 1.0)));
+            }
+        }
+        let mut best = Best::new(CANDIDATES);
+        for (id, worth) in worth {
+            best.offer(worth, id);
+        }
+        let ids: Vec<i64> = best.into_sorted().into_iter().map(|(_, id)| id).collect();
+        let chunks = store.knowledge_chunks(key, &ids).await?;
+        let scored = on_a_thread(move || {
+            let score = |chunk: FoundChunk| {
+                let text = passage(chunk.heading.as_deref(), &chunk.text);
+                let score = weights.score(&query, &text, corpus);
+                Close { chunk, score }
+            };
+            let mut scored: Vec<_> = chunks.into_iter().map(score).collect();
+            sort(&mut scored);
+            scored
+        });
+        scored.await
+    }
+
+    /// The vector of a query. `None` if the provider fails: full-text search still works.
+    async fn query_vector(
+        &self,
+        model: &str,
+        key: &BaseKey,
+        text: &str,
+        paid: &Paid,
+    ) -> Option<Vec<f32>> {
+        let embedder = self.0.parts.embedder.as_ref()?;
+        let texts = [text.to_owned()];
+        match embed(embedder.as_ref(), model, &texts, EMBEDDING, paid).await {
+            Ok(mut vectors) => vectors.pop(),
+            Err(error) => {
+                let reason = error.reason();
+                tracing::warn!(
+                    reason,
+                    model,
+                    kb.id = key.kb_id,
+                    "embedding of a query failed; knowledge base {} is searched by full text only",
+                    key.kb_id
+                );
+                None
+            }
+        }
+    }
+
+    /// Ids of the chunks with the closest vectors, best first.
+    async fn by_meaning(
+        &self,
+        model: &str,
+        key: &BaseKey,
+        query: Vec<f32>,
+        filters: &Filters,
+        version: i64,
+    ) -> Result<Vec<i64>, KnowledgeError> {
+        let found = self
+            .0
+            .vectors
+            .closest(
+                &self.0.parts.store,
+                key,
+                model,
+                filters,
+                version,
+                query,
+                RANKED,
+            )
+            .await?;
+        Ok(found.into_iter().map(|(_, id)| id).collect())
+    }
+
+    async fn together(
+        &self,
+        key: &BaseKey,
+        by_words: Vec<Close>,
+        by_meaning: Vec<i64>,
+        top: usize,
+    ) -> Result<Vec<Close>, KnowledgeError> {
+        if by_meaning.is_empty() {
+            return Ok(by_words.into_iter().take(top).collect());
+        }
+        let words: Vec<i64> = by_words
+            .iter()
+            .take(RANKED)
+            .map(|close| close.chunk.id)
+            .collect();
+        let fused = fuse(&[words, by_meaning]);
+        let mut known: HashMap<i64, FoundChunk> = by_words
+            .into_iter()
+            .map(|close| (close.chunk.id, close.chunk))
+            .collect();
+        let missing: Vec<i64> = fused
+            .keys()
+            .copied()
+            .filter(|id| !known.contains_key(id))
+            .collect();
+        let others = self.0.parts.store.knowledge_chunks(key, &missing).await?;
+        known.extend(others.into_iter().map(|chunk| (chunk.id, chunk)));
+        let close = |(id, score)| known.remove(&id).map(|chunk| Close { chunk, score });
+        let mut closest: Vec<Close> = fused.into_iter().filter_map(close).collect();
+        sort(&mut closest);
+        closest.truncate(top);
+        Ok(closest)
+    }
+}
+
+/// Sorts by score, descending, then by position.
+fn sort(closest: &mut [Close]) {
+    closest.sort_by(|one, other| {
+        let place = |close: &Close| (close.chunk.document.document_id.clone(), close.chunk.n);
+        other
+            .score
+            .total_cmp(&one.score)
+            .then_with(|| place(one).cmp(&place(other)))
+    });
+}

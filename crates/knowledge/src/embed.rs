@@ -1,0 +1,89 @@
+//! Embedding of texts.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use egress::upstream::UpstreamError;
+use models::{Model, Models, Paid};
+use telemetry::metrics;
+
+/// A provider of embedding models.
+pub trait Embedder: Send + Sync {
+    /// Returns one vector per text, in order, within `patience`. `model`: its id in the catalog.
+    fn embed<'a>(
+        &'a self,
+        model: &'a str,
+        texts: &'a [String],
+        patience: Duration,
+        paid: &'a Paid,
+    ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, UpstreamError>>;
+}
+
+/// Maximum number of texts per provider request.
+const AT_ONCE: usize = 256;
+
+/// The models of the catalog. Embedding calls count in the model metrics.
+impl Embedder for Models {
+    fn embed<'a>(
+        &'a self,
+        model: &'a str,
+        texts: &'a [String],
+        patience: Duration,
+        paid: &'a Paid,
+    ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, UpstreamError>> {
+        let until = Instant::now() + patience;
+        let embedding = async move {
+            let known = self.find(model)?;
+            let mut vectors = Vec::with_capacity(texts.len());
+            for texts in texts.chunks(AT_ONCE) {
+                vectors.extend(counted(model, known, texts, until, paid).await?);
+            }
+            Ok(vectors)
+        };
+        embedding.boxed()
+    }
+}
+
+async fn counted(
+    id: &str,
+    model: &Model,
+    texts: &[String],
+    until: Instant,
+    paid: &Paid,
+) -> Result<Vec<Vec<f32>>, UpstreamError> {
+    let price = model.price.unwrap_or_default();
+    let of = |tokens| (tokens, price.cost(tokens, 0));
+    // The provider may bill a request even without a response.
+    let call = metrics::ModelCall::begin(id, of(model.count.of_texts(texts.iter())));
+    let before = prompt_of(paid);
+    let embedded = tokio::time::timeout_at(until, model.vectors(texts, paid)).await;
+    match embedded.unwrap_or(Err(UpstreamError::Timeout)) {
+        Ok(vectors) => {
+            let said = prompt_of(paid).map(|said| said - before.unwrap_or(0));
+            let said = said.and_then(|said| u32::try_from(said).ok());
+            call.end("ok", said.map(u64::from).map(of));
+            Ok(vectors)
+        }
+        Err(error) => {
+            let took_it = matches!(
+                error,
+                UpstreamError::Timeout
+                    | UpstreamError::Broken(_)
+                    | UpstreamError::Lost(_)
+                    | UpstreamError::Malformed(_)
+                    | UpstreamError::TooLarge { .. }
+            );
+            call.end(error.reason(), (!took_it).then_some((0, 0)));
+            Err(error)
+        }
+    }
+}
+
+/// Prompt tokens counted so far.
+fn prompt_of(paid: &Paid) -> Option<i64> {
+    let usage = paid.counted()?;
+    usage.prompt_tokens.or(usage.total_tokens)
+}

@@ -1,0 +1,260 @@
+//! Indexing: extracts and chunks a document, writes the chunks next to the live version, then replaces that
+//! version.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use domain::knowledge::MOST_DOCUMENTS;
+use domain::knowledge::chunk::{Chunk, chunk};
+use futures_util::FutureExt as _;
+use store::{
+    BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
+    FinishIndexing, IndexingBegun, Recipe, WriteChunks,
+};
+use tokio::sync::OwnedSemaphorePermit;
+use uuid::Uuid;
+
+use crate::extract::{Extracted, Kind, extract};
+use crate::{EmbeddedBase, Knowledge, KnowledgeError, prepare};
+use telemetry::metrics;
+
+/// Maximum wait for an indexing slot.
+const WAIT: Duration = Duration::from_secs(20);
+/// Number of chunks per commit and per embedding request.
+const BATCH: usize = 32;
+
+/// A document as uploaded.
+#[derive(Clone, Debug)]
+pub struct NewDocument {
+    pub base: BaseKey,
+    pub document_id: String,
+    pub facts: DocumentFacts,
+    /// Metadata for filters, as names and values.
+    pub entries: Vec<(String, String)>,
+    pub source: Source,
+}
+
+/// Origin of a document's text.
+#[derive(Clone, Debug)]
+pub enum Source {
+    Bytes(Kind, Bytes),
+    /// The stored text, to be reindexed, and its content version.
+    Text(Extracted, i64),
+}
+
+/// An indexed document.
+#[derive(Clone, Debug)]
+pub enum Indexed {
+    /// New or changed.
+    Changed(DocumentRecord),
+    /// The same document was indexed before.
+    Unchanged(DocumentRecord),
+}
+
+/// Size of the written content.
+struct Written {
+    characters: u64,
+    chunks: u64,
+    units: u64,
+}
+
+impl Knowledge {
+    /// Waits for an indexing slot, which is held until dropped.
+    pub async fn room(&self) -> Result<OwnedSemaphorePermit, KnowledgeError> {
+        let room = Arc::clone(&self.0.indexing).acquire_owned();
+        match tokio::time::timeout(WAIT, room).await {
+            Ok(Ok(room)) => Ok(room),
+            Ok(Err(_)) | Err(_) => Err(KnowledgeError::TooMany),
+        }
+    }
+
+    /// Indexes a document and returns when it is searchable. Continues if the caller is dropped.
+    pub async fn index(
+        &self,
+        document: NewDocument,
+        room: OwnedSemaphorePermit,
+    ) -> Result<Indexed, KnowledgeError> {
+        let base = self.embedded(&document.base.kb_id)?.clone();
+        let begin = BeginIndexing {
+            base: document.base.clone(),
+            document_id: document.document_id.clone(),
+            facts: document.facts.clone(),
+            recipe: base.recipe(),
+            attempt: Uuid::now_v7().to_string(),
+            most: MOST_DOCUMENTS,
+            anew: match document.source {
+                Source::Bytes(..) => None,
+                Source::Text(_, content) => Some(content),
+            },
+            at: self.0.parts.clock.now_ms(),
+        };
+        let content = match self.0.parts.store.write(begin).await? {
+            IndexingBegun::Content(content) => content,
+            IndexingBegun::Unchanged(record) => return Ok(Indexed::Unchanged(*record)),
+            // The document was uploaded again, or deleted, which takes precedence.
+            IndexingBegun::Busy | IndexingBegun::Gone => return Err(KnowledgeError::DocumentBusy),
+            IndexingBegun::Full => return Err(KnowledgeError::BaseFull),
+        };
+        let knowledge = self.clone();
+        let indexing = self.0.tasks.spawn(async move {
+            let _room = room;
+            knowledge.carry_out(&base, document, content).await
+        });
+        indexing.await.map_err(|_| KnowledgeError::Stopping)?
+    }
+
+    /// Deletes a document.
+    pub async fn remove(&self, base: BaseKey, document_id: String) -> Result<(), KnowledgeError> {
+        self.embedded(&base.kb_id)?;
+        let delete = DeleteDocument { base, document_id };
+        if self.0.parts.store.write(delete).await? {
+            Ok(())
+        } else {
+            Err(KnowledgeError::UnknownDocument)
+        }
+    }
+
+    async fn carry_out(
+        &self,
+        base: &EmbeddedBase,
+        document: NewDocument,
+        content: i64,
+    ) -> Result<Indexed, KnowledgeError> {
+        let doing = AssertUnwindSafe(self.write_and_finish(base, document, content)).catch_unwind();
+        let done = tokio::select! {
+            done = doing => done.unwrap_or_else(|_| {
+                tracing::error!("indexing a document panicked");
+                metrics::panicked(metrics::Task::Handler);
+                Err(KnowledgeError::Unreadable("could not be indexed; see the gateway's log".to_owned()))
+            }),
+            () = self.0.parts.stopping.cancelled() => Err(KnowledgeError::Stopping),
+        };
+        if let Err(error) = &done {
+            let fail = FailIndexing {
+                content,
+                error: error.to_string(),
+                at: self.0.parts.clock.now_ms(),
+            };
+            if let Err(error) = self.0.parts.store.write(fail).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(
+                    error,
+                    "cannot cancel indexing of a document; the sweep retries"
+                );
+            }
+        }
+        done.map(Indexed::Changed)
+    }
+
+    async fn write_and_finish(
+        &self,
+        base: &EmbeddedBase,
+        document: NewDocument,
+        content: i64,
+    ) -> Result<DocumentRecord, KnowledgeError> {
+        let text = match document.source {
+            Source::Text(text, _) => text,
+            Source::Bytes(kind, bytes) => extract(kind, &bytes)
+                .await
+                .map_err(KnowledgeError::Unreadable)?,
+        };
+        let missing = text.missing.clone();
+        let written = self.write(base, &document.base, content, text).await?;
+        let finish = FinishIndexing {
+            base: document.base,
+            document_id: document.document_id,
+            content,
+            facts: document.facts,
+            recipe: base.recipe(),
+            entries: document.entries,
+            characters: written.characters,
+            chunks: written.chunks,
+            units: written.units,
+            missing,
+            at: self.0.parts.clock.now_ms(),
+        };
+        let finished = self.0.parts.store.write(finish).await?;
+        finished.ok_or(KnowledgeError::UnknownDocument)
+    }
+
+    async fn write(
+        &self,
+        base: &EmbeddedBase,
+        key: &BaseKey,
+        content: i64,
+        text: Extracted,
+    ) -> Result<Written, KnowledgeError> {
+        let size = base.size;
+        let cut = move || {
+            (
+                chunk(&text.text, &text.headings, size),
+                text.text.chars().count(),
+            )
+        };
+        let (chunks, characters) = on_a_thread(cut).await?;
+        let chunks = chunks.map_err(|error| KnowledgeError::Unreadable(error.to_string()))?;
+        if chunks.is_empty() {
+            return Err(KnowledgeError::Unreadable("has no text".to_owned()));
+        }
+        let (mut units, all) = (0, chunks.len() as u64);
+        let mut first = 0;
+        for batch in chunks.chunks(BATCH) {
+            let (owner, batch) = (key.clone(), batch.to_vec());
+            let prepared = on_a_thread(move || prepare::with_terms(&owner, &batch));
+            let mut prepared = prepared.await?;
+            if let Some(model) = &base.embedding_model
+                && let Some(embedder) = &self.0.parts.embedder
+            {
+                prepare::add_vectors(embedder.as_ref(), model, &mut prepared).await?;
+            }
+            units += prepared.iter().map(|chunk| chunk.units).sum::<u64>();
+            let next = first + prepared.len() as u64;
+            let write = WriteChunks {
+                content,
+                first,
+                chunks: prepared,
+                all,
+            };
+            if !self.0.parts.store.write(write).await? {
+                return Err(KnowledgeError::UnknownDocument);
+            }
+            first = next;
+        }
+        Ok(Written {
+            characters: characters as u64,
+            chunks: all,
+            units,
+        })
+    }
+}
+
+impl EmbeddedBase {
+    fn recipe(&self) -> Recipe {
+        Recipe {
+            vector_model: self.embedding_model.clone(),
+            chunk_chars: self.size.characters as u64,
+            chunk_overlap: self.size.overlap as u64,
+        }
+    }
+}
+
+/// Runs CPU-bound work on a blocking thread.
+pub(super) async fn on_a_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, KnowledgeError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| KnowledgeError::Unreadable("could not be indexed".to_owned()))
+}
+
+/// Converts a stored chunk.
+pub(super) fn as_cut(found: store::FoundChunk) -> Chunk {
+    let place = |place: u64| usize::try_from(place).unwrap_or(usize::MAX);
+    Chunk {
+        start: place(found.start),
+        end: place(found.end),
+        text: found.text,
+        heading: found.heading,
+    }
+}

@@ -1,0 +1,117 @@
+//! Reindexing: chunks and embeds the stored texts again with the current settings of the base.
+
+use std::time::Duration;
+
+use domain::knowledge::chunk::join;
+use domain::knowledge::filter::entries;
+use store::{BaseKey, DocumentRecord, StoreError};
+use tokio::time::Instant;
+
+use crate::extract::Extracted;
+use crate::index::{Indexed, NewDocument, Source, as_cut};
+use crate::{Knowledge, KnowledgeError};
+
+/// Maximum duration of one call.
+const AT_MOST: Duration = Duration::from_secs(10);
+/// Maximum number of documents per call.
+const DOCUMENTS: usize = 50;
+/// Number of chunks per read.
+const PAGE: u64 = 500;
+
+/// Result of one call.
+pub struct Reindexing {
+    pub documents: Vec<DocumentRecord>,
+    /// Cursor: the last document, if more follow.
+    pub more_after: Option<String>,
+}
+
+impl Knowledge {
+    /// Reindexes documents of a base in the order of their ids, after `after`. Failed documents, and those being
+    /// indexed, are skipped.
+    pub async fn reindex(
+        &self,
+        base: &BaseKey,
+        after: Option<String>,
+    ) -> Result<Reindexing, KnowledgeError> {
+        self.embedded(&base.kb_id)?;
+        let begun = Instant::now();
+        let mut documents = Vec::new();
+        let mut after = after;
+        while begun.elapsed() < AT_MOST && documents.len() < DOCUMENTS {
+            let store = &self.0.parts.store;
+            let next = store.list_documents(base, after.as_deref(), 1).await?;
+            let next = next.items.into_iter().next();
+            let Some(record) = next else {
+                return Ok(Reindexing {
+                    documents,
+                    more_after: None,
+                });
+            };
+            after = Some(record.document_id.clone());
+            documents.push(self.make_anew(base, record).await?);
+        }
+        Ok(Reindexing {
+            documents,
+            more_after: after,
+        })
+    }
+
+    async fn make_anew(
+        &self,
+        base: &BaseKey,
+        record: DocumentRecord,
+    ) -> Result<DocumentRecord, KnowledgeError> {
+        if record.content == 0 || record.status == "indexing" {
+            return Ok(record);
+        }
+        let room = self.room().await?;
+        let text = self.text_of(base, &record).await?;
+        let metadata = serde_json::from_str(&record.facts.metadata).unwrap_or_default();
+        let document = NewDocument {
+            base: base.clone(),
+            document_id: record.document_id.clone(),
+            facts: record.facts.clone(),
+            entries: entries(&metadata),
+            source: Source::Text(text, record.content),
+        };
+        match self.index(document, room).await {
+            Ok(Indexed::Changed(record) | Indexed::Unchanged(record)) => Ok(record),
+            // The old version stays searchable; the record holds the error.
+            Err(KnowledgeError::Store(error)) => Err(error.into()),
+            Err(KnowledgeError::Stopping) => Err(KnowledgeError::Stopping),
+            Err(_) => {
+                let store = &self.0.parts.store;
+                let now = store.find_document(base, &record.document_id).await?;
+                Ok(now.unwrap_or(record))
+            }
+        }
+    }
+
+    async fn text_of(
+        &self,
+        base: &BaseKey,
+        record: &DocumentRecord,
+    ) -> Result<Extracted, StoreError> {
+        let (mut chunks, mut from) = (Vec::new(), 0);
+        loop {
+            let store = &self.0.parts.store;
+            let page = store
+                .knowledge_content(base, record.content, from, PAGE)
+                .await?;
+            let read = page.len() as u64;
+            chunks.extend(page.into_iter().map(as_cut));
+            if read < PAGE {
+                break;
+            }
+            from += read;
+        }
+        let (text, headings) = join(chunks);
+        // After a failed attempt this field holds the reason of the failure.
+        let missing = record.error.clone().filter(|_| record.status == "ready");
+        Ok(Extracted {
+            text,
+            headings,
+            missing,
+        })
+    }
+}

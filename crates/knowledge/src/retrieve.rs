@@ -1,0 +1,98 @@
+//! Retrieval from embedded and remote bases.
+
+use domain::knowledge::filter::check_filters;
+use domain::knowledge::{DEFAULT_TOP, MOST_QUERY_BYTES, MOST_TOP};
+use protocol::admin::Fault;
+use protocol::knowledge::{RetrievalQuery, RetrievalResultEntry};
+use protocol::message::ContentElement;
+use serde_json::json;
+use store::BaseKey;
+
+use crate::closest::Close;
+use crate::{Base, Knowledge, KnowledgeError};
+use models::Paid;
+
+impl Knowledge {
+    /// The closest passages of a base. The caller has authorized the query; `paid` pays for its vector.
+    pub async fn retrieve(
+        &self,
+        base: &BaseKey,
+        query: &RetrievalQuery,
+        paid: &Paid,
+    ) -> Result<Vec<RetrievalResultEntry>, KnowledgeError> {
+        let mut faults = check_query(query);
+        let filters = check_filters(&query.filters).unwrap_or_else(|found| {
+            faults.extend(found);
+            domain::knowledge::filter::Filters::default()
+        });
+        if !faults.is_empty() {
+            return Err(KnowledgeError::Faults(faults));
+        }
+        let top = query.top_k.unwrap_or(DEFAULT_TOP);
+        let top = usize::try_from(top).unwrap_or(usize::MAX);
+        match self.base(&base.kb_id)? {
+            Base::Embedded(embedded) => {
+                let found = self
+                    .closest(embedded, base, &query.query_text, &filters, top, paid)
+                    .await?;
+                Ok(found.into_iter().map(entry).collect())
+            }
+            Base::Remote(remote) => {
+                let egress = &self.0.parts.egress;
+                Ok(remote
+                    .retrieve(egress, &query.query_text, top, &filters)
+                    .await?)
+            }
+        }
+    }
+}
+
+fn check_query(query: &RetrievalQuery) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if query.query_text.trim().is_empty() {
+        faults.push(Fault::new("/query_text", "must not be empty"));
+    }
+    if query.query_text.len() > MOST_QUERY_BYTES {
+        let message = format!("must have at most {MOST_QUERY_BYTES} bytes");
+        faults.push(Fault::new("/query_text", message));
+    }
+    if query
+        .top_k
+        .is_some_and(|top| !(1..=MOST_TOP).contains(&top))
+    {
+        faults.push(Fault::new("/top_k", format!("must be 1 to {MOST_TOP}")));
+    }
+    faults
+}
+
+/// A passage in protocol form: trimmed, with its position in the document.
+fn entry(Close { chunk, score }: Close) -> RetrievalResultEntry {
+    let text = chunk.text.trim();
+    let before = chunk.text.len() - chunk.text.trim_start().len();
+    let skipped = chunk.text.get(..before).unwrap_or_default().chars().count() as u64;
+    let start = chunk.start + skipped;
+    let document = chunk.document;
+    let mut metadata: protocol::JsonObject =
+        serde_json::from_str(&document.facts.metadata).unwrap_or_default();
+    metadata
+        .entry("source")
+        .or_insert_with(|| json!(document.facts.name));
+    for (name, value) in [
+        ("document_id", json!(document.document_id)),
+        ("name", json!(document.facts.name)),
+        ("mime_type", json!(document.facts.mime_type)),
+        ("chunk", json!(chunk.n)),
+        ("start", json!(start)),
+        ("end", json!(start + text.chars().count() as u64)),
+        ("heading", json!(chunk.heading)),
+    ] {
+        metadata.insert(name.to_owned(), value);
+    }
+    RetrievalResultEntry {
+        id: format!("{}#{}", document.document_id, chunk.n),
+        content: vec![ContentElement::text(text)],
+        metadata,
+        distance: 1.0 - score,
+        score: Some(score),
+    }
+}

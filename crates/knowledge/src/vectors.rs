@@ -1,0 +1,155 @@
+//! Exact vector search: scans all vectors of a base, from the cache if they fit, else page by page.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use domain::knowledge::filter::Filters;
+use domain::knowledge::rank::{Best, dot_bytes};
+use store::{BaseKey, Store, StoredVector};
+use tokio::sync::Semaphore;
+
+use crate::KnowledgeError;
+use crate::index::on_a_thread;
+
+/// Number of vectors per page.
+const PAGE: usize = 500;
+/// Cache size in bytes, per base and in total.
+const MOST_OF_ONE: usize = 96 * 1024 * 1024;
+const MOST: usize = 256 * 1024 * 1024;
+
+/// Concurrent searches that load a base into the cache. Each may use as much memory as one cached base.
+const GATHERING: usize = 2;
+
+/// Cached vectors of bases, each at one version.
+pub(super) struct VectorCache {
+    kept: Mutex<HashMap<(BaseKey, String), Arc<Kept>>>,
+    gathering: Semaphore,
+}
+
+impl Default for VectorCache {
+    fn default() -> Self {
+        Self {
+            kept: Mutex::default(),
+            gathering: Semaphore::new(GATHERING),
+        }
+    }
+}
+
+struct Kept {
+    version: i64,
+    vectors: Vec<StoredVector>,
+    bytes: usize,
+}
+
+impl VectorCache {
+    /// The closest vectors of `model` with their similarity, best first.
+    #[expect(clippy::too_many_arguments, reason = "they are one question")]
+    pub(super) async fn closest(
+        &self,
+        store: &Store,
+        base: &BaseKey,
+        model: &str,
+        filters: &Filters,
+        version: i64,
+        query: Vec<f32>,
+        top: usize,
+    ) -> Result<Vec<(f64, i64)>, KnowledgeError> {
+        let is_whole = filters.0.is_empty();
+        let kept = || is_whole.then(|| self.get(base, model, version)).flatten();
+        if let Some(kept) = kept() {
+            return closest_of(kept, query, top).await;
+        }
+        let mut place = None;
+        if is_whole {
+            // The semaphore is never closed.
+            place = self.gathering.acquire().await.ok();
+            // An earlier search may have loaded the base.
+            if let Some(kept) = kept() {
+                return closest_of(kept, query, top).await;
+            }
+        }
+        let mut best = Best::new(top);
+        let (mut after, mut kept, mut bytes) = (0, place.is_some().then(Vec::new), 0);
+        let query = Arc::new(query);
+        loop {
+            let page = store
+                .knowledge_vectors(base, model, filters, after, PAGE)
+                .await?;
+            let is_last = page.len() < PAGE;
+            after = page.last().map_or(after, |last| last.id);
+            bytes += page.iter().map(|one| one.bytes.len() + 32).sum::<usize>();
+            let (asked, mut so_far) = (Arc::clone(&query), best);
+            let looked = on_a_thread(move || {
+                look(&page, &asked, &mut so_far);
+                (so_far, page)
+            });
+            let (next, page) = looked.await?;
+            best = next;
+            kept = kept.filter(|_| bytes <= MOST_OF_ONE);
+            match &mut kept {
+                Some(kept) => kept.extend(page),
+                // Too large for the cache: continue page by page without the permit.
+                None => drop(place.take()),
+            }
+            if is_last {
+                break;
+            }
+        }
+        if let Some(vectors) = kept {
+            self.keep(
+                base,
+                model,
+                Kept {
+                    version,
+                    vectors,
+                    bytes,
+                },
+            );
+        }
+        Ok(best.into_sorted())
+    }
+
+    fn get(&self, base: &BaseKey, model: &str, version: i64) -> Option<Arc<Kept>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = kept.get(&(base.clone(), model.to_owned()))?;
+        (found.version == version).then(|| Arc::clone(found))
+    }
+
+    fn keep(&self, base: &BaseKey, model: &str, new: Kept) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = (base.clone(), model.to_owned());
+        if kept.get(&name).is_some_and(|old| old.version > new.version) {
+            return;
+        }
+        kept.remove(&name);
+        while kept.values().map(|one| one.bytes).sum::<usize>() + new.bytes > MOST {
+            let Some(any) = kept.keys().next().cloned() else {
+                break;
+            };
+            kept.remove(&any);
+        }
+        kept.insert(name, Arc::new(new));
+    }
+}
+
+async fn closest_of(
+    kept: Arc<Kept>,
+    query: Vec<f32>,
+    top: usize,
+) -> Result<Vec<(f64, i64)>, KnowledgeError> {
+    on_a_thread(move || {
+        let mut best = Best::new(top);
+        look(&kept.vectors, &query, &mut best);
+        best.into_sorted()
+    })
+    .await
+}
+
+/// Skips vectors of other dimensions, which come from an earlier model of the same name.
+fn look(vectors: &[StoredVector], query: &[f32], best: &mut Best) {
+    for vector in vectors {
+        if let Some(alike) = dot_bytes(query, &vector.bytes) {
+            best.offer(alike, vector.id);
+        }
+    }
+}

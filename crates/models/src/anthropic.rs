@@ -1,0 +1,159 @@
+//! Adapter from chat completions to Anthropic's Messages API.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use futures_util::{StreamExt as _, stream};
+use protocol::JsonObject;
+use serde_json::{Value, json};
+
+use super::exchange::{Event, Exchange, Item, Items, KeyHeader, ProviderAddress, error_in};
+use super::whole::{Said, Saying, assembled, settled};
+use super::{Asked, Chunks, Embedded, Events, Form, Provider, Rest, ThoughtCount, form};
+use egress::Egress;
+use egress::upstream::UpstreamError;
+
+mod answer;
+mod ask;
+mod thinking;
+
+pub use thinking::Thinking;
+
+/// API version of requests.
+const VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
+
+/// Path below the base URL.
+const MESSAGES: [&str; 2] = ["v1", "messages"];
+
+/// A provider with Anthropic's Messages API.
+pub struct Anthropic {
+    exchange: Exchange,
+    /// Thinking modes by model name. Other models get theirs from their name.
+    thinking: BTreeMap<String, Thinking>,
+}
+
+impl Anthropic {
+    /// `base_url` without `/v1`, as for Anthropic's clients. `thinking`: modes that names do not imply.
+    pub fn new(
+        egress: Egress,
+        address: ProviderAddress,
+        thinking: BTreeMap<String, Thinking>,
+    ) -> Self {
+        let (name, version) = VERSION;
+        let exchange = Exchange::new(egress, address, KeyHeader::ApiKey);
+        Self {
+            exchange: exchange.with_header(name, version),
+            thinking,
+        }
+    }
+
+    fn asked(&self, body: &JsonObject) -> Result<JsonObject, UpstreamError> {
+        let model = body.get("model").and_then(Value::as_str);
+        let model = model.unwrap_or_default();
+        let told = self.thinking.get(model).copied();
+        ask::messages(body, told.unwrap_or_else(|| Thinking::of_model(model)))
+    }
+
+    async fn ask(&self, asked: &JsonObject, accept: &'static str) -> Result<Items, UpstreamError> {
+        self.exchange.complete(&MESSAGES, asked, accept).await
+    }
+
+    fn chunks(&self, items: Items) -> Chunks {
+        let redactor = self.exchange.redactor();
+        let mut reader = answer::EventReader::default();
+        let said = items.flat_map(move |item| {
+            let said = item.map(|item| match item {
+                Item::End => vec![Ok(Said::End)],
+                Item::Document(document) => match error_in(&redactor, &document) {
+                    Some(failed) => vec![Err(failed)],
+                    None => match answer::completion(&document) {
+                        Ok(completion) => vec![Ok(Said::whole(completion)), Ok(Said::End)],
+                        Err(failed) => vec![Err(failed)],
+                    },
+                },
+                Item::Event(Event {
+                    data, has_halves, ..
+                }) => match error_in(&redactor, &data) {
+                    Some(failed) => vec![Err(failed)],
+                    None if data.get("type") == Some(&json!("message_stop")) => vec![Ok(Said::End)],
+                    None => {
+                        let chunk = reader.read(&Value::Object(data));
+                        let said = chunk.map(|chunk| Ok(Said::Chunk { chunk, has_halves }));
+                        said.into_iter().collect()
+                    }
+                },
+            });
+            stream::iter(said.unwrap_or_else(|failed| vec![Err(failed)]))
+        });
+        let said: Saying = said.boxed();
+        settled(said, 1, self.exchange.noted())
+    }
+}
+
+#[async_trait]
+impl Provider for Anthropic {
+    async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+        let asked = self.asked(&body)?;
+        let mut items = self.ask(&asked, "application/json").await?;
+        let first = match items.next().await {
+            Some(Ok(Item::Document(document))) => {
+                let failed = error_in(&self.exchange.redactor(), &document);
+                return failed.map_or_else(|| answer::completion(&document), Err);
+            }
+            first => stream::iter(first),
+        };
+        assembled(self.chunks(first.chain(items).boxed())).await
+    }
+
+    async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError> {
+        let mut asked = self.asked(&body)?;
+        asked.insert("stream".to_owned(), json!(true));
+        let items = self.ask(&asked, "text/event-stream").await?;
+        Ok(self.chunks(items))
+    }
+
+    async fn embed(&self, _: JsonObject) -> Result<Embedded, UpstreamError> {
+        let message = "Anthropic has no embeddings; give the model another provider";
+        Err(UpstreamError::Unsupported(message.to_owned()))
+    }
+
+    async fn rerank(&self, _: JsonObject) -> Result<JsonObject, UpstreamError> {
+        let message = "Anthropic has no rerank; give the model another provider";
+        Err(UpstreamError::Unsupported(message.to_owned()))
+    }
+
+    fn speaks(&self, form: Form) -> bool {
+        form == Form::Messages
+    }
+
+    async fn ask(&self, form: Form, asked: Asked) -> Result<JsonObject, UpstreamError> {
+        if !self.speaks(form) {
+            return Err(form.unspoken());
+        }
+        form::ask(&self.exchange, &MESSAGES, asked).await
+    }
+
+    async fn ask_for_events(&self, form: Form, asked: Asked) -> Result<Events, UpstreamError> {
+        if !self.speaks(form) {
+            return Err(form.unspoken());
+        }
+        form::ask_for_events(&self.exchange, &MESSAGES, asked).await
+    }
+
+    async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {
+        self.exchange.list_models(&["v1", "models"]).await
+    }
+
+    /// Thinking is requested by `reasoning_effort` alone, and counts within `max_tokens`.
+    fn thought_count(&self) -> ThoughtCount {
+        ThoughtCount::Within
+    }
+
+    fn resting_keys(&self) -> Vec<Option<Rest>> {
+        self.exchange.resting_keys()
+    }
+
+    fn deviations(&self) -> BTreeMap<String, u64> {
+        self.exchange.deviations()
+    }
+}

@@ -1,0 +1,202 @@
+//! Translates messages, whole or streamed, into chat completions and chunks.
+
+use std::collections::BTreeMap;
+
+use domain::chat::count;
+use protocol::JsonObject;
+use serde_json::{Value, json};
+
+use crate::object;
+use egress::upstream::UpstreamError;
+
+/// Translates a whole message.
+pub(super) fn completion(message: &JsonObject) -> Result<JsonObject, UpstreamError> {
+    let blocks = message.get("content").and_then(Value::as_array);
+    let blocks =
+        blocks.ok_or_else(|| UpstreamError::Malformed("a message without content".to_owned()))?;
+    let (mut text, mut thinking, mut calls) = (String::new(), String::new(), Vec::new());
+    for block in blocks {
+        match block["type"].as_str() {
+            Some("text") => text.push_str(block["text"].as_str().unwrap_or_default()),
+            Some("thinking") => thinking.push_str(block["thinking"].as_str().unwrap_or_default()),
+            Some("tool_use") => calls.push(json!({"id": block["id"], "type": "function",
+                "function": {"name": block["name"], "arguments": block["input"].to_string()}})),
+            _ => {}
+        }
+    }
+    let mut said = json!({"role": "assistant", "content": text});
+    if !thinking.is_empty() {
+        said["reasoning_content"] = json!(thinking);
+    }
+    if !calls.is_empty() {
+        said["tool_calls"] = json!(calls);
+    }
+    let reason = message.get("stop_reason").map_or("stop", finish_reason);
+    let answer = json!({"id": message.get("id"), "object": "chat.completion", "model": message.get("model"),
+        "choices": [{"index": 0, "message": said, "finish_reason": reason}],
+        "usage": usage(message.get("usage").unwrap_or(&Value::Null))});
+    Ok(object(answer))
+}
+
+fn finish_reason(reason: &Value) -> &'static str {
+    match reason.as_str() {
+        Some("max_tokens" | "model_context_window_exceeded") => "length",
+        Some("tool_use") => "tool_calls",
+        Some("refusal") => "content_filter",
+        _ => "stop",
+    }
+}
+
+/// Cached tokens count as prompt tokens.
+fn usage(usage: &Value) -> Value {
+    let of = |key: &str| count(&usage[key]).unwrap_or(0);
+    let cached = of("cache_read_input_tokens");
+    let prompt = of("input_tokens") + cached + of("cache_creation_input_tokens");
+    let completion = of("output_tokens");
+    json!({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached}})
+}
+
+/// Translates the events of one streamed message.
+#[derive(Default)]
+pub(super) struct EventReader {
+    id: Value,
+    model: Value,
+    usage: JsonObject,
+    /// Index among the tool calls, by block index.
+    calls: BTreeMap<u64, usize>,
+}
+
+impl EventReader {
+    /// The chunk of an event; `None` if the event adds nothing to a completion.
+    pub(super) fn read(&mut self, event: &Value) -> Option<JsonObject> {
+        match event["type"].as_str()? {
+            "message_start" => {
+                let message = &event["message"];
+                self.id = message["id"].clone();
+                self.model = message["model"].clone();
+                self.count(&message["usage"]);
+                Some(self.chunk(&json!({"role": "assistant", "content": ""}), None))
+            }
+            "content_block_start" if event["content_block"]["type"] == "tool_use" => {
+                let place = self.calls.len();
+                self.calls.insert(event["index"].as_u64()?, place);
+                let block = &event["content_block"];
+                Some(self.call(
+                    place,
+                    &json!({"id": block["id"], "type": "function",
+                    "function": {"name": block["name"], "arguments": ""}}),
+                ))
+            }
+            "content_block_delta" => self.delta(event),
+            "message_delta" => {
+                self.count(&event["usage"]);
+                let stop_reason = json!({"finish_reason": event["delta"]["stop_reason"]});
+                let says_why = domain::chat::finish_reason(&stop_reason).is_some();
+                let reason = says_why.then(|| finish_reason(&stop_reason["finish_reason"]));
+                let mut last = self.chunk(&json!({}), reason);
+                last.insert(
+                    "usage".to_owned(),
+                    usage(&Value::Object(self.usage.clone())),
+                );
+                Some(last)
+            }
+            _ => None,
+        }
+    }
+
+    fn delta(&self, event: &Value) -> Option<JsonObject> {
+        let delta = &event["delta"];
+        match delta["type"].as_str()? {
+            "text_delta" => Some(self.chunk(&json!({"content": delta["text"]}), None)),
+            "thinking_delta" => {
+                Some(self.chunk(&json!({"reasoning_content": delta["thinking"]}), None))
+            }
+            "input_json_delta" => {
+                let place = *self.calls.get(&event["index"].as_u64()?)?;
+                let function = json!({"arguments": delta["partial_json"]});
+                Some(self.call(place, &json!({"function": function})))
+            }
+            _ => None,
+        }
+    }
+
+    fn call(&self, place: usize, call: &Value) -> JsonObject {
+        let mut call = call.clone();
+        call["index"] = json!(place);
+        self.chunk(&json!({"tool_calls": [call]}), None)
+    }
+
+    fn chunk(&self, delta: &Value, finish_reason: Option<&str>) -> JsonObject {
+        let chunk = json!({"id": self.id, "object": "chat.completion.chunk", "model": self.model,
+            "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]});
+        object(chunk)
+    }
+
+    /// The first event counts the prompt, the last the answer. Smaller later counts are ignored.
+    fn count(&mut self, usage: &Value) {
+        for (key, value) in usage.as_object().into_iter().flatten() {
+            let told = count(value);
+            if told > self.usage.get(key).and_then(count) {
+                self.usage.insert(key.clone(), json!(told));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::chat::ChunkReader;
+
+    use super::*;
+
+    #[test]
+    fn a_whole_message_becomes_a_completion() {
+        let message = json!({"id": "m1", "model": "claude", "stop_reason": "tool_use",
+            "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "ok"},
+                {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}],
+            "usage": {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 4}});
+        let completion = completion(message.as_object().unwrap()).unwrap();
+        let answer = domain::chat::answer(&completion, true).unwrap();
+        assert_eq!(answer.message.plain_text(), "ok");
+        assert_eq!(
+            answer.message.tool_calls.unwrap()[0].function.arguments,
+            "{\"a\":1}"
+        );
+        let usage = answer.usage.unwrap();
+        assert_eq!(
+            (usage.prompt_tokens, usage.completion_tokens),
+            (Some(5), Some(4))
+        );
+    }
+
+    #[test]
+    fn events_become_chunks() {
+        let events = [
+            json!({"type": "message_start", "message": {"id": "m1", "model": "c", "usage": {"input_tokens": 9, "output_tokens": 1}}}),
+            json!({"type": "ping"}),
+            json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+            json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}}),
+            json!({"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {}}}),
+            json!({"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "{}"}}),
+            json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"input_tokens": 0, "output_tokens": 7.0}}),
+            json!({"type": "message_stop"}),
+        ];
+        let (mut events_in, mut reader) = (EventReader::default(), ChunkReader::new(false));
+        let chunks = events.iter().filter_map(|event| events_in.read(event));
+        let said: Vec<_> = chunks.filter_map(|chunk| reader.read(&chunk)).collect();
+        assert_eq!(said[0].content.as_ref().unwrap().plain_text(), "hi");
+        let call = &said[1].tool_calls.as_ref().unwrap()[0];
+        assert_eq!((call.id.as_str(), call.function.name.as_str()), ("t", "f"));
+        assert_eq!(
+            said[2].tool_calls.as_ref().unwrap()[0].function.arguments,
+            "{}"
+        );
+        let (last, usage) = reader.finish();
+        assert_eq!(
+            last.provider_specific_fields.unwrap()["finish_reason"],
+            "tool_calls"
+        );
+        assert_eq!(usage.unwrap().total_tokens, Some(16));
+    }
+}

@@ -1,0 +1,371 @@
+//! Translates chat completion requests into Messages requests.
+
+use protocol::JsonObject;
+use serde_json::{Value, json};
+
+use super::thinking::Thinking;
+use crate::{BOUNDS, UNSAID_TOKENS};
+use domain::json_text::check_json_text;
+use egress::upstream::UpstreamError;
+
+/// The body of `POST /v1/messages` for a model with this thinking mode.
+pub(super) fn messages(body: &JsonObject, thinking: Thinking) -> Result<JsonObject, UpstreamError> {
+    let mut asked = JsonObject::new();
+    let copied = [
+        ("model", "model"),
+        ("temperature", "temperature"),
+        ("top_p", "top_p"),
+        ("top_k", "top_k"),
+    ];
+    for (from, to) in copied {
+        if let Some(value) = body.get(from) {
+            asked.insert(to.to_owned(), value.clone());
+        }
+    }
+    let most = BOUNDS.iter().find_map(|key| body.get(*key)?.as_u64());
+    // The API requires `max_tokens`.
+    let most = most.unwrap_or(UNSAID_TOKENS);
+    asked.insert("max_tokens".to_owned(), json!(most));
+    check(body)?;
+    match body.get("stop") {
+        Some(stop @ Value::String(_)) => {
+            asked.insert("stop_sequences".to_owned(), json!([stop]));
+        }
+        Some(stops @ Value::Array(_)) => {
+            asked.insert("stop_sequences".to_owned(), stops.clone());
+        }
+        _ => {}
+    }
+    let (system, turns) = turns(body.get("messages"))?;
+    if !system.is_empty() {
+        asked.insert("system".to_owned(), json!(system));
+    }
+    asked.insert("messages".to_owned(), Value::Array(turns));
+    let tools: Vec<_> = list(body.get("tools")).iter().map(tool).collect();
+    if !tools.is_empty() {
+        asked.insert("tools".to_owned(), json!(tools));
+        if let Some(choice) = choice(body) {
+            asked.insert("tool_choice".to_owned(), choice);
+        }
+    }
+    thinking.ask(body, &mut asked);
+    Ok(asked)
+}
+
+/// Refuses parameters that have no counterpart and would change the answer.
+fn check(body: &JsonObject) -> Result<(), UpstreamError> {
+    let format = body.get("response_format").map(|format| &format["type"]);
+    if format.is_some_and(|kind| !kind.is_null() && kind != "text") {
+        let what = "a response_format; ask for the shape in words, or by a tool";
+        return Err(UpstreamError::Unsupported(what.to_owned()));
+    }
+    if body.get("n").and_then(Value::as_u64).is_some_and(|n| n > 1) {
+        return Err(UpstreamError::Unsupported("several answers (n)".to_owned()));
+    }
+    for (old, new) in [("functions", "tools"), ("function_call", "tool_choice")] {
+        if body.get(old).is_some_and(|value| !value.is_null()) {
+            let what = format!("{old}; send {new} instead");
+            return Err(UpstreamError::Unsupported(what));
+        }
+    }
+    let tools = list(body.get("tools"));
+    if !tools
+        .iter()
+        .all(|tool| tool["function"]["name"].is_string())
+    {
+        let what = "a tool that is no function with a name";
+        return Err(UpstreamError::Unsupported(what.to_owned()));
+    }
+    let choice = body.get("tool_choice").filter(|choice| !choice.is_null());
+    if choice.is_some_and(|choice| tool_choice(choice).is_none()) {
+        let what = "this tool_choice; use auto, required, none or a function by its name";
+        return Err(UpstreamError::Unsupported(what.to_owned()));
+    }
+    Ok(())
+}
+
+fn choice(body: &JsonObject) -> Option<Value> {
+    let mut choice = body.get("tool_choice").and_then(tool_choice);
+    if body.get("parallel_tool_calls") == Some(&Value::Bool(false)) {
+        let choice = choice.get_or_insert_with(|| json!({"type": "auto"}));
+        if choice["type"] != "none" {
+            choice["disable_parallel_tool_use"] = json!(true);
+        }
+    }
+    choice
+}
+
+pub(super) fn list(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// The system prompt, and alternating user and assistant turns. Consecutive messages of one side are merged.
+fn turns(messages: Option<&Value>) -> Result<(String, Vec<Value>), UpstreamError> {
+    let mut system = Vec::new();
+    let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
+    for message in list(messages) {
+        let role = message["role"].as_str().unwrap_or_default();
+        let (side, blocks) = match role {
+            "system" | "developer" => {
+                system.push(text(&message["content"]));
+                continue;
+            }
+            "user" => ("user", blocks(&message["content"])?),
+            "tool" => ("user", vec![tool_result(message)?]),
+            "assistant" => ("assistant", assistant_blocks(message)?),
+            other => {
+                let what =
+                    format!("a message of role {other}; use system, user, assistant or tool");
+                return Err(UpstreamError::Unsupported(what));
+            }
+        };
+        match turns.last_mut() {
+            Some((last, all)) if *last == side => all.extend(blocks),
+            _ => turns.push((side, blocks)),
+        }
+    }
+    let turns = turns.into_iter().filter(|(_, blocks)| !blocks.is_empty());
+    let turns = turns.map(|(role, content)| json!({"role": role, "content": content}));
+    Ok((system.join("\n\n"), turns.collect()))
+}
+
+fn text(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts
+            .iter()
+            .filter_map(|part| part["text"].as_str())
+            .collect(),
+        _ => String::new(),
+    }
+}
+
+/// The API refuses blank text, so it is dropped.
+fn blocks(content: &Value) -> Result<Vec<Value>, UpstreamError> {
+    let parts = match content {
+        Value::String(text) => return Ok(text_block(text).into_iter().collect()),
+        Value::Array(parts) => parts,
+        _ => return Ok(Vec::new()),
+    };
+    let blocks = parts.iter().map(block).collect::<Result<Vec<_>, _>>()?;
+    Ok(blocks.into_iter().flatten().collect())
+}
+
+fn text_block(text: &str) -> Option<Value> {
+    (!text.trim().is_empty()).then(|| json!({"type": "text", "text": text}))
+}
+
+fn block(part: &Value) -> Result<Option<Value>, UpstreamError> {
+    let kind = part["type"].as_str().unwrap_or_default();
+    let (kind, data) = match kind {
+        "image_url" => ("image", part["image_url"]["url"].as_str()),
+        "file" => ("document", part["file"]["file_data"].as_str()),
+        _ => {
+            let text = part["text"].as_str();
+            let text = text.ok_or_else(|| unsayable(kind))?;
+            return Ok(text_block(text));
+        }
+    };
+    let data = data.ok_or_else(|| unsayable(kind))?;
+    Ok(Some(json!({"type": kind, "source": source(data)})))
+}
+
+fn unsayable(kind: &str) -> UpstreamError {
+    let what =
+        format!("a part `{kind}` of this shape; send text, images and files with their data");
+    UpstreamError::Unsupported(what)
+}
+
+fn source(url: &str) -> Value {
+    let inline = url
+        .strip_prefix("data:")
+        .and_then(|rest| rest.split_once(";base64,"));
+    match inline {
+        Some((media_type, data)) => {
+            json!({"type": "base64", "media_type": media_type, "data": data})
+        }
+        None => json!({"type": "url", "url": url}),
+    }
+}
+
+fn tool_result(message: &Value) -> Result<Value, UpstreamError> {
+    let (id, content) = (&message["tool_call_id"], blocks(&message["content"])?);
+    Ok(json!({"type": "tool_result", "tool_use_id": id, "content": content}))
+}
+
+fn assistant_blocks(message: &Value) -> Result<Vec<Value>, UpstreamError> {
+    let mut all = blocks(&message["content"])?;
+    for call in list(message.get("tool_calls")) {
+        let function = &call["function"];
+        let input = tool_input(function["arguments"].as_str().unwrap_or_default());
+        all.push(
+            json!({"type": "tool_use", "id": call["id"], "name": function["name"], "input": input}),
+        );
+    }
+    Ok(all)
+}
+
+/// Input of a tool call, which must be an object. Truncated arguments become an object that states the error, so
+/// that the call stays in the history.
+fn tool_input(arguments: &str) -> Value {
+    if arguments.trim().is_empty() {
+        return json!({});
+    }
+    let is_sound = check_json_text(arguments.as_bytes()).is_ok();
+    let input = is_sound.then(|| serde_json::from_str(arguments).ok());
+    match input.flatten() {
+        Some(Value::Object(input)) => Value::Object(input),
+        _ => json!({"invalid_arguments": arguments}),
+    }
+}
+
+fn tool(tool: &Value) -> Value {
+    let function = &tool["function"];
+    let mut schema = function["parameters"]
+        .as_object()
+        .cloned()
+        .unwrap_or_default();
+    schema.entry("type").or_insert_with(|| json!("object"));
+    json!({"name": function["name"], "description": text(&function["description"]), "input_schema": schema})
+}
+
+fn tool_choice(choice: &Value) -> Option<Value> {
+    match choice {
+        Value::String(word) => match word.as_str() {
+            "auto" => Some(json!({"type": "auto"})),
+            "required" => Some(json!({"type": "any"})),
+            "none" => Some(json!({"type": "none"})),
+            _ => None,
+        },
+        choice => Some(json!({"type": "tool", "name": choice["function"]["name"].as_str()?})),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversation_with_tools_and_images_becomes_turns() {
+        let body = json!({
+        "model": "claude", "temperature": 0.5, "stop": "END", "reasoning_effort": "low",
+        "max_tokens": 4000, "tool_choice": "required",
+        "tools": [{"type": "function", "function": {"name": "f", "description": "does", "parameters": {"properties": {}}}}],
+        "messages": [
+            {"role": "system", "content": "be kind"},
+            {"role": "user", "content": [{"type": "text", "text": "look"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]},
+            {"role": "assistant", "content": "", "tool_calls": [
+                {"id": "c1", "function": {"name": "f", "arguments": "{\"a\":1}"}}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "four"},
+            {"role": "user", "content": "go on"},
+        ]});
+        let asked = messages(body.as_object().unwrap(), Thinking::Budget).unwrap();
+        assert_eq!(
+            Value::Object(asked),
+            json!({"model": "claude", "max_tokens": 4000, "stop_sequences": ["END"], "system": "be kind",
+            "temperature": 0.5, "tool_choice": {"type": "any"},
+            "tools": [{"name": "f", "description": "does", "input_schema": {"properties": {}, "type": "object"}}],
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "look"},
+                    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}]},
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "f", "input": {"a": 1}}]},
+                {"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "four"}]},
+                    {"type": "text", "text": "go on"}]},
+            ]})
+        );
+    }
+
+    #[test]
+    fn a_model_thinks_where_that_is_taken_and_never_behind_a_call_of_a_tool() {
+        let asked_of = |thinking, messages_of: &Value, more: &Value| {
+            let mut body = json!({"messages": messages_of, "reasoning_effort": "medium", "temperature": 1, "top_k": 5,
+                "tools": [{"function": {"name": "f"}}]});
+            let body = body.as_object_mut().unwrap();
+            body.extend(more.as_object().unwrap().clone());
+            Value::Object(messages(body, thinking).unwrap())
+        };
+        let first = json!([{"role": "user", "content": "go"}]);
+        let behind_a_call = json!([{"role": "user", "content": "go"},
+            {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "c", "content": "done"}]);
+        let asked =
+            |messages_of: &Value, more: &Value| asked_of(Thinking::Budget, messages_of, more);
+        let thinks = asked(&first, &json!({"parallel_tool_calls": false}));
+        assert_eq!(thinks["thinking"]["budget_tokens"], 4096);
+        assert_eq!(thinks.get("temperature").or(thinks.get("top_k")), None);
+        let one = json!({"type": "auto", "disable_parallel_tool_use": true});
+        assert_eq!(thinks["tool_choice"], one);
+        for does_not in [
+            asked(&behind_a_call, &json!({})),
+            asked(&first, &json!({"tool_choice": "required"})),
+        ] {
+            assert_eq!(does_not.get("thinking"), None, "{does_not}");
+            assert_eq!(does_not["top_k"], 5);
+        }
+        for (of_turns, more) in [
+            (&behind_a_call, json!({"reasoning_effort": "max"})),
+            (
+                &first,
+                json!({"reasoning_effort": "high", "tool_choice": "required"}),
+            ),
+        ] {
+            let adapts = asked_of(Thinking::Adaptive, of_turns, &more);
+            assert_eq!(adapts["thinking"]["type"], "adaptive", "{adapts}");
+            assert_eq!(adapts["output_config"], json!({"effort": "high"}));
+            assert_eq!(adapts.get("temperature").or(adapts.get("top_k")), None);
+        }
+        let never = asked_of(Thinking::None, &first, &json!({}));
+        assert_eq!(never.get("thinking"), None);
+        assert_eq!(never["top_k"], 5);
+    }
+
+    #[test]
+    fn a_call_that_was_cut_off_stays_in_the_history() {
+        for (arguments, input) in [
+            ("", json!({})),
+            ("{\"a\":1}", json!({"a": 1})),
+            ("{\"a\":", json!({"invalid_arguments": "{\"a\":"})),
+            ("[1]", json!({"invalid_arguments": "[1]"})),
+        ] {
+            let call = json!({"id": "c", "function": {"name": "f", "arguments": arguments}});
+            let body = json!({"messages": [{"role": "assistant", "tool_calls": [call]}]});
+            let asked = messages(body.as_object().unwrap(), Thinking::None).unwrap();
+            assert_eq!(asked["messages"][0]["content"][0]["input"], input);
+        }
+        let many = format!("{{\"a\":[{}0]}}", "{},".repeat(200_000));
+        assert_eq!(tool_input(&many), json!({"invalid_arguments": many}));
+    }
+
+    #[test]
+    fn what_cannot_be_said_there_is_refused() {
+        for more in [
+            json!({"response_format": {"type": "json_object"}}),
+            json!({"n": 2}),
+            json!({"functions": [{"name": "f"}]}),
+            json!({"function_call": "auto"}),
+            json!({"tools": [{"type": "web_search"}]}),
+            json!({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}}),
+            json!({"tool_choice": "sometimes"}),
+        ] {
+            let refused = messages(more.as_object().unwrap(), Thinking::None);
+            assert!(
+                matches!(refused, Err(UpstreamError::Unsupported(_))),
+                "{more}: {refused:?}"
+            );
+        }
+        for messages_of in [
+            json!([{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AA=="}}]}]),
+            json!([{"role": "user", "content": [{"type": "file", "file": {"file_id": "f-1"}}]}]),
+            json!([{"role": "oracle", "content": "x"}]),
+        ] {
+            let body = json!({"messages": messages_of});
+            let refused = messages(body.as_object().unwrap(), Thinking::None);
+            assert!(
+                matches!(refused, Err(UpstreamError::Unsupported(_))),
+                "{refused:?}"
+            );
+        }
+    }
+}

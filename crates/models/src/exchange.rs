@@ -1,0 +1,364 @@
+//! One HTTP exchange with a provider: at most one attempt per key, with limits on time and size.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use egress::Response;
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use protocol::JsonObject;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::Value;
+use url::Url;
+
+use super::api_keys::{ApiKeys, Rest};
+use super::notes::{Noted, Notes};
+use egress::redact::Redactor;
+use egress::upstream::UpstreamError;
+use egress::{Egress, EgressError};
+
+mod answer;
+mod reading;
+mod refused;
+
+pub(super) use answer::AnswerReader;
+pub(super) use reading::{Event, Item, Items};
+pub(super) use refused::error_in;
+
+use reading::Reading;
+use refused::error_message;
+
+/// Maximum size of a whole response.
+const ANSWER_BYTES: usize = 32 * 1024 * 1024;
+/// Maximum number of bytes read of an error response.
+const ERROR_BYTES: usize = 16 * 1024;
+/// Maximum time of a probe, unless `idle` is shorter.
+const LIST: Duration = Duration::from_secs(10);
+
+/// Address and credentials of a provider.
+#[derive(Clone)]
+pub struct ProviderAddress {
+    pub base_url: Url,
+    pub api_keys: Vec<SecretString>,
+    /// Static headers of each request; each may be a secret.
+    pub headers: BTreeMap<String, SecretString>,
+    /// Maximum silence before the response and between two pieces of it.
+    pub idle: Duration,
+    /// Records protocol deviations of the provider.
+    pub notes: Notes,
+}
+
+/// Header that carries the key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum KeyHeader {
+    /// `Authorization: Bearer …`
+    Bearer,
+    /// `x-api-key: …`
+    ApiKey,
+}
+
+/// A request body.
+pub(super) struct Posted<'a> {
+    body: &'a JsonObject,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+impl<'a> From<&'a JsonObject> for Posted<'a> {
+    fn from(body: &'a JsonObject) -> Self {
+        Self { body, header: None }
+    }
+}
+
+impl Posted<'_> {
+    /// Adds a header. A value that is not a valid header value is dropped.
+    pub(super) fn with_header(mut self, name: HeaderName, value: Option<String>) -> Self {
+        let value = value.and_then(|value| HeaderValue::try_from(value).ok());
+        self.header = value.map(|value| (name, value));
+        self
+    }
+}
+
+/// HTTP client of one provider.
+pub(super) struct Exchange {
+    egress: Egress,
+    base_url: Url,
+    keys: ApiKeys,
+    key_header: KeyHeader,
+    headers: HeaderMap,
+    idle: Duration,
+    redactor: Redactor,
+    reader: AnswerReader,
+}
+
+impl Exchange {
+    pub(super) fn new(egress: Egress, address: ProviderAddress, key_header: KeyHeader) -> Self {
+        let secrets = address.api_keys.iter().chain(address.headers.values());
+        let redactor = Redactor::new(secrets.cloned());
+        let mut headers = HeaderMap::new();
+        for (name, value) in &address.headers {
+            let value = HeaderValue::from_str(value.expose_secret());
+            if let (Ok(name), Ok(mut value)) = (name.parse::<HeaderName>(), value) {
+                value.set_sensitive(true);
+                headers.insert(name, value);
+            }
+        }
+        Self {
+            egress,
+            base_url: address.base_url,
+            keys: ApiKeys::new(address.api_keys),
+            key_header,
+            headers,
+            idle: address.idle,
+            reader: AnswerReader::new(redactor.clone(), address.notes),
+            redactor,
+        }
+    }
+
+    /// Adds a default header to every request.
+    pub(super) fn with_header(mut self, name: &'static str, value: &'static str) -> Self {
+        let name = HeaderName::from_static(name);
+        self.headers
+            .entry(name)
+            .or_insert(HeaderValue::from_static(value));
+        self
+    }
+
+    /// Sends a GET. The response must be a JSON object.
+    pub(super) async fn get(&self, path: &[&str]) -> Result<JsonObject, UpstreamError> {
+        self.object(self.send(path, None, "application/json").await?)
+            .await
+    }
+
+    /// Sends a POST. The response must be a JSON object.
+    pub(super) async fn post(
+        &self,
+        path: &[&str],
+        posted: impl Into<Posted<'_>>,
+    ) -> Result<JsonObject, UpstreamError> {
+        let posted = posted.into();
+        self.object(self.send(path, Some(&posted), "application/json").await?)
+            .await
+    }
+
+    /// Sends a POST and returns the raw response.
+    pub(super) async fn post_for_text(
+        &self,
+        path: &[&str],
+        body: &JsonObject,
+    ) -> Result<Vec<u8>, UpstreamError> {
+        let posted = Posted::from(body);
+        self.text(self.send(path, Some(&posted), "application/json").await?)
+            .await
+    }
+
+    /// Parses an object. Some servers report errors with status 200; these fail here.
+    async fn object(&self, response: Response) -> Result<JsonObject, UpstreamError> {
+        let object = self.reader.object(&self.text(response).await?)?;
+        let failed = error_in(&self.redactor, &object);
+        failed.map_or(Ok(object), Err)
+    }
+
+    /// The error in a response with status 200.
+    pub(super) fn error_of(&self, text: &[u8]) -> Option<UpstreamError> {
+        let is_short = text.len() <= ERROR_BYTES;
+        let object = is_short.then(|| self.reader.object(text).ok()).flatten()?;
+        error_in(&self.redactor, &object)
+    }
+
+    async fn text(&self, response: Response) -> Result<Vec<u8>, UpstreamError> {
+        let bytes = self.read(response, ANSWER_BYTES).await?;
+        if bytes.len() > ANSWER_BYTES {
+            return Err(UpstreamError::TooLarge { most: ANSWER_BYTES });
+        }
+        Ok(bytes)
+    }
+
+    /// Sends a completion request. Returns its events, or one document, whichever the server sends. An error
+    /// before the first event fails the call, unless the response is declared as a stream.
+    pub(super) async fn complete(
+        &self,
+        path: &[&str],
+        posted: impl Into<Posted<'_>>,
+        accept: &'static str,
+    ) -> Result<Items, UpstreamError> {
+        let posted = posted.into();
+        let response = self.send(path, Some(&posted), accept).await?;
+        let reading = Reading::new(response, self.reader.clone(), self.idle);
+        if reading.says_that_it_streams() {
+            return Ok(stream::unfold(reading, Reading::next).boxed());
+        }
+        let Some((first, reading)) = reading.next().await else {
+            return Ok(stream::empty().boxed());
+        };
+        let first = first?;
+        if let Item::Document(document) = &first
+            && let Some(failed) = error_in(&self.redactor, document)
+        {
+            return Err(failed);
+        }
+        let rest = stream::unfold(reading, Reading::next);
+        Ok(stream::iter([Ok(first)]).chain(rest).boxed())
+    }
+
+    /// Records protocol deviations of one response.
+    pub(super) fn noted(&self) -> Noted {
+        self.reader.noted()
+    }
+
+    /// Tries the keys in turn while they are rejected or rate-limited. No response has been read then.
+    async fn send(
+        &self,
+        path: &[&str],
+        posted: Option<&Posted<'_>>,
+        accept: &'static str,
+    ) -> Result<Response, UpstreamError> {
+        let mut last = UpstreamError::Timeout;
+        for _ in 0..self.keys.tries() {
+            let key = self.keys.take(Instant::now());
+            let request = self.request(path, posted, accept, key.map(|(_, key)| key))?;
+            let sent = tokio::time::timeout(self.idle, self.egress.send(request));
+            let response = sent.await.map_err(|_| UpstreamError::Timeout)??;
+            if response.status().is_success() {
+                return Ok(response);
+            }
+            last = self.refusal(response).await;
+            let wait = match &last {
+                UpstreamError::RateLimited { retry_after } => *retry_after,
+                UpstreamError::Credential { .. } => None,
+                _ => return Err(last),
+            };
+            if let Some((n, _)) = key {
+                self.keys.rest(n, wait, last.reason(), Instant::now());
+            }
+        }
+        Err(last)
+    }
+
+    fn request(
+        &self,
+        path: &[&str],
+        posted: Option<&Posted<'_>>,
+        accept: &'static str,
+        key: Option<&SecretString>,
+    ) -> Result<egress::RequestBuilder, UpstreamError> {
+        let Some(posted) = posted else {
+            return self.head(Method::GET, path, accept, key);
+        };
+        let mut request = self.head(Method::POST, path, accept, key)?;
+        if let Some((name, value)) = &posted.header {
+            request = request.header(name, value);
+        }
+        let body = serde_json::to_vec(posted.body)
+            .map_err(|error| UpstreamError::Malformed(error.to_string()))?;
+        let request = request.header(CONTENT_TYPE, "application/json");
+        Ok(request.body(body))
+    }
+
+    /// A request with credentials, without a body.
+    fn head(
+        &self,
+        method: Method,
+        path: &[&str],
+        accept: &'static str,
+        key: Option<&SecretString>,
+    ) -> Result<egress::RequestBuilder, UpstreamError> {
+        let mut url = self.base_url.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        let mut request = self
+            .egress
+            .request(method, &url)?
+            .header(ACCEPT, accept)
+            .headers(self.headers.clone());
+        if let Some(key) = key {
+            let key = key.expose_secret();
+            request = match self.key_header {
+                KeyHeader::Bearer => request.bearer_auth(key),
+                KeyHeader::ApiKey => request.header("x-api-key", key),
+            };
+        }
+        Ok(request)
+    }
+
+    async fn refusal(&self, response: Response) -> UpstreamError {
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = self.read(response, ERROR_BYTES).await.unwrap_or_default();
+        let message = error_message(&body);
+        UpstreamError::of_status(status, &headers, &self.redactor.redact(&message))
+    }
+
+    /// Returns at most `most` bytes plus one, so that the caller detects an excess.
+    async fn read(&self, mut response: Response, most: usize) -> Result<Vec<u8>, UpstreamError> {
+        let mut bytes = Vec::new();
+        while bytes.len() <= most {
+            let chunk = tokio::time::timeout(self.idle, response.chunk()).await;
+            match chunk.map_err(|_| UpstreamError::Timeout)? {
+                Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
+                Ok(None) => break,
+                Err(error) => return Err(EgressError::from(error).into()),
+            }
+        }
+        bytes.truncate(most + 1);
+        Ok(bytes)
+    }
+
+    /// Cool-down of each key.
+    pub(super) fn resting_keys(&self) -> Vec<Option<Rest>> {
+        self.keys.resting(Instant::now())
+    }
+
+    /// Lists the model ids, once per key or once without a key.
+    pub(super) async fn list_models(
+        &self,
+        path: &[&str],
+    ) -> Vec<Result<Vec<String>, UpstreamError>> {
+        let keys: Vec<_> = match self.keys.all() {
+            [] => vec![None],
+            keys => keys.iter().map(Some).collect(),
+        };
+        let mut listed = Vec::with_capacity(keys.len());
+        for key in keys {
+            let listing = tokio::time::timeout(self.idle.min(LIST), self.list_with(path, key));
+            listed.push(listing.await.unwrap_or(Err(UpstreamError::Timeout)));
+        }
+        listed
+    }
+
+    async fn list_with(
+        &self,
+        path: &[&str],
+        key: Option<&SecretString>,
+    ) -> Result<Vec<String>, UpstreamError> {
+        let request = self.head(Method::GET, path, "application/json", key)?;
+        let response = self.egress.send(request).await?;
+        // The provider is available but has no model list.
+        if matches!(response.status().as_u16(), 404 | 405 | 501) {
+            return Ok(Vec::new());
+        }
+        if !response.status().is_success() {
+            return Err(self.refusal(response).await);
+        }
+        let bytes = self.read(response, ANSWER_BYTES).await?;
+        let answer = Value::Object(self.reader.object(&bytes).unwrap_or_default());
+        // An incomplete list cannot prove that a model is missing.
+        if answer["has_more"] == Value::Bool(true) {
+            return Ok(Vec::new());
+        }
+        let items = answer["data"].as_array().into_iter().flatten();
+        let ids = items.filter_map(|item| item["id"].as_str().map(str::to_owned));
+        Ok(ids.collect())
+    }
+
+    /// Protocol deviations of responses, by kind.
+    pub(super) fn deviations(&self) -> BTreeMap<String, u64> {
+        self.reader.deviations()
+    }
+
+    /// Redacts this provider's secrets from texts.
+    pub(super) fn redactor(&self) -> Redactor {
+        self.redactor.clone()
+    }
+}

@@ -1,0 +1,108 @@
+//! Parses provider responses: validates them first and redacts secrets afterwards.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use domain::json_repair::{JsonPart, repair_json_part, repair_json_text};
+use domain::json_text::check_json_text;
+use protocol::JsonObject;
+use serde_json::Value;
+
+use crate::notes::{Noted, Notes};
+use egress::redact::Redactor;
+use egress::upstream::UpstreamError;
+
+/// Parser for responses of one provider. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct AnswerReader {
+    /// Knows the secrets that were sent, because responses may echo them.
+    redactor: Redactor,
+    notes: Notes,
+}
+
+impl AnswerReader {
+    pub(super) fn new(redactor: Redactor, notes: Notes) -> Self {
+        Self { redactor, notes }
+    }
+
+    /// Records deviations of one response.
+    pub(super) fn noted(&self) -> Noted {
+        self.notes.of_answer()
+    }
+
+    /// Number of responses by kind of deviation.
+    pub(super) fn deviations(&self) -> BTreeMap<String, u64> {
+        self.notes.counts()
+    }
+
+    /// Parses a text. A secret that is split across two events is not redacted.
+    pub(super) fn value(&self, text: &[u8], noted: &Noted) -> Result<Value, UpstreamError> {
+        let text = repair_json_text(text);
+        let is_repaired = matches!(text, Cow::Owned(_));
+        self.parse(&text, is_repaired, noted)
+    }
+
+    /// Parses the data of one event. The flag tells whether its texts begin or end with half a surrogate pair.
+    pub(super) fn part(&self, text: &[u8], noted: &Noted) -> Result<(Value, bool), UpstreamError> {
+        let JsonPart { text, has_halves } = repair_json_part(text);
+        let is_repaired = matches!(text, Cow::Owned(_));
+        Ok((self.parse(&text, is_repaired, noted)?, has_halves))
+    }
+
+    fn parse(&self, text: &[u8], is_repaired: bool, noted: &Noted) -> Result<Value, UpstreamError> {
+        let malformed = |what: String| UpstreamError::Malformed(what);
+        check_json_text(text).map_err(|fault| malformed(format!("it {fault}")))?;
+        let mut value =
+            serde_json::from_slice(text).map_err(|_| malformed("it is no JSON".to_owned()))?;
+        if is_repaired {
+            noted.note("text_repaired");
+        }
+        self.redactor.take_known_out(&mut value);
+        Ok(value)
+    }
+
+    pub(super) fn object(&self, text: &[u8]) -> Result<JsonObject, UpstreamError> {
+        match self.value(text, &self.noted())? {
+            Value::Object(members) => Ok(members),
+            _ => Err(UpstreamError::Malformed("it is no JSON object".to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn reader() -> AnswerReader {
+        AnswerReader::new(Redactor::new(["key-of-ours".into()]), Notes::new("p"))
+    }
+
+    #[test]
+    fn an_answer_that_would_be_far_larger_as_values_is_refused_before_it_is_parsed() {
+        let many = format!("{{\"data\":[{}0]}}", "{\"\":0},".repeat(60_000));
+        let deep = format!("{}{}", "[".repeat(100), "]".repeat(100));
+        for text in [many.as_str(), &deep, "nope"] {
+            let refused = reader().object(text.as_bytes());
+            assert!(
+                matches!(refused, Err(UpstreamError::Malformed(_))),
+                "{text:.40}: {refused:?}"
+            );
+        }
+        let said = reader().object(b"{\"a\":[1]}").unwrap();
+        assert_eq!(Value::Object(said), json!({"a": [1]}));
+        let repaired = reader().object(br#"{"a":"\u0000\ud83d"}"#).unwrap();
+        assert_eq!(Value::Object(repaired), json!({"a": "\u{FFFD}\u{FFFD}"}));
+    }
+
+    #[test]
+    fn what_the_provider_was_shown_does_not_come_back() {
+        let text = json!({"choices": [{"message": {"content": "it is key-of-ours, twice: key-of-ours"}}],
+            "key-of-ours": {"key-of-ours": "other"}, "n": 1});
+        let said = reader().object(text.to_string().as_bytes()).unwrap();
+        let clean = json!({"choices": [{"message": {"content": "it is [redacted], twice: [redacted]"}}],
+            "[redacted]": {"[redacted]": "other"}, "n": 1});
+        assert_eq!(Value::Object(said), clean);
+    }
+}

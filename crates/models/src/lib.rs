@@ -1,0 +1,261 @@
+//! Model providers behind one interface, that of OpenAI chat completions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use protocol::JsonObject;
+use protocol::model::ModelProvider;
+use serde_json::{Value, json};
+
+use egress::upstream::UpstreamError;
+use egress::{Egress, EgressError};
+
+mod anthropic;
+mod api_keys;
+mod batches;
+mod bounds;
+mod embedded;
+mod exchange;
+mod form;
+mod notes;
+mod openai;
+mod paid;
+mod scripted;
+mod tokens;
+mod watched;
+mod whole;
+
+pub use anthropic::{Anthropic, Thinking};
+pub use api_keys::Rest;
+pub use batches::BatchSize;
+pub use bounds::{
+    BOUNDS, LEAST, THOUGHTS, ThoughtCount, UNSAID_TOKENS, UNSAID_WINDOW_TOKENS, value_at,
+};
+pub use embedded::{Embedded, EmbeddedText};
+pub use exchange::ProviderAddress;
+pub use form::{Asked, Events, Form};
+pub use notes::Notes;
+pub use openai::OpenAi;
+pub use paid::Paid;
+pub use scripted::{Script, ScriptFault, Scripted};
+pub use tokens::{TokenCount, Vocabulary};
+pub use watched::{Probed, Watched};
+
+/// Chunks of one completion, each a `chat.completion.chunk`. An error is the last item.
+pub type Chunks = BoxStream<'static, Result<JsonObject, UpstreamError>>;
+
+/// A model provider. Bodies and responses follow OpenAI's API; `model` is the provider's own model name.
+#[async_trait]
+pub trait Provider: Send + Sync {
+    /// Returns a whole completion.
+    async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
+    /// Returns a streamed completion. The request is not retried after this has returned.
+    async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError>;
+    /// `{"model", "input": […]}` → its vectors.
+    async fn embed(&self, body: JsonObject) -> Result<Embedded, UpstreamError>;
+    /// `{"model", "query", "documents", "top_n"}` → `{"results": [{"index", "relevance_score"}]}`.
+    async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
+    /// Whether the provider accepts requests in this wire format without translation.
+    fn speaks(&self, _form: Form) -> bool {
+        false
+    }
+    /// Returns a whole response in this wire format. An error unless [`Self::speaks`] is true.
+    async fn ask(&self, form: Form, _asked: Asked) -> Result<JsonObject, UpstreamError> {
+        Err(form.unspoken())
+    }
+    /// Returns the events of a response in this wire format. An error unless [`Self::speaks`] is true. The
+    /// request is not retried after this has returned.
+    async fn ask_for_events(&self, form: Form, _asked: Asked) -> Result<Events, UpstreamError> {
+        Err(form.unspoken())
+    }
+    /// Lists the model ids, once per key, or once without a key. Empty if the provider has no list, as for local
+    /// ones.
+    async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {
+        vec![Ok(Vec::new())]
+    }
+    /// The parameter of [`BOUNDS`] that the provider reads.
+    fn bound(&self) -> &'static str {
+        "max_tokens"
+    }
+    /// How the provider counts thinking tokens.
+    fn thought_count(&self) -> ThoughtCount {
+        ThoughtCount::Beside
+    }
+    /// Cool-down of each key, in configuration order.
+    fn resting_keys(&self) -> Vec<Option<Rest>> {
+        Vec::new()
+    }
+    /// Number of accepted responses that deviated from the protocol, by kind.
+    fn deviations(&self) -> BTreeMap<String, u64> {
+        BTreeMap::new()
+    }
+}
+
+/// Price of a million tokens in the operator's currency, which equals millionths of it per token.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Price {
+    pub input: f64,
+    pub output: f64,
+}
+
+impl Price {
+    /// Cost of these tokens, in millionths of the currency.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "prices and counts are far below what a double counts exactly"
+    )]
+    pub fn cost(self, prompt: u64, completion: u64) -> u64 {
+        (prompt as f64 * self.input + completion as f64 * self.output).ceil() as u64
+    }
+}
+
+/// A model of the catalog and its provider.
+#[derive(Clone)]
+pub struct Model {
+    pub provider: Arc<Watched>,
+    /// The provider's name for the model.
+    pub upstream: String,
+    pub context_window_tokens: Option<u64>,
+    pub max_output_tokens: Option<u64>,
+    /// Further request parameters that the provider receives.
+    pub extra_members: Arc<[String]>,
+    pub price: Option<Price>,
+    pub count: TokenCount,
+    pub batch_size: BatchSize,
+    /// Validates URLs that a provider may fetch.
+    pub egress: Egress,
+    /// The provider's host is reachable only by `egress.allow`, so it is presumably internal.
+    pub is_own: bool,
+}
+
+/// Models of the catalog by id, and their providers. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Models {
+    models: Arc<BTreeMap<String, Model>>,
+    /// In the order of the configuration.
+    providers: Arc<[Arc<Watched>]>,
+}
+
+impl Models {
+    pub fn new(models: BTreeMap<String, Model>, providers: Vec<Arc<Watched>>) -> Self {
+        Self {
+            models: Arc::new(models),
+            providers: providers.into(),
+        }
+    }
+
+    /// Health of the providers.
+    pub fn providers(&self) -> Vec<ModelProvider> {
+        let providers = self.providers.iter();
+        providers
+            .map(|provider| {
+                let is_its = |model: &Model| Arc::ptr_eq(&model.provider, provider);
+                let models = self.models.iter().filter(|(_, model)| is_its(model));
+                provider.view(models.map(|(id, _)| id.clone()).collect())
+            })
+            .collect()
+    }
+
+    /// Probes all providers concurrently.
+    pub async fn probe(&self) -> Vec<Probed> {
+        let probes = self.providers.iter().map(|provider| async move {
+            let is_its = |model: &&Model| Arc::ptr_eq(&model.provider, provider);
+            let models = self.models.values().filter(is_its);
+            let upstream = models.map(|model| model.upstream.clone()).collect();
+            provider.probe(upstream).await
+        });
+        futures_util::future::join_all(probes).await
+    }
+
+    /// The model of that id, which the snapshot has granted.
+    pub fn find(&self, id: &str) -> Result<&Model, UpstreamError> {
+        let gone = || UpstreamError::Unsupported(format!("model {id} has no provider any more"));
+        self.models.get(id).ok_or_else(gone)
+    }
+}
+
+impl Model {
+    /// Validates a URL that the provider would fetch, by the gateway's egress rules. An external provider may
+    /// also fetch plain HTTP, which is common for pictures in chats. An internal provider may not: a name may
+    /// resolve to an internal address, and only a certificate proves the host.
+    pub fn check_place(&self, url: &str) -> Result<(), EgressError> {
+        let checked = self.egress.check_url(url);
+        let checked = checked.or_else(|refusal| match url.strip_prefix("http://") {
+            Some(rest) if !self.is_own => self.egress.check_url(&format!("https://{rest}")),
+            _ => Err(refusal),
+        });
+        checked.map(drop)
+    }
+
+    /// Context window in tokens.
+    pub fn window(&self) -> u64 {
+        self.context_window_tokens.unwrap_or(UNSAID_WINDOW_TOKENS)
+    }
+
+    /// A request body with the provider's name for the model.
+    pub fn asked(&self, mut body: JsonObject) -> JsonObject {
+        body.insert("model".to_owned(), json!(self.upstream));
+        body
+    }
+
+    /// A completion request, limited to the tokens of the model and of the body. The limit uses the parameter
+    /// that the provider reads.
+    pub fn asked_to_complete(&self, body: JsonObject) -> JsonObject {
+        let mut body = self.asked(body);
+        bounds::bound(&mut body, self.provider.bound(), self.max_output_tokens);
+        if let Some(most) = self.max_output_tokens {
+            bounds::cut(&mut body, most);
+        }
+        body
+    }
+}
+
+/// Members of a JSON object; empty for other values.
+pub fn object(value: Value) -> JsonObject {
+    match value {
+        Value::Object(members) => members,
+        _ => JsonObject::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use base::clock::Clock;
+
+    /// An external provider fetches from outside, an internal one from inside the operator's network.
+    #[test]
+    fn only_a_provider_elsewhere_is_sent_anywhere_without_tls() {
+        let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();
+        let script = scripted::Script::read(None).unwrap();
+        let provider = Arc::new(scripted::Scripted::new(script));
+        let provider = Watched::new("any", "scripted", None, provider, Clock::system());
+        let mut model = Model {
+            provider: Arc::new(provider),
+            upstream: String::new(),
+            context_window_tokens: None,
+            max_output_tokens: None,
+            extra_members: Arc::new([]),
+            price: None,
+            count: TokenCount {
+                vocabulary: Vocabulary::O200k,
+                margin: 1.0,
+            },
+            batch_size: BatchSize::new(None),
+            egress,
+            is_own: false,
+        };
+        let leads_inside = "http://169.254.169.254.example.org/latest/meta-data/";
+        assert!(model.check_place(leads_inside).is_ok());
+        assert!(model.check_place("http://169.254.169.254/").is_err());
+        model.is_own = true;
+        assert!(model.check_place(leads_inside).is_err());
+        assert!(model.check_place("https://example.org/a.png").is_ok());
+    }
+}

@@ -1,0 +1,140 @@
+//! Normalizes completions for both host APIs: separates tool calls, joins surrogate halves, merges token usage,
+//! and ignores failures after the end of an answer.
+
+use std::time::Duration;
+
+use domain::chat::{Assembler, add_usage, tell_calls_apart, usage_of};
+use futures_util::stream::{self, BoxStream};
+use futures_util::{Stream, StreamExt as _};
+use protocol::JsonObject;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::Chunks;
+use super::notes::Noted;
+use egress::upstream::UpstreamError;
+
+mod settler;
+
+use settler::{Settler, Step};
+
+/// Maximum wait for token usage after a complete answer.
+const REST: Duration = Duration::from_secs(3);
+
+/// One piece of a streamed completion.
+pub(super) enum Said {
+    Chunk {
+        chunk: JsonObject,
+        /// As [`JsonPart::has_halves`](domain::json_repair::JsonPart).
+        has_halves: bool,
+    },
+    /// The provider's own end mark.
+    End,
+}
+
+impl Said {
+    /// A chunk whose texts are complete.
+    pub(super) fn whole(chunk: JsonObject) -> Self {
+        Self::Chunk {
+            chunk,
+            has_halves: false,
+        }
+    }
+}
+
+/// Pieces of a completion. Others may follow a `Malformed` error.
+pub(super) type Saying = BoxStream<'static, Result<Said, UpstreamError>>;
+
+/// Number of answers that a request asks for.
+pub(super) fn asked_answers(body: &JsonObject) -> usize {
+    let asked = body.get("n").and_then(Value::as_u64).unwrap_or(1);
+    usize::try_from(asked).unwrap_or(usize::MAX)
+}
+
+/// Chunks of a completion with this number of answers. An error is the last item; without one the answer is
+/// complete.
+pub(super) fn settled(saying: Saying, answers: usize, noted: Noted) -> Chunks {
+    let settling = Settling {
+        saying,
+        settler: Settler::new(answers, noted),
+        rest: None,
+        is_over: false,
+    };
+    let chunks = stream::unfold(settling, Settling::next);
+    chunks.boxed()
+}
+
+struct Settling {
+    saying: Saying,
+    settler: Settler,
+    /// Deadline for pieces after a complete answer.
+    rest: Option<Instant>,
+    is_over: bool,
+}
+
+impl Settling {
+    async fn next(mut self) -> Option<(Result<JsonObject, UpstreamError>, Self)> {
+        while !self.is_over {
+            let said = self.saying.next();
+            let said = match self.rest {
+                None => said.await,
+                Some(until) => {
+                    let Ok(said) = tokio::time::timeout_at(until, said).await else {
+                        self.settler.note("open_behind_answer");
+                        return None;
+                    };
+                    said
+                }
+            };
+            let step = self.settler.step(said);
+            if self.settler.is_whole() {
+                self.rest.get_or_insert_with(|| Instant::now() + REST);
+            }
+            match step {
+                Step::Nothing => {}
+                Step::Give(chunk) => return Some((Ok(chunk), self)),
+                Step::Over(last) => {
+                    self.is_over = true;
+                    return last.map(|last| (last, self));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Validates a document as a completion.
+pub(super) fn completion(mut document: JsonObject) -> Result<JsonObject, UpstreamError> {
+    let choices = document.get_mut("choices").and_then(Value::as_array_mut);
+    let choices = choices.filter(|choices| choices.iter().any(Value::is_object));
+    let choices = choices.ok_or_else(|| {
+        UpstreamError::Malformed("it is no completion: it has no choices".to_owned())
+    })?;
+    for choice in choices {
+        if let Some(message) = choice.get_mut("message") {
+            tell_calls_apart(message);
+        }
+    }
+    if let Some(usage) = usage_of(&document) {
+        document.insert("usage".to_owned(), json!(usage));
+    }
+    Ok(document)
+}
+
+/// Assembles streamed chunks into one completion.
+pub(super) async fn assembled(
+    mut chunks: impl Stream<Item = Result<JsonObject, UpstreamError>> + Unpin,
+) -> Result<JsonObject, UpstreamError> {
+    let mut assembler = Assembler::default();
+    while let Some(chunk) = chunks.next().await {
+        match chunk {
+            Ok(chunk) => assembler.add(chunk),
+            Err(UpstreamError::Malformed(what)) => {
+                let what = format!("a stream of events where a document was asked: {what}");
+                return Err(UpstreamError::Malformed(what));
+            }
+            Err(failed) => return Err(failed),
+        }
+    }
+    Ok(assembler.finish())
+}

@@ -1,0 +1,479 @@
+//! Client of the Runner API (protocol §1): list, run, cancel. Every request is signed.
+
+pub mod signature;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use domain::json_text::{JsonFault, check_json_text};
+use domain::trace::TraceParent;
+use egress::{Body, RequestBuilder, Response};
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use protocol::admin::EndpointMode;
+use protocol::foreign_text::shown;
+use protocol::id::RunId;
+use serde_json::{Value, json};
+use url::Url;
+use uuid::Uuid;
+
+use crate::signature::SigningSecret;
+use base::clock::Clock;
+use egress::upstream::retry_after;
+use egress::{Egress, EgressError, read_at_most};
+
+/// Timeout of the list call, including its response.
+pub const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum size of a list of runners.
+const LIST_BYTES: usize = 4 * 1024 * 1024;
+/// Maximum number of bytes read of an unused body.
+const ASIDE_BYTES: usize = 4 * 1024;
+
+/// A runner endpoint and its credentials.
+#[derive(Debug)]
+pub struct Endpoint {
+    pub base_url: Url,
+    pub mode: EndpointMode,
+    pub secret: SigningSecret,
+    /// Static headers, which are secrets.
+    pub headers: HeaderMap,
+}
+
+/// One unsigned call of the Runner API.
+#[derive(Clone)]
+pub struct Call {
+    pub method: Method,
+    pub url: Url,
+    /// Unique for each call.
+    pub webhook_id: String,
+    /// The exact bytes that are signed and sent.
+    pub body: String,
+    /// Headers besides the signature and the static ones.
+    pub headers: HeaderMap,
+}
+
+impl Endpoint {
+    /// The list call.
+    pub fn list_call(&self) -> Call {
+        let (method, url, body) = match self.mode {
+            EndpointMode::Standard => (Method::GET, self.url(&["runners"]), String::new()),
+            EndpointMode::SingleUrl => (
+                Method::POST,
+                self.url(&[]),
+                json!({"action": "list_runners"}).to_string(),
+            ),
+        };
+        let webhook_id = format!("list_{}", Uuid::now_v7().simple());
+        Call::new(method, url, webhook_id, body).with(ACCEPT, "application/json")
+    }
+
+    /// The call that starts a run. `body` is the `AgentRunRequest` as JSON.
+    pub fn run_call(&self, run: RunId, attempt: u32, trace: TraceParent, body: String) -> Call {
+        let hex = run.0.simple().to_string();
+        let (url, body) = match self.mode {
+            EndpointMode::Standard => (self.url(&["runs"]), body),
+            EndpointMode::SingleUrl => (self.url(&[]), with_action("run", &body)),
+        };
+        Call::new(Method::POST, url, format!("run_{hex}_{attempt}"), body)
+            .with(ACCEPT, "text/event-stream")
+            .with(HeaderName::from_static("traceparent"), &trace.to_string())
+            .with(RUN_ID, &run.to_string())
+            .with(ATTEMPT, &attempt.to_string())
+    }
+
+    /// The cancel notice.
+    pub fn cancel_call(&self, run: RunId, attempt: u32) -> Call {
+        let body = json!({"run_id": run.to_string()}).to_string();
+        let (url, body) = match self.mode {
+            EndpointMode::Standard => (self.url(&["runs", &run.to_string(), "cancel"]), body),
+            EndpointMode::SingleUrl => (self.url(&[]), with_action("cancel", &body)),
+        };
+        let webhook_id = format!("cancel_{}_{attempt}", run.0.simple());
+        Call::new(Method::POST, url, webhook_id, body).with(RUN_ID, &run.to_string())
+    }
+
+    /// A call as an unsigned request. A body gets a content type.
+    pub fn request(&self, egress: &Egress, call: &Call) -> Result<RequestBuilder, EgressError> {
+        let mut request = egress
+            .request(call.method.clone(), &call.url)?
+            .headers(self.headers.clone())
+            .header(ACCEPT_ENCODING, "identity");
+        for (name, value) in &call.headers {
+            request = request.header(name, value);
+        }
+        if call.method == Method::POST {
+            request = request.body(call.body.clone());
+        }
+        Ok(request)
+    }
+
+    fn url(&self, path: &[&str]) -> Url {
+        let mut url = self.base_url.clone();
+        if self.mode == EndpointMode::Standard
+            && let Ok(mut segments) = url.path_segments_mut()
+        {
+            segments.pop_if_empty().extend(path);
+        }
+        url
+    }
+}
+
+const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
+const ATTEMPT: HeaderName = HeaderName::from_static("runnel-attempt");
+
+impl Call {
+    fn new(method: Method, url: Url, webhook_id: String, body: String) -> Self {
+        let call = Self {
+            method,
+            url,
+            webhook_id,
+            body,
+            headers: HeaderMap::new(),
+        };
+        if call.method == Method::POST {
+            call.with(CONTENT_TYPE, "application/json")
+        } else {
+            call
+        }
+    }
+
+    fn with(mut self, name: HeaderName, value: &str) -> Self {
+        let value = HeaderValue::from_str(value).expect("ids and media types are header text");
+        self.headers.insert(name, value);
+        self
+    }
+
+    /// Signature headers of this call at `now` (epoch seconds).
+    pub fn signature(&self, secret: &SigningSecret, now: i64) -> [(&'static str, String); 3] {
+        let signature = secret.sign(&self.webhook_id, now, self.body.as_bytes());
+        [
+            ("webhook-id", self.webhook_id.clone()),
+            ("webhook-timestamp", now.to_string()),
+            ("webhook-signature", signature),
+        ]
+    }
+}
+
+/// Client for runner endpoints.
+#[derive(Clone)]
+pub struct RunnerClient {
+    egress: Egress,
+    clock: Clock,
+}
+
+/// A run that the runner has accepted. Its results follow.
+#[derive(Debug)]
+pub struct Started {
+    pub response: Response,
+    pub format: ResultFormat,
+}
+
+/// Body of an accepted run.
+pub type Results = BoxStream<'static, Result<Bytes, EgressError>>;
+
+impl Started {
+    /// Drops the response head and its buffer, since a run may take long.
+    pub fn into_results(self) -> Results {
+        let body = self.response.bytes_stream();
+        body.map_err(EgressError::from).boxed()
+    }
+}
+
+/// Response to the POST of an accepted run.
+#[derive(Debug)]
+pub enum Answer {
+    Started(Started),
+    /// `202`: the runner appends its results later. The body may stay open while the runner works.
+    Deferred(Aside),
+}
+
+/// A body without relevant content.
+#[derive(Debug)]
+pub struct Aside(Response);
+
+impl Aside {
+    /// Reads the body so that the connection can be reused. A long body closes the connection. An open body is
+    /// held until this is dropped, so that its runner can keep working.
+    pub async fn read_out(self) {
+        let _ = read_at_most(self.0, ASIDE_BYTES).await;
+    }
+}
+
+/// Framing of results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResultFormat {
+    EventStream,
+    /// One result per line.
+    JsonLines,
+    /// `{"results": […]}`.
+    Json,
+}
+
+/// Failure to start a run.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the runner cannot be reached")]
+    Unreachable(#[source] EgressError),
+    /// The request was sent without a response, so the runner may have started the run.
+    #[error("the connection to the runner broke before it answered")]
+    Broken(#[source] EgressError),
+    #[error("the runner sent no answer in time")]
+    Silent,
+    /// Not sent: the endpoint's circuit is open for at least `wait`.
+    #[error("the runner's endpoint failed too often; its circuit is open for a while")]
+    CircuitOpen { wait: Duration },
+    /// Not sent: an internal error.
+    #[error("the run could not be posted: {0}")]
+    Unprepared(&'static str),
+    #[error("the runner answered HTTP {status}")]
+    Refused {
+        status: StatusCode,
+        retry_after: Option<Duration>,
+    },
+    #[error("the runner answered with {0}, not with an event stream")]
+    BadContentType(String),
+}
+
+/// Failure to list runners.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    #[error("the endpoint cannot be reached")]
+    Egress(#[from] EgressError),
+    #[error("the endpoint answered HTTP {0}")]
+    Status(StatusCode),
+    #[error("the endpoint's answer is larger than 4 MiB")]
+    TooLarge,
+    #[error("the endpoint's answer is not JSON")]
+    NotJson,
+    #[error("the endpoint's answer {0}")]
+    Bent(JsonFault),
+}
+
+impl RunnerClient {
+    pub fn new(egress: Egress, clock: Clock) -> Self {
+        Self { egress, clock }
+    }
+
+    /// Requests the manifests of an endpoint.
+    pub async fn list_runners(&self, endpoint: &Endpoint) -> Result<Value, ListError> {
+        let call = endpoint.list_call();
+        let request = self.signed(endpoint, &call)?.timeout(LIST_TIMEOUT);
+        let response = self.egress.send(request).await?;
+        if !response.status().is_success() {
+            return Err(ListError::Status(response.status()));
+        }
+        let body = read_at_most(response, LIST_BYTES + 1).await?;
+        if body.len() > LIST_BYTES {
+            return Err(ListError::TooLarge);
+        }
+        check_json_text(&body).map_err(ListError::Bent)?;
+        serde_json::from_slice(&body).map_err(|_| ListError::NotJson)
+    }
+
+    /// Sends the run to its runner. `body` is the `AgentRunRequest` as JSON. `sent` becomes true once the runner
+    /// may have received a part of it.
+    pub async fn start_run(
+        &self,
+        endpoint: &Endpoint,
+        (run, attempt): (RunId, u32),
+        trace: TraceParent,
+        body: String,
+        sent: Arc<AtomicBool>,
+    ) -> Result<Answer, StartError> {
+        let call = endpoint.run_call(run, attempt, trace, body);
+        let request = self
+            .signed(endpoint, &call)
+            .map_err(StartError::Unreachable)?;
+        let length = call.body.len();
+        // The body is polled once the connection is open; its length is declared before.
+        let body = Full::new(Bytes::from(call.body)).map_frame(move |frame| {
+            sent.store(true, Ordering::Release);
+            frame
+        });
+        let request = request
+            .header(CONTENT_LENGTH, length)
+            .body(Body::wrap(body));
+        let response = self
+            .egress
+            .send(request)
+            .await
+            .map_err(|error| match error {
+                EgressError::Connect(_) | EgressError::Blocked { .. } => {
+                    StartError::Unreachable(error)
+                }
+                EgressError::Timeout | EgressError::Io(_) => StartError::Broken(error),
+            })?;
+        judge_answer(response)
+    }
+
+    /// Notifies a runner that its run is cancelled. Best effort: the runner may not support the call.
+    pub async fn cancel_run(
+        &self,
+        endpoint: &Endpoint,
+        run: RunId,
+        attempt: u32,
+        patience: Duration,
+    ) -> Result<(), EgressError> {
+        let call = endpoint.cancel_call(run, attempt);
+        let request = self.signed(endpoint, &call)?.timeout(patience);
+        let response = self.egress.send(request).await?;
+        read_at_most(response, ASIDE_BYTES).await.map(drop)
+    }
+
+    fn signed(&self, endpoint: &Endpoint, call: &Call) -> Result<RequestBuilder, EgressError> {
+        let mut request = endpoint.request(&self.egress, call)?;
+        for (name, value) in call.signature(&endpoint.secret, self.clock.now_seconds()) {
+            request = request.header(name, value);
+        }
+        Ok(request)
+    }
+}
+
+/// Inserts `action` as the first member. The result is signed and sent as it is.
+fn with_action(action: &str, body: &str) -> String {
+    format!("{{\"action\":\"{action}\",{}", &body[1..])
+}
+
+/// Checks status, content type and encoding of a response to a run.
+pub fn judge_answer(response: Response) -> Result<Answer, StartError> {
+    if response.status() == StatusCode::ACCEPTED {
+        return Ok(Answer::Deferred(Aside(response)));
+    }
+    judge_head(response).map(Answer::Started)
+}
+
+fn judge_head(response: Response) -> Result<Started, StartError> {
+    let status = response.status();
+    if status != StatusCode::OK {
+        let retry_after = retry_after(response.headers());
+        return Err(StartError::Refused {
+            status,
+            retry_after,
+        });
+    }
+    if let Some(encoding) = response.headers().get(CONTENT_ENCODING)
+        && encoding != "identity"
+    {
+        return Err(StartError::BadContentType("a content encoding".to_owned()));
+    }
+    let content_type = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let essence = content_type
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
+    let format = match essence.to_ascii_lowercase().as_str() {
+        "text/event-stream" => ResultFormat::EventStream,
+        "application/x-ndjson" => ResultFormat::JsonLines,
+        "application/json" => ResultFormat::Json,
+        "" => return Err(StartError::BadContentType("no content type".to_owned())),
+        other => {
+            return Err(StartError::BadContentType(shown(other)));
+        }
+    };
+    Ok(Started { response, format })
+}
+
+/// The first `most` bytes of a response, at most.
+pub async fn read_at_most(mut response: Response, most: usize) -> Result<Vec<u8>, EgressError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        let room = most - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if body.len() == most {
+            break;
+        }
+    }
+    Ok(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::trace::RunTrace;
+    use secrecy::SecretString;
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn endpoint(base_url: &str, mode: EndpointMode) -> Endpoint {
+        let secret = SecretString::from("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=");
+        Endpoint {
+            base_url: Url::parse(base_url).unwrap(),
+            mode,
+            secret: SigningSecret::parse(&secret).unwrap(),
+            headers: HeaderMap::new(),
+        }
+    }
+
+    /// A run that is cancelled before the connection opens needs no grace period.
+    #[tokio::test]
+    async fn what_waits_for_its_connection_is_not_sent() {
+        for (scheme, is_sent) in [("https", false), ("http", true)] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let allow = vec![address.to_string().parse().unwrap()];
+            let egress = Egress::new(allow, Duration::from_mins(1)).unwrap();
+            let client = RunnerClient::new(egress, Clock::system());
+            let url = format!("{scheme}://{address}");
+            let endpoint = endpoint(&url, EndpointMode::Standard);
+            let sent = Arc::new(AtomicBool::new(false));
+            let of = (RunId(Uuid::now_v7()), 1);
+            let trace = RunTrace::of(of.0, None).header(false);
+            let body = "{}".to_owned();
+            let start = client.start_run(&endpoint, of, trace, body, Arc::clone(&sent));
+            let greeted = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                stream.read_u8().await.unwrap();
+                stream
+            };
+            let _unanswered = tokio::select! {
+                answer = start => panic!("{answer:?}"),
+                stream = greeted => stream,
+            };
+            assert_eq!(sent.load(Ordering::Acquire), is_sent, "{scheme}");
+        }
+    }
+
+    #[test]
+    fn paths_stand_below_the_base_url_and_a_single_url_stays_itself() {
+        let check = |base: &str, mode, expected: &str| {
+            assert_eq!(
+                endpoint(base, mode).url(&["runs", "a/b"]).as_str(),
+                expected
+            );
+        };
+        check(
+            "http://h:1",
+            EndpointMode::Standard,
+            "http://h:1/runs/a%2Fb",
+        );
+        check(
+            "http://h:1/base/",
+            EndpointMode::Standard,
+            "http://h:1/base/runs/a%2Fb",
+        );
+        check(
+            "http://h:1/f?x=1",
+            EndpointMode::SingleUrl,
+            "http://h:1/f?x=1",
+        );
+    }
+
+    #[test]
+    fn an_action_stands_before_the_fields_of_its_body() {
+        assert_eq!(
+            with_action("run", r#"{"a":1}"#),
+            r#"{"action":"run","a":1}"#
+        );
+    }
+}

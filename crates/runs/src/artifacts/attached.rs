@@ -1,0 +1,322 @@
+//! Files of an event: what is large becomes an artifact, uploads of clients become the event's, and the event keeps
+//! references.
+
+mod references;
+
+use domain::artifact::{
+    INLINE_BYTES, base64_of, base64_of_attachment, has_artifacts, is_large, url_of,
+};
+use domain::canonical::canonical_json;
+use protocol::context::{AgentInput, InputAttachment};
+use protocol::event::EventEnvelope;
+use protocol::id::WorkspaceId;
+use protocol::message::{ContentElement, ImageUrl};
+use store::{ArtifactOrigin, ArtifactRecord};
+use uuid::Uuid;
+
+use super::body::{BodyFiles, Pieces, declared_type, digest};
+use crate::Runs;
+use crate::artifacts::{NewArtifact, UploadError, Uploaded, Whose};
+
+pub(crate) use references::AttachError;
+use references::names_upload;
+
+const NAME: &str = "attachment";
+
+/// Artifacts made or bound for an event that is not stored yet.
+#[derive(Debug, Default)]
+pub(crate) struct Attached {
+    made: Vec<Uuid>,
+    bound: Vec<Uuid>,
+}
+
+impl Attached {
+    /// One of them.
+    pub(crate) fn first(&self) -> Option<Uuid> {
+        self.made.iter().chain(&self.bound).next().copied()
+    }
+}
+
+/// Which uploads an event may name and make its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Uploads {
+    /// Those of clients of its workspace.
+    OfClients,
+    /// None: a run wrote the event, to which they are not open.
+    Closed,
+}
+
+/// A large file of an event. Its base64 stands in the event, or in the body that the event came with.
+struct File {
+    sha256: String,
+    size: u64,
+    declared: Option<String>,
+    name: Option<String>,
+}
+
+impl File {
+    /// The file of a base64 text; `None`: it is small, or it is something else, and stays as it is.
+    async fn of(text: &str, files: &BodyFiles) -> Option<Self> {
+        let (declared, base64) = declared_type(text);
+        let (sha256, size) = match files.find(base64) {
+            Some(file) => (file.sha256.clone(), file.size),
+            None if is_large(base64) => digest(Pieces::plain(base64)).await?,
+            None => return None,
+        };
+        let declared = declared.map(str::to_owned);
+        (size > INLINE_BYTES as u64).then_some(Self {
+            sha256,
+            size,
+            declared,
+            name: None,
+        })
+    }
+}
+
+impl Runs {
+    /// Makes artifacts of the large files of an event, and binds those that it names. A caller that does not store
+    /// the event gives them up by [`Self::drop_attached`].
+    pub(crate) async fn keep_attached(
+        &self,
+        workspace: &WorkspaceId,
+        event_id: &str,
+        event: &mut EventEnvelope,
+        (files, uploads): (&BodyFiles, Uploads),
+    ) -> Result<Attached, AttachError> {
+        let mut attached = Attached::default();
+        let Some(input) = &mut event.input else {
+            return Ok(attached);
+        };
+        let keeping = async {
+            if uploads == Uploads::OfClients {
+                self.bind_named(workspace, event_id, input, &mut attached.bound)
+                    .await?;
+            }
+            self.keep_all(workspace, event_id, input, files, &mut attached.made)
+                .await?;
+            Ok(())
+        };
+        match keeping.await {
+            Ok(()) => Ok(attached),
+            Err(error) => {
+                self.drop_attached(event_id, attached).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives up the artifacts of an event that was not stored. What cannot be dropped now expires.
+    pub(crate) async fn drop_attached(&self, event_id: &str, attached: Attached) {
+        for id in attached.made {
+            if let Err(error) = self.drop_artifact(id).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(artifact.id = %id, error, "an artifact of a refused event stays until it expires");
+            }
+        }
+        self.unbind(event_id, attached.bound).await;
+    }
+
+    async fn keep_all(
+        &self,
+        workspace: &WorkspaceId,
+        event_id: &str,
+        input: &mut AgentInput,
+        files: &BodyFiles,
+        made: &mut Vec<Uuid>,
+    ) -> Result<(), UploadError> {
+        let found = files_of(input, files).await;
+        let mut kept: Vec<(String, Uploaded)> = Vec::new();
+        for (text, file) in texts_of(input).zip(&found) {
+            let Some(file) = file else { continue };
+            if kept.iter().any(|(sha256, _)| *sha256 == file.sha256) {
+                continue;
+            }
+            // The same bytes may stand there again, with a name.
+            let mut same = found.iter().flatten();
+            let named = same.find(|one| one.sha256 == file.sha256 && one.name.is_some());
+            let name = named.and_then(|one| one.name.as_deref());
+            let uploaded = self
+                .keep(workspace, event_id, (file, name), (text, files))
+                .await?;
+            made.push(uploaded.id);
+            kept.push((file.sha256.clone(), uploaded));
+        }
+        if !kept.is_empty() {
+            refer_to(input, &found, &kept);
+        }
+        Ok(())
+    }
+
+    async fn keep(
+        &self,
+        workspace: &WorkspaceId,
+        event_id: &str,
+        (file, name): (&File, Option<&str>),
+        (text, files): (&str, &BodyFiles),
+    ) -> Result<Uploaded, UploadError> {
+        let mut upload = self.upload(NewArtifact {
+            workspace: workspace.clone(),
+            origin: ArtifactOrigin::Event,
+            run: None,
+            name: name.unwrap_or(NAME).to_owned(),
+            declared: file.declared.clone(),
+            announced: Some(file.size),
+            keep: None,
+        })?;
+        let (_, base64) = declared_type(text);
+        let found = files.find(base64);
+        let mut pieces = found.map_or_else(|| Pieces::plain(base64), |file| file.pieces());
+        // It was decoded before, to its end.
+        while let Some(Ok(piece)) = pieces.next() {
+            if let Err(error) = upload.take(&piece).await {
+                upload.give_up(None).await?;
+                return Err(error);
+            }
+        }
+        let whose = Whose {
+            event_id: Some(event_id.to_owned()),
+            ..Whose::default()
+        };
+        upload.finish(whose, |_| None).await
+    }
+}
+
+/// The texts of an input that may be files: those of its contents, then those of its attachments.
+fn texts_of(input: &AgentInput) -> impl Iterator<Item = &str> {
+    let of_contents = input.contents.iter().map(base64_of);
+    let of_attachments = input.attachments.iter().map(base64_of_attachment);
+    let texts = of_contents.chain(of_attachments);
+    texts.map(Option::unwrap_or_default)
+}
+
+/// The large files among these texts, in the same places.
+async fn files_of(input: &AgentInput, files: &BodyFiles) -> Vec<Option<File>> {
+    let of_contents = input.contents.iter().map(|one| (&one.file_name, None));
+    let of_attachments = input.attachments.iter();
+    let of_attachments = of_attachments.map(|one| (&one.name, one.mime_type.as_ref()));
+    let told = of_contents.chain(of_attachments);
+    let mut found = Vec::new();
+    for (text, (name, declared)) in texts_of(input).zip(told) {
+        let file = File::of(text, files).await;
+        found.push(file.map(|file| File {
+            declared: file.declared.or_else(|| declared.cloned()),
+            name: name.clone().filter(|name| domain::artifact::is_name(name)),
+            ..file
+        }));
+    }
+    found
+}
+
+/// Puts references in the place of files: each artifact is one attachment, but for other names of the same bytes.
+fn refer_to(input: &mut AgentInput, found: &[Option<File>], kept: &[(String, Uploaded)]) {
+    let uploaded = |file: &Option<File>| {
+        let sha256 = &file.as_ref()?.sha256;
+        let mut kept = kept.iter();
+        kept.find(|(of, _)| of == sha256).map(|(_, one)| one)
+    };
+    let (in_contents, in_attachments) = found.split_at(input.contents.len());
+    for (element, file) in input.contents.iter_mut().zip(in_contents) {
+        if let Some(uploaded) = uploaded(file) {
+            refer(element, uploaded);
+        }
+    }
+    for (attachment, file) in input.attachments.iter_mut().zip(in_attachments) {
+        if let Some(uploaded) = uploaded(file) {
+            attachment.content = None;
+            attach(attachment, attachment_of(uploaded));
+        }
+    }
+    let further = kept.iter().map(|(_, uploaded)| attachment_of(uploaded));
+    input.attachments.extend(further);
+    let mut attachments: Vec<InputAttachment> = Vec::new();
+    for one in std::mem::take(&mut input.attachments) {
+        if !attachments.iter_mut().any(|known| is_same(known, &one)) {
+            attachments.push(one);
+        }
+    }
+    input.attachments = attachments;
+}
+
+/// Whether an attachment tells nothing that another of the same artifact does not tell.
+fn is_same(known: &mut InputAttachment, one: &InputAttachment) -> bool {
+    let is_artifact = known.url == one.url
+        && known
+            .url
+            .as_ref()
+            .is_some_and(|url| url.starts_with(domain::artifact::SCHEME));
+    let names_differ = match (&known.name, &one.name) {
+        (Some(known), Some(one)) => known != one && known != NAME && one != NAME,
+        _ => false,
+    };
+    if !is_artifact || names_differ {
+        return false;
+    }
+    if known.name.as_deref().is_none_or(|name| name == NAME) {
+        known.name.clone_from(&one.name);
+    }
+    true
+}
+
+/// Makes an attachment one of an artifact, and keeps what else it tells.
+fn attach(attachment: &mut InputAttachment, artifact: InputAttachment) {
+    attachment.mime_type = artifact.mime_type;
+    attachment.size = artifact.size;
+    attachment.url = artifact.url;
+    attachment.id = artifact.id;
+    attachment.kind = attachment.kind.take().or(artifact.kind);
+    attachment.name = attachment.name.take().or(artifact.name);
+}
+
+/// The artifacts that a run has announced, as its message in the transcript names them: a JSON list.
+pub(crate) fn announced_attachments(announced: &[ArtifactRecord]) -> String {
+    let refs = announced.iter();
+    let refs = refs.map(|of| reference_to(&of.id, &of.name, &of.mime_type, of.size));
+    canonical_json(&refs.collect::<Vec<_>>())
+}
+
+/// Whether an event may have files that become its artifacts.
+pub(crate) fn may_have_files(event: &EventEnvelope, files: &BodyFiles) -> bool {
+    let input = event.input.as_ref();
+    !files.is_empty() || input.is_some_and(|input| has_artifacts(input) || names_upload(input))
+}
+
+fn attachment_of(uploaded: &Uploaded) -> InputAttachment {
+    let Uploaded {
+        id,
+        name,
+        mime_type,
+        size,
+        ..
+    } = uploaded;
+    reference_to(&id.to_string(), name, mime_type, *size)
+}
+
+/// An artifact as messages name it.
+fn reference_to(id: &str, name: &str, mime_type: &str, size: u64) -> InputAttachment {
+    let kind = mime_type.split('/').next().unwrap_or_default();
+    let kind = match kind {
+        "image" | "audio" | "video" => kind,
+        _ => "file",
+    };
+    InputAttachment {
+        kind: Some(kind.to_owned()),
+        mime_type: Some(mime_type.to_owned()),
+        size: i64::try_from(size).ok(),
+        name: Some(name.to_owned()),
+        url: Some(url_of(id)),
+        id: Some(id.to_owned()),
+        ..InputAttachment::default()
+    }
+}
+
+fn refer(element: &mut ContentElement, uploaded: &Uploaded) {
+    let url = url_of(&uploaded.id.to_string());
+    if element.image_base64.take().is_some() || element.image_url.is_some() {
+        "image_url".clone_into(&mut element.kind);
+        element.image_url = Some(ImageUrl { url });
+    } else {
+        element.file_base64 = None;
+        "file_url".clone_into(&mut element.kind);
+        element.file_url = Some(url);
+    }
+}

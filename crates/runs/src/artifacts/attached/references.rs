@@ -1,0 +1,190 @@
+//! Uploads of clients that an event names: `artifact:ID` where a URL stands, or the id of an attachment.
+
+use domain::artifact::SCHEME;
+use protocol::admin::Fault;
+use protocol::context::{AgentInput, InputAttachment};
+use protocol::id::WorkspaceId;
+use store::{ArtifactRecord, BindArtifact, Bound, StoreError, UnbindArtifact};
+use uuid::Uuid;
+
+use super::{attach, is_same, reference_to};
+use crate::Runs;
+use crate::artifacts::UploadError;
+
+const ABSENT: &str =
+    "names no artifact of this workspace, or one that has expired; upload the file again";
+const TAKEN: &str = "names an artifact that belongs to another event; upload the file again";
+
+/// Why the files of an event cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AttachError {
+    #[error("{}", .0.message)]
+    Reference(Fault),
+    #[error(transparent)]
+    Upload(#[from] UploadError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A place of an event that names an artifact.
+struct Named {
+    id: Uuid,
+    pointer: String,
+    /// A text that says `artifact:` names an artifact; an id alone may be the platform's.
+    is_certain: bool,
+}
+
+impl Runs {
+    /// Binds the uploads that an input names to its event, and says in its attachments what they are.
+    pub(super) async fn bind_named(
+        &self,
+        workspace: &WorkspaceId,
+        event_id: &str,
+        input: &mut AgentInput,
+        bound: &mut Vec<Uuid>,
+    ) -> Result<(), AttachError> {
+        for named in all_named(input) {
+            if bound.contains(&named.id) {
+                continue;
+            }
+            let bind = BindArtifact {
+                workspace: workspace.clone(),
+                id: named.id,
+                event_id: event_id.to_owned(),
+            };
+            let refused = |message: &str| {
+                let fault = Fault::new(named.pointer.clone(), message);
+                Err(AttachError::Reference(fault))
+            };
+            match self.0.store.write(bind).await? {
+                Bound::Bound(record) => {
+                    bound.push(named.id);
+                    describe(input, &record);
+                }
+                Bound::NotUploaded => {}
+                Bound::Absent if !named.is_certain => {}
+                Bound::Absent => return refused(ABSENT),
+                Bound::Taken => return refused(TAKEN),
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees the uploads that an event named which was not stored. What cannot be freed now expires.
+    pub(super) async fn unbind(&self, event_id: &str, bound: Vec<Uuid>) {
+        for id in bound {
+            let event_id = event_id.to_owned();
+            let unbound = self.0.store.write(UnbindArtifact { id, event_id }).await;
+            if let Err(error) = unbound {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(artifact.id = %id, error, "an upload stays bound to a refused event until it expires");
+            }
+        }
+    }
+}
+
+/// Whether an input may name an upload by an attachment's id alone.
+pub(super) fn names_upload(input: &AgentInput) -> bool {
+    input.attachments.iter().any(|one| id_alone(one).is_some())
+}
+
+/// The id of an attachment that has no other way to its bytes.
+fn id_alone(attachment: &InputAttachment) -> Option<Uuid> {
+    let elsewhere = [
+        &attachment.reference,
+        &attachment.url,
+        &attachment.path,
+        &attachment.content,
+    ];
+    let is_alone = elsewhere.iter().all(|one| one.is_none());
+    attachment.id.as_deref().filter(|_| is_alone).and_then(uuid)
+}
+
+/// An id has one form: what is not written so names nothing.
+fn uuid(text: &str) -> Option<Uuid> {
+    let parsed = Uuid::parse_str(text).ok()?;
+    (parsed.to_string() == text).then_some(parsed)
+}
+
+fn all_named(input: &AgentInput) -> Vec<Named> {
+    let named = |url: Option<&str>, pointer: String| {
+        let id = uuid(url?.strip_prefix(SCHEME)?)?;
+        Some(Named {
+            id,
+            pointer,
+            is_certain: true,
+        })
+    };
+    let contents = input.contents.iter().enumerate();
+    let in_contents = contents.filter_map(|(at, part)| {
+        let image = part.image_url.as_ref().map(|image| image.url.as_str());
+        let place = format!("/input/contents/{at}");
+        named(image, format!("{place}/image_url/url"))
+            .or_else(|| named(part.file_url.as_deref(), format!("{place}/file_url")))
+    });
+    let attachments = input.attachments.iter().enumerate();
+    let in_attachments = attachments.filter_map(|(at, one)| {
+        let place = format!("/input/attachments/{at}");
+        let by_id = || {
+            Some(Named {
+                id: id_alone(one)?,
+                pointer: format!("{place}/id"),
+                is_certain: false,
+            })
+        };
+        named(one.url.as_deref(), format!("{place}/url")).or_else(by_id)
+    });
+    in_contents.chain(in_attachments).collect()
+}
+
+/// Tells of an artifact in the attachments that name it, or in one more.
+fn describe(input: &mut AgentInput, record: &ArtifactRecord) {
+    let known = reference_to(&record.id, &record.name, &record.mime_type, record.size);
+    let names_it = |one: &InputAttachment| {
+        one.url == known.url || id_alone(one).is_some_and(|id| id.to_string() == record.id)
+    };
+    for one in input.attachments.iter_mut().filter(|one| names_it(one)) {
+        attach(one, known.clone());
+    }
+    if !input.attachments.iter_mut().any(|one| is_same(one, &known)) {
+        input.attachments.push(known);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn finds_references_by_url_and_lone_id() {
+        let [a, b, c] = [1, 2, 3].map(|n| Uuid::from_u128(n).to_string());
+        let input: AgentInput = serde_json::from_value(json!({
+            "contents": [
+                {"type": "image_url", "image_url": {"url": format!("artifact:{a}")}},
+                {"type": "file_url", "file_url": "artifact:x"},
+                {"type": "text", "text": format!("artifact:{b}")},
+            ],
+            "attachments": [
+                {"url": format!("artifact:{b}")},
+                {"artifact_id": c},
+                {"id": c, "path": "/tmp/x"},
+                {"id": c.to_uppercase().replace('3', "A")},
+            ],
+        }))
+        .unwrap();
+        let found: Vec<_> = all_named(&input)
+            .into_iter()
+            .map(|named| (named.id.as_u128(), named.pointer, named.is_certain))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (1, "/input/contents/0/image_url/url".to_owned(), true),
+                (2, "/input/attachments/0/url".to_owned(), true),
+                (3, "/input/attachments/1/id".to_owned(), false),
+            ]
+        );
+    }
+}

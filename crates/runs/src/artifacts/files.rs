@@ -1,0 +1,123 @@
+//! Files of the operator, copied to where artifacts stand: a run reads what it was granted, whatever becomes
+//! of the file.
+
+use std::path::Path;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use domain::artifact::is_allowed;
+use protocol::resources::{FileOperation, FileResource};
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
+use uuid::Uuid;
+
+use crate::artifacts::{ArtifactLimits, sniff};
+use blob_store::{ArtifactStore, PlaceError};
+
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// A file as the operator declares it.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnFile<'a> {
+    pub name: &'a str,
+    pub path: &'a Path,
+    pub kind: FileOperation,
+    pub declared: Option<&'a str>,
+}
+
+/// Why a file cannot be offered.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    #[error("it cannot be read")]
+    Read(#[from] std::io::Error),
+    #[error("its type {0} is not among artifacts.mime_types")]
+    TypeRefused(String),
+    #[error("it is larger than artifacts.max_bytes, {0} bytes")]
+    TooLarge(u64),
+    #[error("it changed while it was copied; start again")]
+    Changed,
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+}
+
+/// Where the bytes of a file with this digest stand.
+pub(super) fn place_of_file(sha256: &str) -> String {
+    format!("files/{sha256}")
+}
+
+/// Copies a file to its place, unless it is there, and says what runs see of it.
+pub async fn enter_file(
+    store: &ArtifactStore,
+    limits: &ArtifactLimits,
+    own: OwnFile<'_>,
+) -> Result<FileResource, FileError> {
+    let mut file = File::open(own.path).await?;
+    let (mut head, mut size) = (Vec::new(), 0);
+    let sha256 = read_all(&mut file, limits.max_bytes, async |chunk| {
+        size += chunk.len() as u64;
+        if head.len() < sniff::HEAD_BYTES {
+            head.extend_from_slice(chunk);
+        }
+        Ok(())
+    })
+    .await?;
+    let mime_type = sniff::media_type(own.declared, &head);
+    if !is_allowed(&mime_type, &limits.mime_types) {
+        return Err(FileError::TypeRefused(mime_type));
+    }
+    let place = place_of_file(&sha256);
+    if !store.has(&place).await? {
+        file.rewind().await?;
+        let mut writing = store.begin(&place);
+        let copied = read_all(&mut file, limits.max_bytes, async |chunk| {
+            Ok(writing.write(chunk).await?)
+        })
+        .await?;
+        if copied != sha256 {
+            return Err(FileError::Changed);
+        }
+        writing.finish().await?;
+    }
+    Ok(FileResource {
+        id: file_id(own.name, &sha256).to_string(),
+        name: own.name.to_owned(),
+        kind: own.kind,
+        mime_type,
+        size,
+        sha256,
+    })
+}
+
+/// Reads a file to its end, chunk by chunk; its SHA-256.
+async fn read_all(
+    file: &mut File,
+    most: u64,
+    mut take: impl AsyncFnMut(&[u8]) -> Result<(), FileError>,
+) -> Result<String, FileError> {
+    let (mut digest, mut size) = (Context::new(&SHA256), 0);
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        let count = file.read(&mut chunk).await?;
+        if count == 0 {
+            return Ok(store::hex(digest.finish().as_ref()));
+        }
+        size += count as u64;
+        if size > most {
+            return Err(FileError::TooLarge(most));
+        }
+        digest.update(&chunk[..count]);
+        take(&chunk[..count]).await?;
+    }
+}
+
+/// The same on every replica that has the same file under the same name, another for another content.
+fn file_id(name: &str, sha256: &str) -> Uuid {
+    let mut digest = Context::new(&SHA256);
+    for part in ["runnel file", name, sha256] {
+        digest.update(part.as_bytes());
+        digest.update(&[0]);
+    }
+    let digest = digest.finish();
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest.as_ref()[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
+}

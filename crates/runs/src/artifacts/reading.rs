@@ -1,0 +1,163 @@
+//! Which artifacts a run may read, and their bytes.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use domain::artifact::{Provenance, Reach, reach};
+use futures_util::Stream;
+use protocol::host_api::ArtifactMetadata;
+use protocol::id::WorkspaceId;
+use protocol::resources::FileResource;
+use store::{ArtifactRecord, Sharers, StoreError};
+use uuid::Uuid;
+
+use crate::Runs;
+use crate::artifacts::files::place_of_file;
+use crate::grant::Grant;
+use blob_store::PlaceError;
+
+/// An artifact that may be read.
+#[derive(Clone, Debug)]
+pub struct Readable {
+    pub metadata: ArtifactMetadata,
+    place: String,
+}
+
+impl Readable {
+    fn of(row: ArtifactRecord) -> Self {
+        Self {
+            metadata: ArtifactMetadata {
+                artifact_id: row.id,
+                name: row.name,
+                mime_type: row.mime_type,
+                size: row.size,
+                sha256: row.sha256,
+                origin: row.origin,
+                run_id: row.run_id,
+                event_id: row.event_id,
+                sequence: row.sequence,
+                created_at: Some(row.created_at.div_euclid(1000)),
+                expires_at: Some(row.expires_at.div_euclid(1000)),
+            },
+            place: row.place,
+        }
+    }
+
+    fn of_file(file: FileResource) -> Self {
+        Self {
+            place: place_of_file(&file.sha256),
+            metadata: ArtifactMetadata {
+                artifact_id: file.id,
+                name: file.name,
+                mime_type: file.mime_type,
+                size: file.size,
+                sha256: file.sha256,
+                origin: "file".to_owned(),
+                run_id: None,
+                event_id: None,
+                sequence: None,
+                created_at: None,
+                expires_at: None,
+            },
+        }
+    }
+}
+
+impl Runs {
+    /// A file that the run was granted.
+    pub fn granted_file(&self, grant: &Grant, id: &str) -> Option<Readable> {
+        grant.snapshot.file(id).map(Readable::of_file)
+    }
+
+    /// An artifact within the reach of a run that was granted the operation.
+    pub async fn artifact_of_run(
+        &self,
+        grant: &Grant,
+        id: &str,
+    ) -> Result<Option<Readable>, StoreError> {
+        match self.find_row(&grant.run.workspace, id).await? {
+            Some(row) => self.within_reach(grant, row, Sharers::Runner).await,
+            None => Ok(None),
+        }
+    }
+
+    /// A file of an event that a run, or an earlier one of its agent in its conversation, has had: open without a
+    /// grant of artifacts.
+    pub async fn artifact_of_event(
+        &self,
+        grant: &Grant,
+        id: &str,
+    ) -> Result<Option<Readable>, StoreError> {
+        if grant.snapshot.event_artifacts().is_err() {
+            return Ok(None);
+        }
+        let row = self.find_row(&grant.run.workspace, id).await?;
+        match row.filter(|row| row.run_id.is_none()) {
+            Some(row) => self.within_reach(grant, row, Sharers::Agent).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn within_reach(
+        &self,
+        grant: &Grant,
+        row: ArtifactRecord,
+        sharers: Sharers,
+    ) -> Result<Option<Readable>, StoreError> {
+        let run = &grant.run;
+        let (run_id, runner_id) = (run.id.to_string(), run.runner_id.to_string());
+        let reader = Provenance {
+            run_id: Some(&run_id),
+            runner_id: Some(&runner_id),
+            conversation_key: run.conversation_key.as_deref(),
+            event_id: Some(&run.event_id),
+        };
+        let artifact = Provenance {
+            run_id: row.run_id.as_deref(),
+            runner_id: row.runner_id.as_deref(),
+            conversation_key: row.conversation_key.as_deref(),
+            event_id: row.event_id.as_deref(),
+        };
+        let event_id = row.event_id.as_deref().unwrap_or_default();
+        let is_open = match reach(reader, artifact) {
+            Reach::Open => true,
+            Reach::IfEventWasHad => {
+                let store = &self.0.store;
+                store.has_had_event(run, event_id, sharers).await?
+            }
+            Reach::Closed => false,
+        };
+        Ok(is_open.then(|| Readable::of(row)))
+    }
+
+    /// An artifact of a workspace.
+    pub async fn artifact_of_workspace(
+        &self,
+        workspace: &WorkspaceId,
+        id: &str,
+    ) -> Result<Option<Readable>, StoreError> {
+        let row = self.find_row(workspace, id).await?;
+        Ok(row.map(Readable::of))
+    }
+
+    pub(super) async fn find_row(
+        &self,
+        workspace: &WorkspaceId,
+        id: &str,
+    ) -> Result<Option<ArtifactRecord>, StoreError> {
+        match Uuid::parse_str(id) {
+            // An id has one form: what is not written so names nothing.
+            Ok(uuid) if uuid.to_string() == id => self.0.store.find_artifact(workspace, uuid).await,
+            _ => Ok(None),
+        }
+    }
+
+    /// The bytes of a part, one chunk in memory at a time.
+    pub async fn read_artifact(
+        &self,
+        artifact: &Readable,
+        part: Range<u64>,
+    ) -> Result<impl Stream<Item = Result<Bytes, PlaceError>> + Send + 'static, PlaceError> {
+        self.0.artifacts.read(&artifact.place, part).await
+    }
+}

@@ -1,0 +1,70 @@
+//! Artifacts that go: given up, expired, or deleted by an operator.
+
+use protocol::id::{ApiKeyId, RunId, WorkspaceId};
+use store::{AuditEntry, DropArtifact, StoreError};
+use uuid::Uuid;
+
+use crate::Runs;
+
+impl Runs {
+    /// Gives up a finished artifact: it is not found any more.
+    pub async fn drop_artifact(&self, id: Uuid) -> Result<(), StoreError> {
+        self.0.store.write(DropArtifact { id, audit: None }).await
+    }
+
+    /// Deletes an artifact of a workspace for an operator; false: there is none. That of a run is on record in the
+    /// audit of its run.
+    pub async fn delete_artifact(
+        &self,
+        workspace: &WorkspaceId,
+        id: &str,
+        by: ApiKeyId,
+    ) -> Result<bool, StoreError> {
+        let Some(row) = self.find_row(workspace, id).await? else {
+            return Ok(false);
+        };
+        let run = row.run_id.as_deref().and_then(|run| run.parse().ok());
+        let audit = run.map(|run| AuditEntry {
+            id: Uuid::now_v7(),
+            workspace: workspace.clone(),
+            run_id: RunId(run),
+            action: "artifact_delete",
+            resource: row.id.clone(),
+            operation: "delete",
+            allowed: true,
+            rule: format!("deleted by an operator with API key {by}").into(),
+            bytes: row.size,
+            at: self.0.clock.now_ms(),
+            is_shared: false,
+        });
+        let Ok(id) = row.id.parse() else {
+            return Ok(false);
+        };
+        self.0.store.write(DropArtifact { id, audit }).await?;
+        tracing::info!(
+            artifact.id = row.id, artifact.bytes = row.size, api_key.id = %by,
+            "an operator deleted an artifact"
+        );
+        Ok(true)
+    }
+
+    /// Deletes artifacts that have had their time, bytes first; says how many.
+    pub(crate) async fn sweep_artifacts(&self) -> Result<u64, StoreError> {
+        let claimed = self.0.store.claim_expired_artifacts().await?;
+        let mut gone = Vec::with_capacity(claimed.len());
+        for one in &claimed {
+            match self.0.artifacts.delete(&one.place).await {
+                Ok(()) => gone.push(one.id),
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(artifact.id = %one.id, error, "the bytes of an artifact could not be deleted, trying again later");
+                }
+            }
+        }
+        let count = gone.len() as u64;
+        if count > 0 {
+            self.0.store.delete_artifact_rows(gone).await?;
+        }
+        Ok(count)
+    }
+}

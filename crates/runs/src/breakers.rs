@@ -1,0 +1,229 @@
+//! The circuits of runner endpoints, as this replica sees them: in memory, gone with the process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dashmap::DashMap;
+use domain::breaker::{Breaker, BreakerPolicy, Change, Circuit, Passage, Sign};
+use protocol::id::EndpointId;
+use tokio::time::Instant;
+
+use crate::Runs;
+use runner_client::{Answer, StartError};
+
+/// What nobody has asked about for so long is forgotten, and stood as it was.
+const FORGOTTEN_MS: i64 = 60 * 60 * 1000;
+
+/// The circuits of all endpoints that have failed of late. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Breakers(Arc<Inner>);
+
+struct Inner {
+    policy: BreakerPolicy,
+    /// Times of breakers count from here, by the clock that nobody sets.
+    origin: Instant,
+    endpoints: DashMap<EndpointId, Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    breaker: Breaker,
+    /// When it last failed or was asked.
+    used_at: i64,
+}
+
+impl Inner {
+    fn now_ms(&self) -> i64 {
+        i64::try_from(self.origin.elapsed().as_millis()).unwrap_or(i64::MAX)
+    }
+}
+
+/// How the circuit of an endpoint stands, for who looks from outside. Times are epoch milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerView {
+    pub circuit: Circuit,
+    /// Failures since the last sign of life.
+    pub failures: u32,
+    pub opened_at: Option<i64>,
+    /// When the next run may be posted.
+    pub retry_at: Option<i64>,
+}
+
+/// Leave to post one run. Dropped without a word it has shown nothing.
+pub(super) struct Permit {
+    breakers: Breakers,
+    endpoint: EndpointId,
+    passage: Passage,
+    told: bool,
+}
+
+impl Breakers {
+    pub(super) fn new(policy: BreakerPolicy) -> Self {
+        Self(Arc::new(Inner {
+            policy,
+            origin: Instant::now(),
+            endpoints: DashMap::new(),
+        }))
+    }
+
+    /// Leave to post to an endpoint; `Err`: its circuit is open, for so long at least.
+    pub(super) fn enter(&self, endpoint: EndpointId) -> Result<Permit, Duration> {
+        let now = self.0.now_ms();
+        let passage = match self.0.endpoints.get_mut(&endpoint) {
+            Some(mut known) => {
+                known.used_at = now;
+                known.breaker.ask(now)
+            }
+            None => Passage::Free,
+        };
+        if let Passage::Blocked(until) = passage {
+            let wait = u64::try_from(until - now).unwrap_or(0);
+            return Err(Duration::from_millis(wait));
+        }
+        Ok(Permit {
+            breakers: self.clone(),
+            endpoint,
+            passage,
+            told: false,
+        })
+    }
+
+    fn view(&self, endpoint: EndpointId, wall_now: i64) -> BreakerView {
+        let found = self.0.endpoints.get(&endpoint);
+        let breaker = found.map(|known| known.breaker.clone()).unwrap_or_default();
+        let now = self.0.now_ms();
+        let by_the_wall = |at: i64| wall_now + (at - now);
+        BreakerView {
+            circuit: breaker.circuit(now),
+            failures: breaker.failures(),
+            opened_at: breaker.opened_at().map(by_the_wall),
+            retry_at: breaker.retry_at().map(by_the_wall),
+        }
+    }
+
+    /// Forgets what nobody has asked about for long: endpoints that were removed, most likely.
+    pub(super) fn forget_old(&self) {
+        self.forget_before(self.0.now_ms() - FORGOTTEN_MS);
+    }
+
+    fn forget_before(&self, before: i64) {
+        let is_waited_for = |known: &Known| known.breaker.retry_at().is_some_and(|at| at > before);
+        self.0
+            .endpoints
+            .retain(|_, known| known.used_at > before || is_waited_for(known));
+    }
+
+    fn note(&self, endpoint: EndpointId, passage: Passage, sign: Sign) {
+        let now = self.0.now_ms();
+        let jitter = f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0;
+        // The common case makes no entry.
+        if sign != Sign::Failure && !self.0.endpoints.contains_key(&endpoint) {
+            return;
+        }
+        let mut known = self.0.endpoints.entry(endpoint).or_default();
+        known.used_at = now;
+        let breaker = &mut known.breaker;
+        match breaker.note(passage, sign, now, jitter, &self.0.policy) {
+            Some(Change::Opened) => tracing::warn!(
+                endpoint.id = %endpoint, failures = breaker.failures(),
+                "endpoint {endpoint} fails: no run is posted to it for a while"
+            ),
+            Some(Change::Closed) => {
+                tracing::info!(endpoint.id = %endpoint, "endpoint {endpoint} answers again");
+            }
+            None => {}
+        }
+        drop(known);
+        self.0
+            .endpoints
+            .remove_if(&endpoint, |_, known| known.breaker.is_calm());
+    }
+}
+
+impl Permit {
+    /// What came of the POST.
+    pub(super) fn note(mut self, posted: &Result<Answer, StartError>) {
+        self.told = true;
+        self.breakers
+            .note(self.endpoint, self.passage, sign_of(posted));
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if !self.told {
+            self.breakers
+                .note(self.endpoint, self.passage, Sign::Nothing);
+        }
+    }
+}
+
+/// An answer is a sign of life, also one that refuses or asks to wait; what the run then says is the
+/// runner's business.
+fn sign_of(posted: &Result<Answer, StartError>) -> Sign {
+    match posted {
+        Err(StartError::Refused {
+            status,
+            retry_after: None,
+        }) if status.is_server_error() => Sign::Failure,
+        Ok(_) | Err(StartError::Refused { .. } | StartError::BadContentType(_)) => Sign::Life,
+        Err(StartError::Unreachable(_) | StartError::Broken(_) | StartError::Silent) => {
+            Sign::Failure
+        }
+        Err(StartError::Unprepared(_) | StartError::CircuitOpen { .. }) => Sign::Nothing,
+    }
+}
+
+impl Runs {
+    /// How the circuit of an endpoint stands on this replica.
+    pub fn breaker(&self, endpoint: EndpointId) -> BreakerView {
+        self.0.breakers.view(endpoint, self.0.clock.now_ms())
+    }
+
+    /// The endpoints whose circuit is not closed on this replica: a read of memory.
+    pub fn open_circuits(&self) -> Vec<(EndpointId, Circuit)> {
+        let now = self.0.breakers.0.now_ms();
+        let all = self.0.breakers.0.endpoints.iter();
+        all.map(|entry| (*entry.key(), entry.breaker.circuit(now)))
+            .filter(|(_, circuit)| *circuit != Circuit::Closed)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn what_nobody_asks_about_is_forgotten_also_when_it_never_opened() {
+        let policy = BreakerPolicy {
+            failures: 2,
+            wait_ms: 10_000,
+            longest_wait_ms: 10_000,
+        };
+        let breakers = Breakers::new(policy);
+        let [once, often] = [1, 2].map(|n| EndpointId(Uuid::from_u128(n)));
+        for endpoint in [once, often, often] {
+            breakers
+                .enter(endpoint)
+                .unwrap()
+                .note(&Err(StartError::Silent));
+        }
+        let wait = breakers.enter(often).err().unwrap();
+        assert!(wait <= Duration::from_secs(10), "{wait:?}");
+        let view = breakers.view(often, 1_000_000);
+        assert_eq!(view.circuit, Circuit::Open);
+        let ago = 1_000_000 - view.opened_at.unwrap();
+        assert!((0..10_000).contains(&ago), "{ago}");
+        let now = breakers.0.now_ms();
+        breakers.forget_old();
+        assert_eq!(breakers.0.endpoints.len(), 2);
+        breakers.forget_before(now);
+        assert!(breakers.0.endpoints.contains_key(&often), "it is open");
+        assert!(!breakers.0.endpoints.contains_key(&once));
+        breakers.forget_before(now + 10_001);
+        assert_eq!(breakers.0.endpoints.len(), 0);
+    }
+}

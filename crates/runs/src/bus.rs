@@ -1,0 +1,123 @@
+//! The notification bus between replicas. It reduces latency and carries no data (runs §2).
+//!
+//! A notification may be lost, duplicated, late or forged. The tables are the truth, and waiting tasks also poll
+//! them.
+
+#[cfg(feature = "nats")]
+mod nats;
+mod postgres;
+mod ring;
+mod silent;
+
+use std::path::PathBuf;
+
+use futures_util::future::BoxFuture;
+use secrecy::SecretString;
+use store::Store;
+use tokio::sync::mpsc;
+
+use base::seal::MasterKey;
+use postgres::PostgresBus;
+use silent::SilentBus;
+
+pub(crate) use ring::{Heard, Ring};
+
+/// Called for every received notification. It does not block.
+pub(crate) type Hear<'a> = &'a (dyn Fn(Heard) + Send + Sync);
+
+/// A transport of notifications between replicas.
+pub(crate) trait Bus: Send + Sync {
+    /// Sends notifications from `rings` and calls `hear` for those of other replicas, until dropped. It
+    /// reconnects after an outage and then reports [`Heard::Missed`].
+    fn attend<'a>(
+        &'a self,
+        rings: &'a mut mpsc::Receiver<Ring>,
+        hear: Hear<'a>,
+    ) -> BoxFuture<'a, ()>;
+}
+
+/// The configured bus and its settings.
+#[derive(Debug)]
+pub(crate) enum BusSettings {
+    /// No bus: there is a single replica, or replicas poll.
+    Silent,
+    /// LISTEN and NOTIFY of PostgreSQL.
+    Postgres,
+    Nats(NatsSettings),
+}
+
+/// A NATS server and its login.
+#[derive(Debug)]
+#[cfg_attr(
+    not(feature = "nats"),
+    expect(dead_code, reason = "they are judged also where nobody can use them")
+)]
+pub(crate) struct NatsSettings {
+    /// `nats://` or `tls://`, without credentials.
+    pub(crate) url: String,
+    pub(crate) login: NatsLogin,
+    /// PEM file of certificate authorities that replaces the system's.
+    pub(crate) ca_file: Option<PathBuf>,
+    /// `None`: a subject that is derived from the master key.
+    pub(crate) subject: Option<String>,
+}
+
+/// Credentials for a NATS server.
+#[derive(Debug)]
+#[cfg_attr(
+    not(feature = "nats"),
+    expect(dead_code, reason = "they are judged also where nobody can use them")
+)]
+pub(crate) enum NatsLogin {
+    Nobody,
+    User(String, SecretString),
+    Token(SecretString),
+    /// Contents of a credentials file: a JWT and the seed of its key.
+    Credentials(SecretString),
+}
+
+/// The bus settings are unusable.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct BusFault(pub(crate) &'static str);
+
+/// Validates the settings without a connection.
+#[cfg(feature = "nats")]
+pub(crate) fn check(settings: &NatsSettings) -> Result<(), BusFault> {
+    nats::options(settings).map(drop)
+}
+
+/// This binary is built without the `nats` feature.
+#[cfg(not(feature = "nats"))]
+pub(crate) fn check(_: &NatsSettings) -> Result<(), BusFault> {
+    Err(BusFault(
+        "this binary was built without NATS: build it with the feature `nats`, or take \"postgres\"",
+    ))
+}
+
+/// Creates the configured bus. It connects when `attend` is called.
+pub(crate) fn open(
+    settings: BusSettings,
+    store: &Store,
+    master_key: &MasterKey,
+) -> Result<Box<dyn Bus>, BusFault> {
+    Ok(match settings {
+        BusSettings::Silent => Box::new(SilentBus),
+        BusSettings::Postgres => Box::new(PostgresBus::new(store.clone())),
+        BusSettings::Nats(settings) => open_nats(settings, master_key)?,
+    })
+}
+
+#[cfg(feature = "nats")]
+fn open_nats(settings: NatsSettings, master_key: &MasterKey) -> Result<Box<dyn Bus>, BusFault> {
+    check(&settings)?;
+    let own = || format!("runnel.{}", master_key.mark("bus subject"));
+    let subject = settings.subject.clone().unwrap_or_else(own);
+    Ok(Box::new(nats::NatsBus::new(settings, subject)))
+}
+
+#[cfg(not(feature = "nats"))]
+fn open_nats(settings: NatsSettings, _: &MasterKey) -> Result<Box<dyn Bus>, BusFault> {
+    check(&settings)?;
+    Err(BusFault("there is no NATS here"))
+}

@@ -1,0 +1,117 @@
+//! What a discovery would change: the endpoint is asked, nothing is stored.
+
+use std::collections::BTreeMap;
+
+use domain::discovery::{
+    Before, KnownRunner, affected_agents, compare, manifest_value, touched_runners,
+};
+use protocol::admin::EndpointSpec;
+use protocol::discovery::DiscoveryDiff;
+use protocol::id::{RunnerId, WorkspaceId};
+use store::{EndpointRecord, RunnerStatus, StoreError};
+
+use super::{Discovery, Outcome, RegisterError};
+use crate::Runs;
+use runner_client::signature::SigningSecret;
+
+/// The most agents that are told of.
+const MOST_AGENTS: u64 = 1000;
+
+impl Runs {
+    /// What registering this endpoint would do.
+    pub async fn preview_registration(
+        &self,
+        workspace: &WorkspaceId,
+        spec: &EndpointSpec,
+    ) -> Result<DiscoveryDiff, RegisterError> {
+        let made_secret = spec.secret.is_none().then(SigningSecret::generate);
+        let record = self.endpoint_record(workspace, spec, made_secret.as_deref(), "api")?;
+        self.check_registration(workspace, spec).await?;
+        let discovery = self.discover(&record).await;
+        Ok(self.diff(&record, discovery, spec.replaces.clone()).await?)
+    }
+
+    /// What refreshing this endpoint would do.
+    pub async fn preview_refresh(
+        &self,
+        record: &EndpointRecord,
+    ) -> Result<DiscoveryDiff, StoreError> {
+        let discovery = self.discover(record).await;
+        self.diff(record, discovery, None).await
+    }
+
+    async fn diff(
+        &self,
+        record: &EndpointRecord,
+        discovery: Discovery,
+        replaces: Option<String>,
+    ) -> Result<DiscoveryDiff, StoreError> {
+        let known = self.known_runners(record).await?;
+        let shown = |health: &str, health_reason, diff| DiscoveryDiff {
+            endpoint: record.name.clone(),
+            health: health.to_owned(),
+            health_reason,
+            latency_ms: discovery.latency_ms,
+            ..diff
+        };
+        let found = match discovery.outcome {
+            Outcome::Found(found) => found,
+            Outcome::Failed { health, reason, .. } => {
+                let kept = known.into_iter().filter(|one| one.listed);
+                let diff = DiscoveryDiff {
+                    unchanged: kept.map(|one| one.id).collect(),
+                    ..DiscoveryDiff::default()
+                };
+                return Ok(shown(health, Some(reason), diff));
+            }
+        };
+        let listed = found.accepted.iter().map(|one| one.manifest.id.clone());
+        let listed: Vec<_> = listed
+            .chain(found.incompatible.iter().map(|one| one.id.clone()))
+            .collect();
+        let before = Before {
+            known,
+            elsewhere: self.elsewhere(record, &listed).await?,
+            replaces,
+        };
+        let mut diff = compare(&before, &found);
+        let agents = self
+            .0
+            .store
+            .agents_of_runners(&record.workspace, &touched_runners(&diff), MOST_AGENTS)
+            .await?;
+        let agents = agents.iter().map(|agent| (agent.id, &agent.spec));
+        diff.agents = affected_agents(&diff, &found, agents);
+        Ok(shown("healthy", None, diff))
+    }
+
+    async fn known_runners(&self, record: &EndpointRecord) -> Result<Vec<KnownRunner>, StoreError> {
+        let store = &self.0.store;
+        let runners = store.runners_of(&record.workspace, record.id).await?;
+        let known = runners.into_iter().map(|runner| KnownRunner {
+            bindable: runner.is_bindable(),
+            listed: runner.status != RunnerStatus::Absent,
+            manifest: manifest_value(&runner.manifest),
+            id: runner.id,
+        });
+        Ok(known.collect())
+    }
+
+    /// Which of these runners other endpoints serve, with the names of those.
+    pub(super) async fn elsewhere(
+        &self,
+        record: &EndpointRecord,
+        listed: &[RunnerId],
+    ) -> Result<BTreeMap<RunnerId, String>, StoreError> {
+        let store = &self.0.store;
+        let runners = store
+            .runners_elsewhere(&record.workspace, record.id, listed)
+            .await?;
+        let mut names = BTreeMap::new();
+        for runner in runners {
+            let holder = self.endpoint_name(&record.workspace, runner.endpoint_id);
+            names.insert(runner.id, holder.await?);
+        }
+        Ok(names)
+    }
+}

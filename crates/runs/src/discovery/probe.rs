@@ -1,0 +1,31 @@
+//! Asking an endpoint of a configuration for its list before anything is served: without a database.
+
+use domain::manifest::{Discovered, judge_list};
+use protocol::admin::EndpointSpec;
+use secrecy::SecretString;
+
+use super::{Outcome, header_map};
+use runner_client::signature::SigningSecret;
+use runner_client::{Endpoint, RunnerClient};
+
+/// The runners that an endpoint lists; an error says why there is no list.
+pub async fn list_of(client: &RunnerClient, spec: &EndpointSpec) -> Result<Discovered, String> {
+    if let Some(manifests) = &spec.manifests {
+        return Ok(judge_list(manifests));
+    }
+    let secret = SecretString::from(spec.secret.as_deref().unwrap_or_default());
+    let endpoint = Endpoint {
+        base_url: spec
+            .base_url
+            .parse()
+            .map_err(|_| "its base_url is no URL".to_owned())?,
+        mode: spec.mode,
+        secret: SigningSecret::parse(&secret).map_err(|error| error.to_string())?,
+        headers: header_map(&spec.headers)
+            .map_err(|fault| format!("{} {}", fault.pointer, fault.message))?,
+    };
+    match Outcome::of(client.list_runners(&endpoint).await) {
+        Outcome::Found(discovered) => Ok(discovered),
+        Outcome::Failed { reason, cause, .. } => Err(cause.unwrap_or(reason)),
+    }
+}

@@ -1,0 +1,225 @@
+//! Registering an endpoint, over the API or by the configuration.
+
+use std::sync::Arc;
+
+use domain::agent::is_name;
+use protocol::admin::{EndpointSpec, Fault};
+use protocol::id::{EndpointId, RunnerId, WorkspaceId};
+use protocol::manifest::AgentRunnerManifest;
+use secrecy::SecretString;
+use serde_json::json;
+use store::{EndpointRecord, SaveEndpoint, StoreError};
+use uuid::Uuid;
+
+use super::{Claims, Discovery, HEADERS_PURPOSE, Outcome, SECRET_PURPOSE, header_map};
+use crate::Runs;
+use runner_client::signature::SigningSecret;
+
+const MOST_HEADERS: usize = 32;
+const MOST_RUNS: u64 = 1_000_000;
+
+/// Why an endpoint was not registered. Nothing of it is stored.
+#[derive(Debug, thiserror::Error)]
+pub enum RegisterError {
+    #[error("the registration has faults")]
+    Faults(Vec<Fault>),
+    #[error("an endpoint of this name exists")]
+    NameTaken,
+    /// Runner ids that other endpoints serve, with the names of those.
+    #[error("runner ids are served by other endpoints")]
+    Conflict(Vec<(RunnerId, String)>),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A registered endpoint, and the secret when one was made for it.
+#[derive(Debug)]
+pub struct Registered {
+    pub record: EndpointRecord,
+    pub made_secret: Option<String>,
+}
+
+/// An endpoint of the config file that was asked for its list, and is not entered yet.
+pub struct AskedEndpoint {
+    record: EndpointRecord,
+    discovery: Discovery,
+}
+
+impl AskedEndpoint {
+    pub fn name(&self) -> &str {
+        &self.record.name
+    }
+
+    /// The runners that it lists; `None`: it gave no list.
+    pub fn listed(&self) -> Option<impl Iterator<Item = &AgentRunnerManifest>> {
+        match &self.discovery.outcome {
+            Outcome::Found(found) => Some(found.accepted.iter().map(|one| &one.manifest)),
+            Outcome::Failed { .. } => None,
+        }
+    }
+}
+
+impl Runs {
+    /// Registers an endpoint over the API, and discovers it.
+    pub async fn register_endpoint(
+        &self,
+        workspace: &WorkspaceId,
+        spec: EndpointSpec,
+    ) -> Result<Registered, RegisterError> {
+        let made_secret = spec.secret.is_none().then(SigningSecret::generate);
+        let mut record = self.endpoint_record(workspace, &spec, made_secret.as_deref(), "api")?;
+        let replaces = self.check_registration(workspace, &spec).await?;
+        let discovery = self.discover(&record).await;
+        self.refuse_conflicts(&record, &discovery, spec.replaces.as_deref())
+            .await?;
+        let created = self
+            .0
+            .store
+            .write(SaveEndpoint::Create(Box::new(record.clone())))
+            .await;
+        created.map_err(|error| match error {
+            StoreError::Taken => RegisterError::NameTaken,
+            error => RegisterError::Store(error),
+        })?;
+        let claims = replaces.map_or(Claims::All, Claims::Replacing);
+        self.save_discovery(&record, discovery, claims).await?;
+        if let Some(saved) = self.0.store.find_endpoint(workspace, record.id).await? {
+            record = saved;
+        }
+        Ok(Registered {
+            record,
+            made_secret,
+        })
+    }
+
+    /// The endpoint that a registration replaces; refuses one that names nobody, or a name that is taken.
+    pub(super) async fn check_registration(
+        &self,
+        workspace: &WorkspaceId,
+        spec: &EndpointSpec,
+    ) -> Result<Option<EndpointId>, RegisterError> {
+        let store = &self.0.store;
+        let replaces = match &spec.replaces {
+            None => None,
+            Some(name) => {
+                let replaced = store.find_endpoint_by_name(workspace, name).await?;
+                let fault = || Fault::new("/replaces", "names no endpoint of this workspace");
+                let replaced = replaced.ok_or_else(|| RegisterError::Faults(vec![fault()]))?;
+                Some(replaced.id)
+            }
+        };
+        let same_name = store.find_endpoint_by_name(workspace, &spec.name).await?;
+        match same_name {
+            Some(_) => Err(RegisterError::NameTaken),
+            None => Ok(replaces),
+        }
+    }
+
+    /// Asks an endpoint of the config file for its list, and writes nothing.
+    pub async fn ask_endpoint(
+        &self,
+        workspace: &WorkspaceId,
+        spec: &EndpointSpec,
+    ) -> Result<AskedEndpoint, RegisterError> {
+        let record = self.endpoint_record(workspace, spec, None, "config")?;
+        let discovery = self.discover(&record).await;
+        Ok(AskedEndpoint { record, discovery })
+    }
+
+    /// Enters an endpoint of the config file, with what it lists. One that did not answer stays, and
+    /// is asked again until it does.
+    pub async fn configure_endpoint(&self, asked: AskedEndpoint) -> Result<(), RegisterError> {
+        let AskedEndpoint { record, discovery } = asked;
+        let configure = Arc::new(SaveEndpoint::Configure(Box::new(record)));
+        let mut saved = self.0.store.write(Arc::clone(&configure)).await;
+        if matches!(saved, Err(StoreError::Taken)) {
+            // A replica that starts at the same time was first: now it is known.
+            saved = self.0.store.write(configure).await;
+        }
+        let saved = saved?;
+        if let Some(saved) = saved {
+            self.save_discovery(&saved, discovery, Claims::All).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn endpoint_record(
+        &self,
+        workspace: &WorkspaceId,
+        spec: &EndpointSpec,
+        made_secret: Option<&str>,
+        origin: &str,
+    ) -> Result<EndpointRecord, RegisterError> {
+        let mut faults = Vec::new();
+        if !is_name(&spec.name) {
+            faults.push(Fault::new(
+                "/name",
+                "must have 1 to 128 bytes and no control characters",
+            ));
+        }
+        if let Err(error) = self.0.egress.check_url(&spec.base_url) {
+            faults.push(Fault::new("/base_url", error.to_string()));
+        }
+        let secret = spec.secret.as_deref().or(made_secret).unwrap_or_default();
+        if SigningSecret::parse(&SecretString::from(secret)).is_err() {
+            let message =
+                "must be whsec_ and the base64 of 24 to 64 bytes; leave it out to get one made";
+            faults.push(Fault::new("/secret", message));
+        }
+        if spec.headers.len() > MOST_HEADERS {
+            faults.push(Fault::new("/headers", "may name at most 32 headers"));
+        }
+        if let Err(fault) = header_map(&spec.headers) {
+            faults.push(fault);
+        }
+        if spec.max_runs.is_some_and(|most| most > MOST_RUNS) {
+            faults.push(Fault::new("/max_runs", "must be at most 1000000"));
+        }
+        if !faults.is_empty() {
+            return Err(RegisterError::Faults(faults));
+        }
+        let headers = json!(spec.headers).to_string();
+        let key = &self.0.master_key;
+        Ok(EndpointRecord {
+            id: EndpointId(Uuid::now_v7()),
+            workspace: workspace.clone(),
+            name: spec.name.clone(),
+            origin: origin.to_owned(),
+            enabled: true,
+            base_url: spec.base_url.clone(),
+            mode: spec.mode,
+            delta_mode: spec.delta_mode,
+            secret: key.seal(SECRET_PURPOSE, secret.as_bytes()),
+            headers: key.seal(HEADERS_PURPOSE, headers.as_bytes()),
+            manifests: spec.manifests.clone(),
+            max_runs: spec.max_runs.filter(|most| *most > 0),
+            health: "unknown".to_owned(),
+            health_reason: None,
+            findings: json!({}),
+            discovered_at: None,
+            next_check_at: self.first_check(),
+            version: 1,
+            created_at: self.0.clock.now_ms(),
+        })
+    }
+
+    async fn refuse_conflicts(
+        &self,
+        record: &EndpointRecord,
+        discovery: &Discovery,
+        replaces: Option<&str>,
+    ) -> Result<(), RegisterError> {
+        let found = discovery.outcome.found();
+        let listed: Vec<_> = found.into_iter().map(|found| found.id).collect();
+        let elsewhere = self.elsewhere(record, &listed).await?;
+        let conflicts: Vec<_> = elsewhere
+            .into_iter()
+            .filter(|(_, holder)| replaces != Some(holder.as_str()))
+            .collect();
+        if conflicts.is_empty() {
+            Ok(())
+        } else {
+            Err(RegisterError::Conflict(conflicts))
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What a run's token opens: the frozen snapshot and the facts beside it.
+
+use std::sync::Arc;
+
+use domain::authorization::{AuthorizationSnapshot, SNAPSHOT_VERSION};
+use domain::run::Run;
+
+use keys::token::TokenSubject;
+
+/// The rights of one live run.
+#[derive(Debug)]
+pub struct Grant {
+    pub run: Run,
+    pub snapshot: Arc<AuthorizationSnapshot>,
+    pub attempt: u32,
+}
+
+/// A snapshot that this binary cannot read: it opens nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the run's authorization snapshot is of another version")]
+pub struct UnknownSnapshot;
+
+/// Reads a stored snapshot.
+pub fn read_snapshot(stored: &str) -> Result<AuthorizationSnapshot, UnknownSnapshot> {
+    let snapshot: AuthorizationSnapshot =
+        serde_json::from_str(stored).map_err(|_| UnknownSnapshot)?;
+    if snapshot.v == SNAPSHOT_VERSION {
+        Ok(snapshot)
+    } else {
+        Err(UnknownSnapshot)
+    }
+}
+
+impl Grant {
+    /// The rights of a run as they were stored with it.
+    pub fn of(run: Run, snapshot: &str) -> Result<Self, UnknownSnapshot> {
+        let snapshot = Arc::new(read_snapshot(snapshot)?);
+        Ok(Self {
+            attempt: run.attempt,
+            snapshot,
+            run,
+        })
+    }
+
+    /// What every token of a live run says.
+    pub fn token_subject(&self) -> TokenSubject<'_> {
+        let run = &self.run;
+        TokenSubject {
+            runner_id: &run.runner_id,
+            run_id: run.id,
+            attempt: self.attempt,
+            workspace: run.workspace.as_str(),
+            scope: self.snapshot.scope_claim(),
+            res: &run.snapshot_sha256,
+            deadline_at: run.deadline_at.div_euclid(1000) + 1,
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Logging to stderr, because stdout holds command output. Counters: [`metrics`]; traces: [`spans`]; accepted
+//! deviations of peers: [`tolerance`].
+
+pub mod metrics;
+pub mod otlp;
+pub mod process;
+pub mod spans;
+pub mod tolerance;
+
+mod json_lines;
+
+pub use json_lines::for_terminals;
+
+use std::io::{self, IsTerminal as _};
+use std::str::FromStr as _;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{Directive, LevelFilter};
+
+/// Log filter in the syntax of `tracing` (`info,gateway=debug`).
+const FILTER_VARIABLE: &str = "RUNNEL_LOG";
+
+/// The crates that log for the gateway, beside `gateway` itself.
+const GATEWAY: [&str; 10] = [
+    "api",
+    "blob_store",
+    "conform",
+    "keys",
+    "knowledge",
+    "models",
+    "runner_client",
+    "runs",
+    "telemetry",
+    "tools",
+];
+
+/// Initializes logging to stderr, as JSON lines if `json`. `RUNNEL_LOG` sets the filter; the default is `info`.
+/// Later calls have no effect.
+pub fn init(json: bool) {
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter())
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr);
+    let installed = if json {
+        lines.event_format(json_lines::JsonLines).try_init()
+    } else {
+        lines.compact().try_init()
+    };
+    if installed.is_err() {
+        tracing::debug!("log lines already have a destination");
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the log begins before there is a configuration"
+)]
+fn filter() -> EnvFilter {
+    let asked = std::env::var(FILTER_VARIABLE).unwrap_or_default();
+    quietened(levelled(&of_all_crates(&asked)))
+}
+
+/// `gateway` in a filter stands for all crates of [`GATEWAY`]; a crate that the filter names itself keeps its own level.
+fn of_all_crates(asked: &str) -> String {
+    let directives = || asked.split(',').map(str::trim);
+    let target = |directive: &str| {
+        directive
+            .split(['=', '['])
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let named: Vec<_> = directives().map(target).collect();
+    let gateway = directives().filter_map(|directive| directive.strip_prefix("gateway"));
+    let levels = gateway.filter(|level| level.is_empty() || level.starts_with('='));
+    let mut filter = asked.to_owned();
+    for level in levels {
+        for name in GATEWAY {
+            if !named.iter().any(|named| named == name) {
+                filter.push_str(&format!(",{name}{level}"));
+            }
+        }
+    }
+    filter
+}
+
+/// A word that is not a level names a module, which would silence all other modules. `info` stays their default.
+fn levelled(asked: &str) -> EnvFilter {
+    let names_a_level = asked
+        .split(',')
+        .any(|directive| directive.trim().parse::<LevelFilter>().is_ok());
+    let base = if names_a_level { "" } else { "info," };
+    EnvFilter::builder()
+        .with_default_directive(LevelFilter::INFO.into())
+        .parse_lossy(format!("{base}{asked}"))
+}
+
+/// Adds our defaults for modules that the filter does not mention.
+fn quietened(asked: EnvFilter) -> EnvFilter {
+    let told = asked.to_string();
+    let ours = [
+        // Migration messages are routine and would hide others.
+        ("sea_orm_migration", "sea_orm_migration=warn"),
+        // The client logs every reconnect attempt; we log once per outage.
+        ("async_nats", "async_nats=error"),
+        // It logs each request with its content. Relevant failures reach us as errors.
+        ("rmcp", "rmcp=off"),
+    ];
+    let unsaid = ours.into_iter().filter(|(name, _)| !told.contains(name));
+    unsaid.fold(asked, |filter, (_, text)| {
+        filter.add_directive(Directive::from_str(text).expect("the directive is well formed"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_silences_nobody() {
+        for (asked, has_info) in [
+            ("inof", true),
+            ("info;gateway=debug", true),
+            ("gateway=debug", true),
+            ("", true),
+            ("warn", false),
+            ("gateway=debug,warn", false),
+        ] {
+            let filter = levelled(asked).to_string();
+            let found = filter.split(',').any(|directive| directive == "info");
+            assert_eq!(found, has_info, "{asked}: {filter}");
+        }
+    }
+
+    #[test]
+    fn a_level_of_the_gateway_is_one_of_all_its_crates() {
+        let level_of = |asked: &str, name: &str| {
+            let filter = levelled(&of_all_crates(asked)).to_string();
+            let prefix = format!("{name}=");
+            let found: Vec<_> = filter
+                .split(',')
+                .filter_map(|one| one.strip_prefix(&prefix))
+                .collect();
+            found.join(" ")
+        };
+        for name in GATEWAY {
+            assert_eq!(level_of("info,gateway=debug", name), "debug", "{name}");
+            assert_eq!(level_of("info,store=debug", name), "", "{name}");
+        }
+        assert_eq!(level_of("runs=trace, gateway=debug", "runs"), "trace");
+        assert_eq!(level_of("info,gateways=debug", "runs"), "");
+    }
+
+    #[test]
+    fn what_was_asked_for_stands_and_the_rest_is_quiet() {
+        let check = |asked: &str, expected: &[&str]| {
+            let filter = quietened(EnvFilter::new(asked)).to_string();
+            let mut found: Vec<_> = filter.split(',').collect();
+            found.sort_unstable();
+            assert_eq!(found, expected, "{asked}");
+        };
+        let quiet = [
+            "async_nats=error",
+            "info",
+            "rmcp=off",
+            "sea_orm_migration=warn",
+        ];
+        check("info", &quiet);
+        let loud = [
+            "async_nats=debug",
+            "info",
+            "rmcp=off",
+            "sea_orm_migration=warn",
+        ];
+        check("info,async_nats=debug", &loud);
+    }
+}

@@ -1,0 +1,432 @@
+//! Metrics. All names and labels are defined here (those of the writer in [`base::metric_names`]), and so is the table
+//! that docs and dashboards are tested against.
+//!
+//! Without [`install`] all calls are no-ops. Label values are fixed names, route templates, configured model
+//! ids, or endpoint names, at most [`ENDPOINTS`] of them. They are never ids of runs or persons, nor text of
+//! clients or runners. Metrics of each event batch have static handles; others are looked up per call.
+
+mod calls;
+mod table;
+
+use std::collections::BTreeSet;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use ::metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use base::metric_names::PANICS;
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::spans::Told;
+
+pub use calls::{ModelCall, ToolCall, model_called};
+pub use table::{Kind, METRICS, Metric};
+
+/// Maximum number of endpoint label values; further ones are `other`.
+pub const ENDPOINTS: usize = 50;
+
+const OPEN_STREAMS: &str = "runnel_open_streams";
+const EVENTS_APPENDED: &str = "runnel_events_appended_total";
+const EVENT_BYTES_APPENDED: &str = "runnel_event_bytes_appended_total";
+const RELAY_SECONDS: &str = "runnel_relay_seconds";
+const INGEST_SECONDS: &str = "runnel_ingest_seconds";
+const RUNS_STARTED: &str = "runnel_runs_started_total";
+const RUNS_ENDED: &str = "runnel_runs_ended_total";
+const RUN_SECONDS: &str = "runnel_run_seconds";
+const EVENTS_INGESTED: &str = "runnel_events_ingested_total";
+const RESULTS_REJECTED: &str = "runnel_results_rejected_total";
+const INPUTS_TOLERATED: &str = "runnel_inputs_tolerated_total";
+const DISPATCH_ATTEMPTS: &str = "runnel_dispatch_attempts_total";
+const DOORBELL_RINGS: &str = "runnel_doorbell_rings_total";
+const SWEPT_RUNS: &str = "runnel_swept_runs_total";
+const LEASES_LOST: &str = "runnel_leases_lost_total";
+const DISCOVERIES: &str = "runnel_discoveries_total";
+const BREAKER_STATE: &str = "runnel_breaker_state";
+const HOST_CALLS: &str = "runnel_host_calls_total";
+const MODEL_CALLS: &str = "runnel_model_calls_total";
+const MODEL_TOKENS: &str = "runnel_model_tokens_total";
+const MODEL_COST: &str = "runnel_model_cost_total";
+const TOOL_CALLS: &str = "runnel_tool_calls_total";
+const TOOL_CALL_SECONDS: &str = "runnel_tool_call_seconds";
+const SPANS: &str = "runnel_spans_total";
+const HTTP_REQUESTS: &str = "runnel_http_requests_total";
+const HTTP_REQUEST_SECONDS: &str = "runnel_http_request_seconds";
+const LIVE_RUNS: &str = "runnel_live_runs";
+const RUNS: &str = "runnel_runs";
+const READY: &str = "runnel_ready";
+const QUEUED_WRITES: &str = "runnel_writer_queue_items";
+const BUILD_INFO: &str = "runnel_build_info";
+
+/// From 0.5 ms to 30 s.
+const LATENCIES: [f64; 14] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
+];
+const RUN_TIMES: [f64; 11] = [
+    0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0,
+];
+/// The writer commits at most 1,024 items at once.
+const BATCHES: [f64; 9] = [1.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0];
+
+/// Static handles for metrics of each event batch.
+struct Hot {
+    open_streams: Gauge,
+    events_appended: Counter,
+    event_bytes_appended: Counter,
+    relay_seconds: Histogram,
+    ingest_seconds: Histogram,
+    rings: [(Ringing, Counter); 4],
+}
+
+static HOT: LazyLock<Hot> = LazyLock::new(|| Hot {
+    open_streams: gauge!(OPEN_STREAMS),
+    events_appended: counter!(EVENTS_APPENDED),
+    event_bytes_appended: counter!(EVENT_BYTES_APPENDED),
+    relay_seconds: histogram!(RELAY_SECONDS),
+    ingest_seconds: histogram!(INGEST_SECONDS),
+    rings: [
+        Ringing::Sent,
+        Ringing::Lost,
+        Ringing::Heard,
+        Ringing::Missed,
+    ]
+    .map(|way| (way, counter!(DOORBELL_RINGS, "way" => way.as_str()))),
+});
+
+/// Installs the recorder. Call it once, before any metric.
+pub fn install() -> Result<PrometheusHandle, BuildError> {
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &LATENCIES)?
+        .set_buckets_for_metric(Matcher::Full(RUN_SECONDS.to_owned()), &RUN_TIMES)?
+        .set_buckets_for_metric(
+            Matcher::Full(base::metric_names::COMMIT_ITEMS.to_owned()),
+            &BATCHES,
+        )?
+        .install_recorder()?;
+    for metric in METRICS {
+        metric.describe();
+    }
+    LazyLock::force(&HOT);
+    // Exported as 0 from the start, since an increase needs an initial value.
+    counter!(RUNS_STARTED).absolute(0);
+    counter!(LEASES_LOST).absolute(0);
+    for task in [Task::Run, Task::Handler, Task::Connection, Task::Upkeep] {
+        counter!(PANICS, "task" => task.as_str()).absolute(0);
+    }
+    for why in [
+        Swept::Orphaned,
+        Swept::Continued,
+        Swept::Dispatched,
+        Swept::Overdue,
+    ] {
+        counter!(SWEPT_RUNS, "why" => why.as_str()).absolute(0);
+    }
+    for outcome in Told::ALL {
+        counter!(SPANS, "outcome" => outcome.as_str()).absolute(0);
+    }
+    gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    Ok(handle)
+}
+
+/// Result of a notification on the bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ringing {
+    /// Queued for sending.
+    Sent,
+    /// Dropped: the send queue was full.
+    Lost,
+    /// Received from another replica.
+    Heard,
+    /// Reconnected: notifications may have been lost.
+    Missed,
+}
+
+impl Ringing {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Sent => "sent",
+            Self::Lost => "lost",
+            Self::Heard => "heard",
+            Self::Missed => "missed",
+        }
+    }
+}
+
+/// Reason why the sweep recovered a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swept {
+    /// Its lease had expired.
+    Orphaned,
+    /// Its lease had expired, but its runner appends results.
+    Continued,
+    /// It was stored but never dispatched.
+    Dispatched,
+    /// It was queued for too long.
+    Overdue,
+}
+
+impl Swept {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Orphaned => "orphaned",
+            Self::Continued => "continued",
+            Self::Dispatched => "dispatched",
+            Self::Overdue => "overdue",
+        }
+    }
+}
+
+/// The kind of task that panicked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    Run,
+    Handler,
+    Connection,
+    /// Background work.
+    Upkeep,
+}
+
+impl Task {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Handler => "handler",
+            Self::Connection => "connection",
+            Self::Upkeep => "upkeep",
+        }
+    }
+}
+
+/// State of an endpoint's circuit breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Breaker {
+    /// Calls pass.
+    Closed,
+    /// One probe call at a time.
+    HalfOpen,
+    /// Calls fail fast.
+    Open,
+}
+
+/// An open client stream, counted until it is dropped.
+#[derive(Debug)]
+pub struct OpenStream(());
+
+impl OpenStream {
+    pub fn enter() -> Self {
+        HOT.open_streams.increment(1.0);
+        Self(())
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        HOT.open_streams.decrement(1.0);
+    }
+}
+
+/// Committed run events, and their bytes in the ledger.
+pub fn appended(events: u64, bytes: usize) {
+    HOT.events_appended.increment(events);
+    HOT.event_bytes_appended.increment(bytes as u64);
+}
+
+/// Time from reading the oldest byte of a batch until it is visible to clients.
+pub fn relayed(after: Duration) {
+    HOT.relay_seconds.record(after);
+}
+
+/// Time to answer an event. `result`: `accepted`, `no_agent`, `duplicate`, or the reason of the refusal.
+pub fn ingested(result: &'static str, after: Duration) {
+    HOT.ingest_seconds.record(after);
+    counter!(EVENTS_INGESTED, "result" => result).increment(1);
+}
+
+/// A notification on the bus.
+pub fn rang(way: Ringing) {
+    if let Some((_, counter)) = HOT.rings.iter().find(|(one, _)| *one == way) {
+        counter.increment(1);
+    }
+}
+
+/// A first dispatch of a run.
+pub fn run_started() {
+    counter!(RUNS_STARTED).increment(1);
+}
+
+/// The end of a run. `code`: `ok`, `runner.failed` for a failure reported by the runner, or a gateway code.
+pub fn run_ended(status: &'static str, code: &'static str, after_ms: i64) {
+    counter!(RUNS_ENDED, "status" => status, "code" => code).increment(1);
+    let after = Duration::from_millis(u64::try_from(after_ms).unwrap_or(0));
+    histogram!(RUN_SECONDS).record(after);
+}
+
+/// A rejected runner result.
+pub fn result_rejected(reason: &'static str) {
+    counter!(RESULTS_REJECTED, "reason" => reason).increment(1);
+}
+
+/// Accepted input that deviates from its protocol: see [`crate::tolerance`].
+pub(super) fn input_tolerated(peer: &'static str, kind: &'static str) {
+    counter!(INPUTS_TOLERATED, "peer" => peer, "kind" => kind).increment(1);
+}
+
+/// A dispatch attempt. `outcome`: `started` or the error code.
+pub fn dispatch_attempted(outcome: &'static str) {
+    counter!(DISPATCH_ATTEMPTS, "outcome" => outcome).increment(1);
+}
+
+/// A run recovered by the sweep.
+pub fn swept(why: Swept) {
+    counter!(SWEPT_RUNS, "why" => why.as_str()).increment(1);
+}
+
+/// Results of span export.
+pub fn spans_told(outcome: Told, count: u64) {
+    counter!(SPANS, "outcome" => outcome.as_str()).increment(count);
+}
+
+/// A lease that another replica took over.
+pub fn lease_lost() {
+    counter!(LEASES_LOST).increment(1);
+}
+
+/// A discovery of an endpoint. `outcome`: `ok`, `unreachable` or `unhealthy`.
+pub fn discovered(endpoint: &str, outcome: &'static str) {
+    let endpoint = told_apart(endpoint);
+    counter!(DISCOVERIES, "endpoint" => endpoint, "outcome" => outcome).increment(1);
+}
+
+/// The state of an endpoint's circuit breaker.
+pub fn breaker_is(endpoint: &str, state: Breaker) {
+    let value = match state {
+        Breaker::Closed => 0.0,
+        Breaker::HalfOpen => 1.0,
+        Breaker::Open => 2.0,
+    };
+    gauge!(BREAKER_STATE, "endpoint" => told_apart(endpoint)).set(value);
+}
+
+/// A caught panic, limited to its task.
+pub fn panicked(task: Task) {
+    counter!(PANICS, "task" => task.as_str()).increment(1);
+}
+
+/// A response, or the start of its stream. `route`: the template, `None` if unknown; `method`: `None` if the
+/// route does not support it; `status`: the code.
+pub fn answered(route: Option<&str>, method: Option<&str>, status: u16, after: Duration) {
+    let face = match route {
+        Some(route) if route.starts_with("/host/v1/") => "host",
+        Some(route) if route.starts_with("/v1/") => "api",
+        _ => "other",
+    };
+    if let (Some(route), "host") = (route, face) {
+        let outcome = outcome_of(status);
+        counter!(HOST_CALLS, "route" => route.to_owned(), "outcome" => outcome).increment(1);
+    }
+    let labels = [
+        ("method", method.unwrap_or("other").to_owned()),
+        ("route", route.unwrap_or("none").to_owned()),
+        ("status", format!("{}xx", status / 100)),
+    ];
+    counter!(HTTP_REQUESTS, &labels).increment(1);
+    histogram!(HTTP_REQUEST_SECONDS, "face" => face).record(after);
+}
+
+fn outcome_of(status: u16) -> &'static str {
+    match status {
+        100..400 => "allowed",
+        401 | 403 => "denied",
+        404 => "not_found",
+        429 => "limited",
+        400..500 => "refused",
+        _ => "failed",
+    }
+}
+
+/// Gauges that are sampled when metrics are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Here {
+    /// Number of runs that this process drives.
+    pub live_runs: usize,
+    /// Number of writes waiting for a commit.
+    pub queued_writes: usize,
+}
+
+impl Here {
+    pub fn show(self) {
+        #[expect(clippy::cast_precision_loss, reason = "bounded far below 2^52")]
+        let number = |count: usize| count as f64;
+        gauge!(LIVE_RUNS).set(number(self.live_runs));
+        gauge!(QUEUED_WRITES).set(number(self.queued_writes));
+    }
+}
+
+/// Whether new runs are accepted, as in `/readyz`.
+pub fn ready_is(ready: bool) {
+    gauge!(READY).set(f64::from(u8::from(ready)));
+}
+
+/// Number of unfinished runs in the database, by status. Equal on all replicas.
+pub fn runs_are(status: &'static str, count: u32) {
+    gauge!(RUNS, "status" => status).set(f64::from(count));
+}
+
+/// The endpoint's name, or `other` beyond the limit.
+fn told_apart(endpoint: &str) -> String {
+    static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    told_apart_among(
+        &mut KNOWN.lock().unwrap_or_else(PoisonError::into_inner),
+        endpoint,
+    )
+}
+
+fn told_apart_among(known: &mut BTreeSet<String>, endpoint: &str) -> String {
+    if !known.contains(endpoint) {
+        if known.len() >= ENDPOINTS {
+            return "other".to_owned();
+        }
+        known.insert(endpoint.to_owned());
+    }
+    endpoint.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_beyond_the_most_are_not_told_apart() {
+        let mut known = BTreeSet::new();
+        let names: BTreeSet<_> = (0..ENDPOINTS * 3)
+            .map(|n| told_apart_among(&mut known, &format!("endpoint {n}")))
+            .collect();
+        assert_eq!(names.len(), ENDPOINTS + 1);
+        assert!(names.contains("other"));
+        assert_eq!(told_apart_among(&mut known, "endpoint 0"), "endpoint 0");
+    }
+
+    #[test]
+    fn each_metric_stands_once_in_the_table_of_the_docs() {
+        let page = include_str!("../../../docs/metrics.md");
+        for Metric {
+            name,
+            kind,
+            labels,
+            help,
+        } in METRICS
+        {
+            let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
+            let row = format!(
+                "| `{name}` | {} | {} | {help} |",
+                kind.as_str(),
+                labels.join(", ")
+            );
+            assert_eq!(
+                page.matches(&row).count(),
+                1,
+                "docs/metrics.md lacks\n{row}"
+            );
+        }
+        let rows = page.lines().filter(|line| line.starts_with("| `")).count();
+        assert_eq!(rows, METRICS.len(), "the page names a metric that is none");
+    }
+}

@@ -1,0 +1,140 @@
+//! All exported metrics and their help texts.
+
+use ::metrics::{describe_counter, describe_gauge, describe_histogram};
+
+/// Prometheus type of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+impl Kind {
+    /// Name in the exposition format.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// A metric, as documentation and dashboards may use it.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    pub name: &'static str,
+    pub kind: Kind,
+    /// Label names. Histogram buckets also have `le`.
+    pub labels: &'static [&'static str],
+    /// One line, without `|`.
+    pub help: &'static str,
+}
+
+impl Metric {
+    pub(super) fn describe(&self) {
+        match self.kind {
+            Kind::Counter => describe_counter!(self.name, self.help),
+            Kind::Gauge => describe_gauge!(self.name, self.help),
+            Kind::Histogram => describe_histogram!(self.name, self.help),
+        }
+    }
+}
+
+macro_rules! metrics {
+    ($($kind:ident $name:expr, [$($label:literal),*], $help:literal;)+) => {
+        /// All metrics, including those of the process.
+        pub const METRICS: &[Metric] = &[$(Metric {
+            name: $name,
+            kind: Kind::$kind,
+            labels: &[$($label),*],
+            help: $help,
+        }),+];
+    };
+}
+
+metrics!(
+    Gauge super::READY, [],
+        "1 while new runs are accepted, as in /readyz; updated once a second";
+    Gauge super::BUILD_INFO, ["version"],
+        "Always 1; the label is the running version";
+    Gauge super::RUNS, ["status"],
+        "Unfinished runs in the database, at most 10000 per status; equal on all replicas";
+    Gauge super::LIVE_RUNS, [],
+        "Runs that this replica drives";
+    Gauge super::OPEN_STREAMS, [],
+        "Open event streams of clients on this replica";
+    Counter super::EVENTS_INGESTED, ["result"],
+        "Answered events: accepted, no_agent, duplicate, or the reason of the refusal";
+    Histogram super::INGEST_SECONDS, [],
+        "Time from a valid event to its answer, including the commit";
+    Counter super::RUNS_STARTED, [],
+        "Runs first dispatched by this replica";
+    Counter super::RUNS_ENDED, ["status", "code"],
+        "Runs ended by this replica: ok, runner.failed for failures reported by a runner, else a gateway code";
+    Histogram super::RUN_SECONDS, [],
+        "Time from the event to the end of its run";
+    Counter super::DISPATCH_ATTEMPTS, ["outcome"],
+        "Dispatch attempts: started, deferred for an answer of 202, or the error code";
+    Counter super::EVENTS_APPENDED, [],
+        "Events committed to the ledger";
+    Counter super::EVENT_BYTES_APPENDED, [],
+        "Bytes of these events";
+    Histogram super::RELAY_SECONDS, [],
+        "Time from reading the oldest byte of a batch from a runner until it is visible to clients";
+    Counter super::RESULTS_REJECTED, ["reason"],
+        "Rejected runner results";
+    Counter super::INPUTS_TOLERATED, ["peer", "kind"],
+        "Accepted inputs that deviate from their protocol, by source (provider, runner, tool_server, knowledge_server, document, client)";
+    Histogram base::metric_names::COMMIT_SECONDS, [],
+        "Duration of writer transactions, from begin to commit";
+    Histogram base::metric_names::COMMIT_ITEMS, [],
+        "Items per writer transaction";
+    Counter base::metric_names::COMMITS_FAILED, [],
+        "Failed writer transactions; their items are retried or refused";
+    Gauge super::QUEUED_WRITES, [],
+        "Queued writes: at most 4096 and 64 MiB";
+    Counter super::DOORBELL_RINGS, ["way"],
+        "Notifications between replicas: sent, lost before sending, heard (received), or missed during an outage";
+    Counter super::SWEPT_RUNS, ["why"],
+        "Runs recovered by the sweep: orphaned, continued because their runner answered 202, dispatched, or overdue in a queue";
+    Counter super::LEASES_LOST, [],
+        "Leases lost to another replica during a run";
+    Counter super::DISCOVERIES, ["endpoint", "outcome"],
+        "Discoveries of runner endpoints: ok, unreachable or unhealthy";
+    Gauge super::BREAKER_STATE, ["endpoint"],
+        "Circuit breakers of endpoints, exported once opened. 0: closed, 1: half-open, 2: open";
+    Counter super::HOST_CALLS, ["route", "outcome"],
+        "Host API calls by response status: allowed, denied, not_found, limited, refused or failed";
+    Counter super::MODEL_CALLS, ["model", "outcome"],
+        "Model calls: ok, abandoned, or the error code";
+    Counter super::MODEL_TOKENS, ["model", "direction"],
+        "Prompt and completion tokens of models, counted by the provider or estimated here";
+    Counter super::MODEL_COST, ["model"],
+        "Cost of models by the configured prices, in millionths of the currency";
+    Counter super::TOOL_CALLS, ["source", "outcome"],
+        "Tool calls by kind of source (gateway, http, mcp): ok, abandoned, or the reason of the failure";
+    Histogram super::TOOL_CALL_SECONDS, ["source"],
+        "Time from a tool call to its result";
+    Counter super::SPANS, ["outcome"],
+        "Spans for the trace collector: taken, failed, or dropped because the queue was full";
+    Counter super::HTTP_REQUESTS, ["method", "route", "status"],
+        "Answered requests, by route template and status class";
+    Histogram super::HTTP_REQUEST_SECONDS, ["face"],
+        "Time from a request's head to the head of its response: of clients and operators (api), runners (host), others";
+    Counter super::PANICS, ["task"],
+        "Panics, each limited to one run, request, connection or batch of writes, or to a second of background work";
+    Gauge "process_resident_memory_bytes", [],
+        "Resident memory of the process";
+    Gauge "process_open_fds", [],
+        "Open file descriptors";
+    Gauge "process_max_fds", [],
+        "Maximum number of open file descriptors";
+    Gauge "process_threads", [],
+        "Threads of the process";
+    Counter "process_cpu_seconds_total", [],
+        "CPU time of the process";
+    Gauge "process_start_time_seconds", [],
+        "Start time of the process, in seconds since 1970";
+);

@@ -1,0 +1,336 @@
+//! Spans of runs, with OpenTelemetry's conventions for generative AI.
+//!
+//! Spans are recorded at their end without blocking: they are queued, or dropped if the queue is full.
+//! Attributes hold configured names, ids, counts and codes, but never text of persons, models or tools.
+
+use std::time::{Duration, Instant};
+
+use domain::run::Run;
+use domain::trace::{RunTrace, SpanId, TraceId, TraceParent};
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use crate::metrics;
+use base::clock::Clock;
+
+/// Queue size in spans. Further ones are dropped.
+const QUEUED: usize = 2048;
+/// Maximum length of names and text attributes, in characters.
+const TEXT_CHARS: usize = 256;
+
+/// Span recorder. Cheap to clone; the default records nothing.
+#[derive(Clone, Default)]
+pub struct Spans(Option<Telling>);
+
+#[derive(Clone)]
+struct Telling {
+    queue: mpsc::Sender<Span>,
+    sample_ratio: f64,
+}
+
+/// A span of a trace.
+#[derive(Debug)]
+pub struct Span {
+    pub trace_id: TraceId,
+    pub span_id: SpanId,
+    pub parent: Option<SpanId>,
+    pub kind: SpanKind,
+    pub name: String,
+    /// Since 1970.
+    pub start: Duration,
+    pub end: Duration,
+    pub attributes: Vec<(&'static str, Attribute)>,
+    /// Error code; `None`: success.
+    pub error: Option<String>,
+}
+
+/// Kind of a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpanKind {
+    Internal,
+    /// A call to another service.
+    Client,
+}
+
+/// Export result of a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Accepted by the collector.
+    Taken,
+    /// Not sent, or rejected.
+    Failed,
+    /// Dropped: the queue was full.
+    Dropped,
+}
+
+impl Told {
+    /// All results.
+    pub const ALL: [Self; 3] = [Self::Taken, Self::Failed, Self::Dropped];
+
+    /// Value of the metric label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Taken => "taken",
+            Self::Failed => "failed",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
+/// An attribute value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Attribute {
+    Text(String),
+    Number(u64),
+    Flag(bool),
+}
+
+/// The start time of a span.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    wall: Duration,
+    at: Instant,
+}
+
+impl Begun {
+    /// The current time.
+    pub fn now(clock: Clock) -> Self {
+        Self {
+            wall: since_1970(clock.now_ms()),
+            at: Instant::now(),
+        }
+    }
+
+    /// Time since then.
+    pub fn elapsed(&self) -> Duration {
+        self.at.elapsed()
+    }
+}
+
+impl Spans {
+    /// A recorder that samples this fraction of traces, and the queue of its spans.
+    pub fn telling(sample_ratio: f64) -> (Self, mpsc::Receiver<Span>) {
+        let (queue, spans) = mpsc::channel(QUEUED);
+        let telling = Telling {
+            queue,
+            sample_ratio,
+        };
+        (Self(Some(telling)), spans)
+    }
+
+    /// The parent span of an event. `None` if export is off.
+    pub fn goes_on_with(&self, header: Option<&str>) -> Option<TraceParent> {
+        self.0.as_ref()?;
+        header.and_then(TraceParent::parse)
+    }
+
+    /// Trace header for the run's outgoing calls.
+    pub fn header_of(&self, run: &Run) -> TraceParent {
+        let trace = trace_of(run);
+        let telling = self.0.as_ref();
+        trace.header(telling.is_none_or(|telling| trace.is_sampled(telling.sample_ratio)))
+    }
+
+    /// Whether the run is sampled.
+    pub fn tells_of(&self, run: &Run) -> bool {
+        let telling = self.0.as_ref();
+        telling.is_some_and(|telling| trace_of(run).is_sampled(telling.sample_ratio))
+    }
+
+    /// Records a run that ends now. `error`: the error code, unless it succeeded.
+    pub fn run_ended(&self, run: &Run, agent_name: &str, end_ms: i64, error: Option<&str>) {
+        let trace = trace_of(run);
+        let mut attributes = vec![
+            ("gen_ai.operation.name", text("invoke_agent")),
+            ("gen_ai.provider.name", text("runnel")),
+            ("gen_ai.agent.id", text(&run.agent_id.to_string())),
+            ("gen_ai.agent.name", text(agent_name)),
+            ("runnel.run.id", text(&run.id.to_string())),
+            ("runnel.runner.id", text(&run.runner_id.to_string())),
+        ];
+        if let Some(key) = &run.conversation_key {
+            // The database key, since the platform's conversation id may be a phone number.
+            attributes.push(("gen_ai.conversation.id", text(key)));
+        }
+        self.tell(Span {
+            trace_id: trace.trace_id,
+            span_id: trace.span_id,
+            parent: trace.parent.map(|parent| parent.span_id),
+            kind: SpanKind::Client,
+            name: cut(&format!("invoke_agent {agent_name}")),
+            start: since_1970(run.created_at),
+            end: since_1970(end_ms),
+            attributes,
+            error: error.map(cut),
+        });
+    }
+
+    /// Records a call of the run's runner that ends now. `told`: the parent span from the runner's header.
+    pub fn call_ended(
+        &self,
+        run: &Run,
+        told: Option<TraceParent>,
+        begun: Begun,
+        call: CallSpan,
+        error: Option<&str>,
+    ) {
+        let trace = trace_of(run);
+        self.tell(Span {
+            trace_id: trace.trace_id,
+            span_id: SpanId::of(Uuid::new_v4()),
+            parent: Some(trace.parent_of_call(told)),
+            kind: call.kind,
+            name: cut(&call.name),
+            start: begun.wall,
+            end: begun.wall + begun.elapsed(),
+            attributes: call.attributes,
+            error: error.map(cut),
+        });
+    }
+
+    fn tell(&self, span: Span) {
+        let Some(telling) = &self.0 else { return };
+        if telling.queue.try_send(span).is_err() {
+            metrics::spans_told(Told::Dropped, 1);
+        }
+    }
+}
+
+/// Attributes of a call to a model, tool or knowledge base.
+#[derive(Debug)]
+pub struct CallSpan {
+    kind: SpanKind,
+    name: String,
+    attributes: Vec<(&'static str, Attribute)>,
+}
+
+impl CallSpan {
+    /// A model call. `operation`: `chat`, `embeddings`, `rerank`; `provider`: its kind; `upstream`: the
+    /// provider's model name; `id`: the granted id.
+    pub fn of_model(operation: &'static str, provider: &str, upstream: &str, id: &str) -> Self {
+        Self {
+            kind: SpanKind::Client,
+            name: format!("{operation} {upstream}"),
+            attributes: vec![
+                ("gen_ai.operation.name", text(operation)),
+                ("gen_ai.provider.name", text(provider)),
+                ("gen_ai.request.model", text(upstream)),
+                ("runnel.model.id", text(id)),
+            ],
+        }
+    }
+
+    /// A tool call. `call_id`: its idempotency key.
+    pub fn of_tool(name: &str, call_id: Option<&str>) -> Self {
+        let mut attributes = vec![
+            ("gen_ai.operation.name", text("execute_tool")),
+            ("gen_ai.tool.name", text(name)),
+        ];
+        if let Some(id) = call_id {
+            attributes.push(("gen_ai.tool.call.id", text(id)));
+        }
+        Self {
+            kind: SpanKind::Internal,
+            name: format!("execute_tool {name}"),
+            attributes,
+        }
+    }
+
+    /// A knowledge base search. `top_k`: the requested number of passages, if any.
+    pub fn of_retrieval(kb_id: &str, top_k: Option<u64>) -> Self {
+        let mut attributes = vec![
+            ("gen_ai.operation.name", text("retrieval")),
+            ("gen_ai.data_source.id", text(kb_id)),
+        ];
+        if let Some(top_k) = top_k {
+            attributes.push(("gen_ai.request.top_k", Attribute::Number(top_k)));
+        }
+        Self {
+            kind: SpanKind::Client,
+            name: format!("retrieval {kb_id}"),
+            attributes,
+        }
+    }
+
+    /// Sets the number of passages found.
+    pub fn count_passages(&mut self, passages: u64) {
+        let found = ("runnel.retrieval.passages", Attribute::Number(passages));
+        self.attributes.push(found);
+    }
+
+    /// Sets the token usage, as counted by the provider or estimated here.
+    pub fn count(&mut self, input_tokens: u64, output_tokens: u64, is_estimate: bool) {
+        let (input, output) = (
+            Attribute::Number(input_tokens),
+            Attribute::Number(output_tokens),
+        );
+        self.attributes.push(("gen_ai.usage.input_tokens", input));
+        self.attributes.push(("gen_ai.usage.output_tokens", output));
+        if is_estimate {
+            let flag = ("runnel.usage.is_estimate", Attribute::Flag(true));
+            self.attributes.push(flag);
+        }
+    }
+}
+
+/// Position of a run in its trace.
+pub fn trace_of(run: &Run) -> RunTrace {
+    RunTrace::of(run.id, run.trace_parent)
+}
+
+fn text(text: &str) -> Attribute {
+    Attribute::Text(cut(text))
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(TEXT_CHARS).collect()
+}
+
+fn since_1970(ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::id::RunId;
+
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_into_the_queue_is_dropped_and_nobody_waits() {
+        let (spans, mut queue) = Spans::telling(1.0);
+        let trace = RunTrace::of(RunId(Uuid::now_v7()), None);
+        let one = || Span {
+            trace_id: trace.trace_id,
+            span_id: SpanId::of(Uuid::new_v4()),
+            parent: None,
+            kind: SpanKind::Internal,
+            name: String::new(),
+            start: Duration::ZERO,
+            end: Duration::ZERO,
+            attributes: Vec::new(),
+            error: None,
+        };
+        for _ in 0..QUEUED + 100 {
+            spans.tell(one());
+        }
+        let taken = std::iter::from_fn(|| queue.try_recv().ok()).count();
+        assert_eq!(taken, QUEUED);
+        spans.tell(one());
+        assert!(queue.try_recv().is_ok(), "there is room again");
+    }
+
+    #[test]
+    fn nobody_is_told_by_default_and_no_header_is_gone_on_with() {
+        let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        assert!(Spans::default().goes_on_with(Some(header)).is_none());
+        let (spans, _queue) = Spans::telling(0.0);
+        assert!(spans.goes_on_with(Some(header)).is_some());
+        assert!(spans.goes_on_with(Some("00-canary")).is_none());
+    }
+
+    #[test]
+    fn long_names_are_cut_between_letters() {
+        assert_eq!(cut(&"ä".repeat(1000)), "ä".repeat(TEXT_CHARS));
+    }
+}

@@ -1,0 +1,364 @@
+//! The tool catalog: available tools, their sources and their calls.
+//!
+//! Configured tools are always available. Tools of MCP servers appear and disappear with their servers. Each
+//! change replaces the catalog that agents grant from.
+
+mod gateway;
+mod http;
+mod large;
+mod mcp;
+mod names;
+mod places;
+mod schema;
+mod skill;
+mod specs;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use domain::authorization::Catalog;
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use protocol::id::EndpointId;
+use protocol::resources::ToolResource;
+use protocol::tool::{McpServer, McpServerState};
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+use base::clock::Clock;
+use domain::tool_name::RESERVED_TOOLS;
+use egress::Egress;
+use egress::redact::Redactor;
+use egress::upstream::UpstreamError;
+use mcp::Server;
+use names::Names;
+use places::{Caller, Places};
+use schema::Schema;
+use telemetry::metrics;
+
+pub use gateway::GatewayTool;
+pub use large::{HandedOver, LargeResult};
+pub use schema::SCHEMA_BYTES;
+pub use skill::{
+    RegisteredPackage, Registrar, Registration, SkillPackage, SkillTool, SkillsOfRun, packages_in,
+};
+pub use specs::{
+    HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolFacts, ToolSpec, ToolSpecs,
+};
+
+/// Maximum number of concurrent HTTP tool calls. One endpoint and one tool get at most three quarters each.
+/// Further calls wait within their own timeout.
+const HTTP_CALLS: usize = 256;
+/// Interval at which a probe checks for responses of all servers.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Maximum size of a tool response.
+const ANSWER_BYTES: usize = 4 * 1024 * 1024;
+
+/// All tools of this process. Cheap to clone.
+#[derive(Clone)]
+pub struct Tools(Arc<Inner>);
+
+struct Inner {
+    egress: Egress,
+    clock: Clock,
+    redactor: Redactor,
+    catalog: Arc<ArcSwap<Catalog>>,
+    declared: Vec<Arc<KnownTool>>,
+    skills: BTreeMap<String, SkillPackage>,
+    skill_tools: Vec<Arc<KnownTool>>,
+    servers: Vec<Arc<Server>>,
+    known: ArcSwap<BTreeMap<String, Arc<KnownTool>>>,
+    http_places: Places,
+    /// Serializes updates of the catalog.
+    publishing: Mutex<()>,
+}
+
+/// An available tool.
+pub struct KnownTool {
+    pub resource: ToolResource,
+    /// `None`: any arguments.
+    schema: Option<Schema>,
+    callee: Callee,
+}
+
+enum Callee {
+    Gateway(GatewayTool),
+    Http(Box<HttpToolSpec>),
+    Mcp { server: Arc<Server>, name: String },
+    Skill(SkillTool),
+    RegisterSkill(Registration),
+}
+
+/// An unusable schema in the configuration.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadSchema(String);
+
+/// Validates a schema of the configuration.
+pub fn check_schema(schema: &JsonObject) -> Result<(), BadSchema> {
+    Schema::compile(schema).map(|_| ()).map_err(BadSchema)
+}
+
+impl Tools {
+    /// Creates the tools of a configuration and publishes them in `catalog`. Schemas must be validated before.
+    pub fn new(
+        specs: ToolSpecs,
+        egress: Egress,
+        clock: Clock,
+        catalog: Arc<ArcSwap<Catalog>>,
+    ) -> Result<Self, BadSchema> {
+        let declared: Result<Vec<_>, _> = specs.tools.into_iter().map(declared_tool).collect();
+        let servers = specs.servers.into_iter();
+        let tools = Self(Arc::new(Inner {
+            egress,
+            clock,
+            redactor: Redactor::new(specs.secrets),
+            catalog,
+            declared: declared?,
+            skill_tools: skill_tools(&specs.skills)?,
+            skills: specs.skills,
+            servers: servers
+                .map(|spec| Arc::new(Server::new(spec, clock)))
+                .collect(),
+            known: ArcSwap::default(),
+            http_places: Places::new(HTTP_CALLS),
+            publishing: Mutex::default(),
+        }));
+        tools.publish();
+        Ok(tools)
+    }
+
+    /// Maintains the connections to MCP servers. Never returns, except after a panic. Drop it to stop the child
+    /// processes.
+    pub async fn keep(&self) {
+        let mut keeping = JoinSet::new();
+        for server in &self.0.servers {
+            let (server, tools) = (Arc::clone(server), self.clone());
+            keeping.spawn(async move { mcp::keep(&server, &tools).await });
+        }
+        while let Some(ended) = keeping.join_next().await {
+            if let Err(error) = ended
+                && let Ok(panic) = error.try_into_panic()
+            {
+                std::panic::resume_unwind(panic);
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// Connects to the MCP servers once and returns their states.
+    pub async fn probe(&self) -> Vec<McpServer> {
+        let is_asked = |server: &McpServer| server.state == McpServerState::Connecting;
+        let settled = async {
+            while self.servers().iter().any(is_asked) {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
+        tokio::select! {
+            () = self.keep() => {}
+            () = settled => {}
+        }
+        self.servers()
+    }
+
+    /// The tool of that name.
+    pub fn find(&self, name: &str) -> Option<Arc<KnownTool>> {
+        self.0.known.load().get(name).cloned()
+    }
+
+    /// Calls a tool with validated parameters, for a run of this endpoint with these skills. Dropping the future
+    /// cancels the call if the tool's protocol supports it.
+    pub async fn call(
+        &self,
+        tool: &KnownTool,
+        parameters: &JsonObject,
+        (endpoint, skills): (EndpointId, &SkillsOfRun<'_>),
+    ) -> Result<Value, UpstreamError> {
+        let counted = metrics::ToolCall::begin(tool.callee.kind());
+        let caller = || Caller {
+            endpoint,
+            tool: tool.resource.tool_name.as_str().into(),
+        };
+        let called = match &tool.callee {
+            Callee::Gateway(ours) => ours.call(self.0.clock, parameters),
+            Callee::Http(spec) => {
+                let calling = http::call(&self.0.egress, &self.0.redactor, spec, parameters);
+                let places = &self.0.http_places;
+                places.run(caller(), spec.timeout, Box::pin(calling)).await
+            }
+            Callee::Mcp { server, name } => {
+                server
+                    .call(&self.0.redactor, (name, caller()), parameters.clone())
+                    .await
+            }
+            Callee::Skill(tool) => {
+                let (packages, registered) = (&self.0.skills, skills.registered);
+                tool.call(packages, skills.granted, registered, parameters)
+                    .await
+            }
+            Callee::RegisterSkill(_) => skill::register(skills.registrar, parameters).await,
+        };
+        counted.end(called.as_ref().map_or_else(UpstreamError::reason, |_| "ok"));
+        // Redacts the operator's credentials, since a tool may echo them.
+        called.map(|mut value| {
+            self.0.redactor.take_known_out(&mut value);
+            value
+        })
+    }
+
+    /// MCP servers in configuration order.
+    pub fn servers(&self) -> Vec<McpServer> {
+        let servers = self.0.servers.iter();
+        servers.map(|server| server.view()).collect()
+    }
+
+    /// Merges the lists of all sources. Configured tools come first. A server keeps a name while it lists it.
+    fn publish(&self) {
+        let publishing = self.0.publishing.lock();
+        let _publishing = publishing.unwrap_or_else(PoisonError::into_inner);
+        let listed: Vec<_> = self
+            .0
+            .servers
+            .iter()
+            .map(|server| server.listed())
+            .collect();
+        let names = Names::held(&self.0.known.load(), &self.0.servers, &listed);
+        let mut known = BTreeMap::new();
+        let mut order = Vec::new();
+        let mut take = |tool: &Arc<KnownTool>| {
+            let name = &tool.resource.tool_name;
+            if known.contains_key(name) || RESERVED_TOOLS.contains(&name.as_str()) {
+                return false;
+            }
+            known.insert(name.clone(), Arc::clone(tool));
+            order.push(tool.resource.clone());
+            true
+        };
+        for tool in &self.0.declared {
+            take(tool);
+        }
+        for (at, (server, listed)) in self.0.servers.iter().zip(&listed).enumerate() {
+            let is_starting = server.is_starting();
+            let mut serve = |tool: &Arc<KnownTool>| {
+                names.may_take(&tool.resource.tool_name, at, is_starting) && take(tool)
+            };
+            let (served, taken): (Vec<_>, Vec<_>) = listed.iter().partition(|tool| serve(tool));
+            let names = |tools: Vec<&Arc<KnownTool>>| {
+                let names = tools.into_iter().map(|tool| &tool.resource.tool_name);
+                names.cloned().collect()
+            };
+            server.note_published(names(served), names(taken));
+        }
+        // Skill tools are granted with skills, separately from the catalog.
+        for tool in &self.0.skill_tools {
+            known.insert(tool.resource.tool_name.clone(), Arc::clone(tool));
+        }
+        self.0.known.store(Arc::new(known));
+        // Decisions are cached per catalog, so an unchanged catalog is not replaced.
+        if self.0.catalog.load().tools == order {
+            return;
+        }
+        self.0.catalog.rcu(|catalog| Catalog {
+            tools: order.clone(),
+            ..Catalog::clone(catalog)
+        });
+    }
+}
+
+impl KnownTool {
+    /// Validates the arguments of a call. Pointers are relative to the arguments.
+    pub async fn check(&self, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
+        if let Some(schema) = &self.schema {
+            schema.check(parameters).await?;
+        }
+        match &self.callee {
+            Callee::RegisterSkill(registration) => registration.check(parameters),
+            Callee::Http(spec) => http::check(spec, parameters),
+            _ => Ok(()),
+        }
+    }
+
+    /// Maximum duration of one call.
+    pub fn timeout(&self) -> Duration {
+        match &self.callee {
+            Callee::Gateway(_) | Callee::Skill(_) => Duration::from_secs(1),
+            // Allows for a slow database.
+            Callee::RegisterSkill(_) => Duration::from_secs(30),
+            Callee::Http(spec) => spec.timeout,
+            Callee::Mcp { server, .. } => server.timeout(),
+        }
+    }
+
+    /// The result in the form for the runner. Skill results have their own bounds.
+    pub fn handed_over(&self, result: Value) -> HandedOver {
+        match self.callee {
+            Callee::Skill(_) => HandedOver::Whole(result),
+            _ => large::keep_large(result),
+        }
+    }
+
+    /// Name of the skill that a call with these parameters activates.
+    pub fn activates<'a>(&self, parameters: &'a JsonObject) -> Option<&'a str> {
+        let is_it = matches!(self.callee, Callee::Skill(SkillTool::Activate));
+        self.reads_skill(parameters).filter(|_| is_it)
+    }
+
+    /// Name of the skill that a call with these parameters reads.
+    pub fn reads_skill<'a>(&self, parameters: &'a JsonObject) -> Option<&'a str> {
+        let is_it = matches!(self.callee, Callee::Skill(_));
+        let name = parameters.get("skill_name").and_then(Value::as_str);
+        name.filter(|_| is_it)
+    }
+
+    /// Whether results have MCP's format.
+    pub fn speaks_mcp(&self) -> bool {
+        matches!(self.callee, Callee::Mcp { .. })
+    }
+}
+
+impl Callee {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Gateway(_) | Self::Skill(_) | Self::RegisterSkill(_) => "gateway",
+            Self::Http(_) => "http",
+            Self::Mcp { .. } => "mcp",
+        }
+    }
+}
+
+/// Skill tools exist even without configured skills, because runs may have registered some.
+fn skill_tools(skills: &BTreeMap<String, SkillPackage>) -> Result<Vec<Arc<KnownTool>>, BadSchema> {
+    let reading = SkillTool::ALL.map(|tool| (tool.resource(), Callee::Skill(tool)));
+    let registration = Registration {
+        taken: skills.keys().cloned().collect(),
+    };
+    let registering = (
+        Registration::resource(),
+        Callee::RegisterSkill(registration),
+    );
+    let tools = reading.into_iter().chain([registering]);
+    let known = tools.map(|(resource, callee)| {
+        let schema = resource.parameters.as_ref().map(Schema::compile);
+        Ok(Arc::new(KnownTool {
+            schema: schema.transpose().map_err(BadSchema)?,
+            resource,
+            callee,
+        }))
+    });
+    known.collect()
+}
+
+fn declared_tool(spec: ToolSpec) -> Result<Arc<KnownTool>, BadSchema> {
+    let parameters = spec.resource.parameters.as_ref();
+    let schema = parameters.map(Schema::compile).transpose();
+    Ok(Arc::new(KnownTool {
+        schema: schema.map_err(BadSchema)?,
+        resource: spec.resource,
+        callee: match spec.call {
+            ToolCallSpec::Gateway(ours) => Callee::Gateway(ours),
+            ToolCallSpec::Http(spec) => Callee::Http(spec),
+        },
+    }))
+}

@@ -1,0 +1,116 @@
+//! Tool declarations of the configuration.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ::http::{HeaderMap, Method};
+use protocol::resources::{EffectSource, ToolEffect, ToolResource};
+use secrecy::SecretString;
+use url::Url;
+
+use super::{GatewayTool, SkillPackage};
+use egress::UrlTemplate;
+
+/// All tool declarations.
+#[derive(Clone, Debug, Default)]
+pub struct ToolSpecs {
+    pub tools: Vec<ToolSpec>,
+    pub servers: Vec<McpServerSpec>,
+    /// By name.
+    pub skills: BTreeMap<String, SkillPackage>,
+    /// Redacted from all tool responses.
+    pub secrets: Vec<SecretString>,
+}
+
+/// A configured tool.
+#[derive(Clone, Debug)]
+pub struct ToolSpec {
+    pub resource: ToolResource,
+    pub call: ToolCallSpec,
+}
+
+/// Call settings of a configured tool.
+#[derive(Clone, Debug)]
+pub enum ToolCallSpec {
+    Gateway(GatewayTool),
+    Http(Box<HttpToolSpec>),
+}
+
+/// An HTTP tool.
+#[derive(Clone, Debug)]
+pub struct HttpToolSpec {
+    pub url: UrlTemplate,
+    pub method: Method,
+    /// Static headers, which are secrets.
+    pub headers: HeaderMap,
+    pub timeout: Duration,
+    /// Path parameters that may hold slashes.
+    pub open: BTreeSet<String>,
+    /// Property names of its schema; only these are allowed in a query.
+    pub names: BTreeSet<String>,
+}
+
+/// An MCP server.
+#[derive(Clone, Debug)]
+pub struct McpServerSpec {
+    pub name: String,
+    pub transport: McpTransport,
+    /// Upstream names; `None`: all tools.
+    pub tools: Option<BTreeSet<String>>,
+    pub prefix: String,
+    /// The operator's facts by upstream tool name. They replace the server's facts.
+    pub facts: BTreeMap<String, ToolFacts>,
+    pub timeout: Duration,
+}
+
+/// Transport to a server.
+#[derive(Clone)]
+pub enum McpTransport {
+    Http {
+        url: Url,
+        /// Static headers, which are secrets.
+        headers: HeaderMap,
+    },
+    Child {
+        program: String,
+        arguments: Vec<String>,
+        /// Complete environment of the process.
+        env: Vec<(String, SecretString)>,
+    },
+}
+
+impl std::fmt::Debug for McpTransport {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl McpTransport {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Http { .. } => "streamable_http",
+            Self::Child { .. } => "stdio",
+        }
+    }
+}
+
+/// Effects of a tool's calls, and their source. All facts of a tool have one source: the operator's facts are
+/// not combined with the server's hints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ToolFacts {
+    pub effect: Option<ToolEffect>,
+    pub idempotent: Option<bool>,
+    pub source: Option<EffectSource>,
+}
+
+impl ToolFacts {
+    /// Without facts, the source is `None`.
+    pub fn of(effect: Option<ToolEffect>, idempotent: Option<bool>, source: EffectSource) -> Self {
+        let is_said = effect.is_some() || idempotent.is_some();
+        Self {
+            effect,
+            idempotent,
+            source: is_said.then_some(source),
+        }
+    }
+}
