@@ -20,13 +20,13 @@ use base::seal::MasterKey;
 use postgres::PostgresBus;
 use silent::SilentBus;
 
-pub(crate) use ring::{Heard, Ring};
+pub use ring::{Heard, Ring};
 
 /// Called for everything that is heard. Does not wait.
-pub(crate) type Hear<'a> = &'a (dyn Fn(Heard) + Send + Sync);
+pub type Hear<'a> = &'a (dyn Fn(Heard) + Send + Sync);
 
 /// A way to ring other replicas.
-pub(crate) trait Bus: Send + Sync {
+pub trait Bus: Send + Sync {
     /// Sends what comes out of `rings` and calls `hear` for what other replicas send, until dropped.
     /// Waits out every outage by itself, and says [`Heard::Missed`] when it is over.
     fn attend<'a>(
@@ -38,7 +38,7 @@ pub(crate) trait Bus: Send + Sync {
 
 /// Which bus the configuration wants, with all that it needs.
 #[derive(Debug)]
-pub(crate) enum BusSettings {
+pub enum BusSettings {
     /// There are no other replicas, or they look by themselves.
     Silent,
     /// LISTEN and NOTIFY of the database.
@@ -48,27 +48,19 @@ pub(crate) enum BusSettings {
 
 /// A NATS server and how to log in.
 #[derive(Debug)]
-#[cfg_attr(
-    not(feature = "nats"),
-    expect(dead_code, reason = "they are judged also where nobody can use them")
-)]
-pub(crate) struct NatsSettings {
+pub struct NatsSettings {
     /// `nats://` or `tls://`, without credentials.
-    pub(crate) url: String,
-    pub(crate) login: NatsLogin,
+    pub url: String,
+    pub login: NatsLogin,
     /// Authorities in PEM, in place of those of the system.
-    pub(crate) ca_file: Option<PathBuf>,
+    pub ca_file: Option<PathBuf>,
     /// `None`: one that only gateways with the same master key know.
-    pub(crate) subject: Option<String>,
+    pub subject: Option<String>,
 }
 
 /// Who we are to a NATS server.
 #[derive(Debug)]
-#[cfg_attr(
-    not(feature = "nats"),
-    expect(dead_code, reason = "they are judged also where nobody can use them")
-)]
-pub(crate) enum NatsLogin {
+pub enum NatsLogin {
     Nobody,
     User(String, SecretString),
     Token(SecretString),
@@ -79,24 +71,24 @@ pub(crate) enum NatsLogin {
 /// The settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct BusFault(pub(crate) &'static str);
+pub struct BusFault(pub &'static str);
 
 /// Says what of the settings cannot be used, without a connection.
 #[cfg(feature = "nats")]
-pub(crate) fn check(settings: &NatsSettings) -> Result<(), BusFault> {
+pub fn check(settings: &NatsSettings) -> Result<(), BusFault> {
     nats::options(settings).map(drop)
 }
 
 /// This binary was built without.
 #[cfg(not(feature = "nats"))]
-pub(crate) fn check(_: &NatsSettings) -> Result<(), BusFault> {
+pub fn check(_: &NatsSettings) -> Result<(), BusFault> {
     Err(BusFault(
         "this binary was built without NATS: build it with the feature `nats`, or take \"postgres\"",
     ))
 }
 
 /// The bus that `settings` name. Nothing is connected before it is attended.
-pub(crate) fn open(
+pub fn open(
     settings: BusSettings,
     store: &Store,
     master_key: &MasterKey,

@@ -12,7 +12,7 @@ const MOST_BYTES: usize = 8_000;
 
 /// Something that other replicas may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Ring {
+pub enum Ring {
     /// The run has more events, or has moved on.
     Advanced(RunId),
     /// Somebody asked the run to end.
@@ -21,7 +21,7 @@ pub(crate) enum Ring {
 
 /// What is heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub enum Heard {
     /// Whoever reaches the bus may have rung: look, and believe the table alone.
     Ring(Ring),
     /// Nothing was heard for a while: anything may have been rung.
