@@ -20,13 +20,13 @@ use base::seal::MasterKey;
 use postgres::PostgresBus;
 use silent::SilentBus;
 
-pub(crate) use ring::{Heard, Ring};
+pub use ring::{Heard, Ring};
 
 /// Called for every received notification. It does not block.
-pub(crate) type Hear<'a> = &'a (dyn Fn(Heard) + Send + Sync);
+pub type Hear<'a> = &'a (dyn Fn(Heard) + Send + Sync);
 
 /// A transport of notifications between replicas.
-pub(crate) trait Bus: Send + Sync {
+pub trait Bus: Send + Sync {
     /// Sends notifications from `rings` and calls `hear` for those of other replicas, until dropped. It
     /// reconnects after an outage and then reports [`Heard::Missed`].
     fn attend<'a>(
@@ -38,7 +38,7 @@ pub(crate) trait Bus: Send + Sync {
 
 /// The configured bus and its settings.
 #[derive(Debug)]
-pub(crate) enum BusSettings {
+pub enum BusSettings {
     /// No bus: there is a single replica, or replicas poll.
     Silent,
     /// LISTEN and NOTIFY of PostgreSQL.
@@ -48,27 +48,19 @@ pub(crate) enum BusSettings {
 
 /// A NATS server and its login.
 #[derive(Debug)]
-#[cfg_attr(
-    not(feature = "nats"),
-    expect(dead_code, reason = "they are judged also where nobody can use them")
-)]
-pub(crate) struct NatsSettings {
+pub struct NatsSettings {
     /// `nats://` or `tls://`, without credentials.
-    pub(crate) url: String,
-    pub(crate) login: NatsLogin,
+    pub url: String,
+    pub login: NatsLogin,
     /// PEM file of certificate authorities that replaces the system's.
-    pub(crate) ca_file: Option<PathBuf>,
+    pub ca_file: Option<PathBuf>,
     /// `None`: a subject that is derived from the master key.
-    pub(crate) subject: Option<String>,
+    pub subject: Option<String>,
 }
 
 /// Credentials for a NATS server.
 #[derive(Debug)]
-#[cfg_attr(
-    not(feature = "nats"),
-    expect(dead_code, reason = "they are judged also where nobody can use them")
-)]
-pub(crate) enum NatsLogin {
+pub enum NatsLogin {
     Nobody,
     User(String, SecretString),
     Token(SecretString),
@@ -79,24 +71,24 @@ pub(crate) enum NatsLogin {
 /// The bus settings are unusable.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct BusFault(pub(crate) &'static str);
+pub struct BusFault(pub &'static str);
 
 /// Validates the settings without a connection.
 #[cfg(feature = "nats")]
-pub(crate) fn check(settings: &NatsSettings) -> Result<(), BusFault> {
+pub fn check(settings: &NatsSettings) -> Result<(), BusFault> {
     nats::options(settings).map(drop)
 }
 
 /// This binary is built without the `nats` feature.
 #[cfg(not(feature = "nats"))]
-pub(crate) fn check(_: &NatsSettings) -> Result<(), BusFault> {
+pub fn check(_: &NatsSettings) -> Result<(), BusFault> {
     Err(BusFault(
         "this binary was built without NATS: build it with the feature `nats`, or take \"postgres\"",
     ))
 }
 
 /// Creates the configured bus. It connects when `attend` is called.
-pub(crate) fn open(
+pub fn open(
     settings: BusSettings,
     store: &Store,
     master_key: &MasterKey,

@@ -78,9 +78,9 @@ use keys::token::{Minted, RunTokens};
 use runner_client::RunnerClient;
 use telemetry::spans::Spans;
 
-pub(crate) use prepare::told_limits;
-pub(crate) use relay::reader;
-pub(crate) use reserved::Reservation;
+pub use prepare::told_limits;
+pub use relay::reader;
+pub use reserved::Reservation;
 
 /// Bounds of runs, from the configuration.
 #[derive(Clone, Debug)]
@@ -121,7 +121,7 @@ pub struct RunLimits {
 /// Everything that runs need.
 pub struct Parts {
     pub store: Store,
-    pub(crate) bus: Box<dyn Bus>,
+    pub bus: Box<dyn Bus>,
     pub clock: Clock,
     pub egress: Egress,
     pub client: RunnerClient,

@@ -26,7 +26,7 @@ use telemetry::spans::trace_of;
 use told::{Told, write_context};
 
 pub(super) use beginning::{Beginning, PlaceAhead};
-pub(crate) use told::told_limits;
+pub use told::told_limits;
 
 /// All that the dispatch of a run needs.
 pub(super) struct Prepared {

@@ -30,7 +30,7 @@ use source::{Appended, Read, Source, end_of_input};
 
 mod judging;
 mod rare;
-pub(crate) mod reader;
+pub mod reader;
 mod source;
 
 /// Reads after which a commit, a cancel or a lost lease is looked for, even if more has come.

@@ -20,7 +20,7 @@ impl ReservedCalls {
 }
 
 /// What is reserved for a call is held until this is dropped.
-pub(crate) struct Reservation {
+pub struct Reservation {
     runs: Runs,
     call_id: Uuid,
 }
@@ -33,7 +33,7 @@ impl Drop for Reservation {
 
 impl Runs {
     /// Holds what is reserved for a call of this process, by renewing its lease.
-    pub(crate) fn hold_reservation(&self, call_id: Uuid) -> Reservation {
+    pub fn hold_reservation(&self, call_id: Uuid) -> Reservation {
         self.0.reserved.calls().insert(call_id);
         Reservation {
             runs: self.clone(),

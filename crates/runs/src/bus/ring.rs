@@ -12,7 +12,7 @@ const MOST_BYTES: usize = 8_000;
 
 /// A change of a run that other replicas may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Ring {
+pub enum Ring {
     /// The run has new events or a new state.
     Advanced(RunId),
     /// Cancellation of the run was requested.
@@ -21,7 +21,7 @@ pub(crate) enum Ring {
 
 /// An event received from the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub enum Heard {
     /// A notification, possibly forged: read the table and trust the table alone.
     Ring(Ring),
     /// Notifications may have been lost: poll everything.

@@ -156,7 +156,7 @@ async fn read_state(
 }
 
 /// The bounds of a run, as its runner is told.
-pub(crate) fn told_limits(limits: &RunLimits) -> JsonObject {
+pub fn told_limits(limits: &RunLimits) -> JsonObject {
     let told = json!({
         "line_bytes": limits.line_bytes,
         "event_bytes": limits.results.event_bytes,

@@ -6,7 +6,7 @@ use domain::normalize::{ResultLimits, is_result, is_terminal_result};
 use protocol::result::ResultType;
 use protocol::sse::{Decoder, SseError, SseEvent, SseItem, SseLimits};
 
-pub(crate) use deviation::Deviation;
+pub use deviation::Deviation;
 use deviation::Deviations;
 use lines::{Document, Lines};
 use runner_client::ResultFormat;
@@ -18,7 +18,7 @@ mod whole;
 
 /// What a reader found.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Item {
+pub enum Item {
     /// One JSON document, not judged yet.
     Result(Vec<u8>),
     /// A sign of life.
@@ -27,7 +27,7 @@ pub(crate) enum Item {
 
 /// What of an answer is larger than it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TooLarge {
+pub enum TooLarge {
     Line,
     Event,
     /// One JSON document, which is read to its end before its first result is.
@@ -51,7 +51,7 @@ const DOCUMENT_BYTES: usize = 8 * 1024 * 1024;
 const BESIDE: u64 = 2;
 
 /// Reads the answer of a runner within bounds.
-pub(crate) struct ResultReader {
+pub struct ResultReader {
     declared: ResultFormat,
     framing: Framing,
     line_bytes: usize,
@@ -75,7 +75,7 @@ enum Framing {
 }
 
 impl ResultReader {
-    pub(crate) fn new(declared: ResultFormat, line_bytes: usize, limits: ResultLimits) -> Self {
+    pub fn new(declared: ResultFormat, line_bytes: usize, limits: ResultLimits) -> Self {
         Self {
             declared,
             framing: Framing::Unknown,
@@ -89,7 +89,7 @@ impl ResultReader {
     }
 
     /// Reads a chunk. Events that were whole before a limit was passed stand in `items`.
-    pub(crate) fn push(&mut self, chunk: &[u8], items: &mut Vec<Item>) -> Result<(), TooLarge> {
+    pub fn push(&mut self, chunk: &[u8], items: &mut Vec<Item>) -> Result<(), TooLarge> {
         let before = items.len();
         self.read += chunk.len() as u64;
         let outcome = self.read_on(chunk, items);
@@ -185,7 +185,7 @@ impl ResultReader {
     }
 
     /// The body is over: what counts without a closing mark counts now.
-    pub(crate) fn finish(&mut self, items: &mut Vec<Item>) {
+    pub fn finish(&mut self, items: &mut Vec<Item>) {
         match &mut self.framing {
             Framing::Unknown => self.fault = Some("its body is empty"),
             Framing::Events { decoder, found } => {
@@ -233,7 +233,7 @@ impl ResultReader {
     }
 
     /// The same for a body that has no end: it counts only where all is there.
-    pub(crate) fn finish_broken(&mut self, items: &mut Vec<Item>) {
+    pub fn finish_broken(&mut self, items: &mut Vec<Item>) {
         let mut found = Vec::new();
         self.finish(&mut found);
         let is_end = |item: &Item| matches!(item, Item::Result(raw) if is_terminal_result(raw));
@@ -243,12 +243,12 @@ impl ResultReader {
     }
 
     /// Accepted deviations that were not reported yet.
-    pub(crate) fn take_deviations(&mut self) -> Vec<Deviation> {
+    pub fn take_deviations(&mut self) -> Vec<Deviation> {
         self.deviations.take()
     }
 
     /// How the framing of a finished body explains that it has no terminal.
-    pub(crate) fn fault(&self) -> Option<&'static str> {
+    pub fn fault(&self) -> Option<&'static str> {
         self.fault
     }
 }

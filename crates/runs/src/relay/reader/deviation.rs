@@ -2,7 +2,7 @@
 
 /// A departure that leaves no doubt about the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deviation {
+pub enum Deviation {
     /// An event with a name of its own whose data are no result.
     ForeignEvent,
     /// Events without an empty line between them.
@@ -17,7 +17,7 @@ pub(crate) enum Deviation {
 
 impl Deviation {
     /// The name that it is counted by.
-    pub(crate) fn kind(self) -> &'static str {
+    pub fn kind(self) -> &'static str {
         match self {
             Self::ForeignEvent => "foreign_event",
             Self::SingleLineBreaks => "single_line_breaks",
@@ -28,7 +28,7 @@ impl Deviation {
     }
 
     /// For the author of the runner.
-    pub(crate) fn note(self) -> &'static str {
+    pub fn note(self) -> &'static str {
         match self {
             Self::ForeignEvent => {
                 "an event whose name is no result type and whose data are no result counts as a heartbeat; send a comment \
