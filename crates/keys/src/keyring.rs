@@ -1,8 +1,8 @@
-//! The keys that sign run tokens and cursors, and their change while runs go on.
+//! Signing keys of run tokens and cursors, with rotation while runs continue.
 //!
-//! Every replica looks at the table once a second: what was withdrawn opens nothing a second later,
-//! and what is new is known everywhere long before it signs (`domain::signing_key`). Whoever notices
-//! first makes a key that is due, and deletes what is over.
+//! Every replica reads the table once a second: a withdrawn key is invalid a second later, and every replica
+//! knows a new key long before its first signature (`domain::signing_key`). The first replica that finds a
+//! rotation due creates the key and deletes expired ones.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,13 +20,12 @@ use crate::token::{Claims, KeyFault, RunTokens, TokenFault, generate_key};
 use base::clock::Clock;
 use base::seal::{MasterKey, SealError};
 
-/// How often the table is looked at.
+/// Interval between two reads of the table.
 const LOOK: Duration = Duration::from_secs(1);
-/// An unknown key id is a reason to look at once, but not oftener than this: whoever invents key ids
-/// must not keep the database busy.
+/// Minimum interval of reads that an unknown key id causes, so that invented key ids do not load the database.
 const UNKNOWN_PAUSE_MS: i64 = 2_000;
 
-/// Why the keys cannot be used as they stand in the table.
+/// Cause of unusable keys in the table.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyringError {
     #[error("the signing keys cannot be read or written")]
@@ -37,7 +36,7 @@ pub enum KeyringError {
     Key(#[from] KeyFault),
 }
 
-/// The keys in force, for handlers and runs.
+/// Keys in force, for handlers and runs.
 pub struct Keyring {
     pub tokens: RunTokens,
     pub cursors: Cursors,
@@ -45,30 +44,29 @@ pub struct Keyring {
     master_key: Arc<MasterKey>,
     clock: Clock,
     most_age_ms: i64,
-    /// Never held while the table is read.
+    /// Not locked during a read of the table.
     known: Mutex<Known>,
 }
 
 struct Known {
-    /// Of the keys in force, in their order.
+    /// Key ids in force, in order.
     kids: Vec<String>,
-    /// When an unknown key id was last a reason to look.
+    /// Time of the last read for an unknown key id.
     asked_at: i64,
-    /// Closed once the look for an unknown key id is over.
+    /// Closed after the read for an unknown key id.
     asking: watch::Receiver<()>,
-    /// Looks that have begun, and the last of them that counts: what was read earlier never stands
-    /// above what was read later.
+    /// Number of reads begun, and the last applied one: an earlier read never replaces a later one.
     begun: u64,
     taken: u64,
 }
 
-/// What to do about an unknown key id.
+/// Action for an unknown key id.
 enum Turn {
-    /// Look; whoever waits goes on when this is dropped.
+    /// Read the table; waiters continue when this is dropped.
     Look(watch::Sender<()>),
-    /// Somebody looks already.
+    /// Another task reads the table.
     Wait(watch::Receiver<()>),
-    /// Somebody has looked just now.
+    /// The table was read a moment ago.
     Done,
 }
 
@@ -97,15 +95,15 @@ impl Known {
     }
 }
 
-/// A rotation as it was carried out, or why not.
+/// Result of a rotation.
 pub struct Rotation {
-    /// The key that was made, if the plan says that one was.
+    /// Key id of the new key, if the plan creates one.
     pub kid: String,
     pub plan: RotationPlan,
 }
 
 impl Keyring {
-    /// Reads the keys; the first start of a database makes them.
+    /// Reads the keys; the first start on a database creates them.
     pub async fn open(
         store: Store,
         master_key: Arc<MasterKey>,
@@ -131,8 +129,8 @@ impl Keyring {
         })
     }
 
-    /// Verifies a run token. Another replica may have signed it with a key that is not known here
-    /// yet, after a leak for example: then the table is asked.
+    /// Verifies a run token. A key id that another replica has just created, for example after a compromise, is
+    /// looked up in the table.
     pub async fn verify(&self, token: &str) -> Result<Arc<Claims>, TokenFault> {
         let verify = || self.tokens.verify(token, self.clock.now_seconds());
         let is_unknown = |verdict: &Result<_, _>| matches!(verdict, Err(TokenFault::UnknownKey));
@@ -156,12 +154,12 @@ impl Keyring {
         verify()
     }
 
-    // Whole after any panic: its fields are set one by one, and each stands for itself.
+    // Consistent after any panic: fields are set one by one and are independent.
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The table as it is, and the number of this look.
+    /// Reads the table; returns the number of this read, too.
     async fn read(&self) -> Result<(u64, Vec<SigningKeyRecord>), StoreError> {
         let look = {
             let mut known = self.known();
@@ -171,7 +169,7 @@ impl Keyring {
         Ok((look, self.store.list_signing_keys().await?))
     }
 
-    /// Looks at the table again and again, makes what is due and forgets what is over.
+    /// Reads the table at each interval, creates due keys and deletes expired ones.
     pub async fn keep(&self) {
         let mut tick = tokio::time::interval(LOOK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -205,7 +203,7 @@ impl Keyring {
         if matches!(made, Ok(true)) {
             (look, records) = self.read().await?;
         }
-        // Also when none could be made: what was withdrawn must go.
+        // Also after a failed creation: withdrawn keys must go.
         self.take(look, &records)?;
         if records.iter().any(|record| record.times.is_over(now)) {
             self.store.write(DeleteExpiredKeys).await?;
@@ -218,7 +216,7 @@ impl Keyring {
         self.take(look, &records)
     }
 
-    /// Takes the keys as the table had them at this look, unless a later one was taken.
+    /// Applies the result of a read, unless a later one was applied.
     fn take(&self, look: u64, records: &[SigningKeyRecord]) -> Result<(), KeyringError> {
         let now = self.clock.now_ms();
         let kids = kids_in_force(records, now);
@@ -240,8 +238,8 @@ impl Keyring {
     }
 }
 
-/// Makes a key of `purpose` if there is an occasion. Nothing is written unless all keys open under
-/// `master_key`: one that was sealed with another would lock every replica out.
+/// Creates a key of `purpose` for a rotation cause. Writes nothing unless all keys open under `master_key`: a
+/// key sealed with another one would lock out every replica.
 pub async fn rotate(
     store: &Store,
     master_key: &MasterKey,
@@ -267,7 +265,7 @@ pub async fn rotate(
     Ok(Rotation { kid, plan })
 }
 
-/// Makes the keys that are due. True: the table holds others than `records` now.
+/// Creates due keys. True when the table has changed since `records`.
 async fn make_due(
     store: &Store,
     master_key: &MasterKey,
@@ -297,7 +295,7 @@ async fn make_due(
     Ok(changed)
 }
 
-/// The keys of one purpose, oldest first, with their sealed secrets.
+/// Keys of one purpose, oldest first, with sealed secrets.
 fn of_purpose(
     records: &[SigningKeyRecord],
     purpose: KeyPurpose,
@@ -306,13 +304,13 @@ fn of_purpose(
     own.map(|record| (record.times.clone(), record)).unzip()
 }
 
-/// The keys of one purpose that verify: first the one that signs, then the others.
+/// Keys of one purpose that verify: the signing key first.
 fn in_force(records: &[SigningKeyRecord], purpose: KeyPurpose, now: i64) -> Vec<&SigningKeyRecord> {
     let (times, own) = of_purpose(records, purpose);
     let mut standing: Vec<_> = key_phases(&times, now).into_iter().zip(own).collect();
     standing.retain(|(phase, _)| *phase != KeyPhase::Over);
     standing.sort_by_key(|(phase, _)| *phase != KeyPhase::Signing);
-    // Where none signs, none may be taken for the one that does.
+    // Without a signing key, no other key may take its position.
     if standing
         .first()
         .is_none_or(|(phase, _)| *phase != KeyPhase::Signing)
@@ -328,7 +326,7 @@ fn kids_in_force(records: &[SigningKeyRecord], now: i64) -> Vec<String> {
     kids.map(|record| record.times.kid.clone()).collect()
 }
 
-/// What [`in_force`] gives, opened.
+/// Opened secrets of the keys from [`in_force`].
 fn secrets(
     records: &[SigningKeyRecord],
     master_key: &MasterKey,
@@ -359,7 +357,7 @@ mod tests {
 
     const MONTH: Duration = Duration::from_hours(30 * 24);
 
-    /// A database whose gateways do not look at the table by themselves.
+    /// Database whose gateways do not read the table on their own.
     struct Bench {
         store: Store,
         master_key: Arc<MasterKey>,
@@ -452,13 +450,13 @@ mod tests {
         let answers = futures_util::future::join_all(asking).await;
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
         assert_eq!(here.known().begun, 1, "one look for all of them");
-        // Who gives up in the middle of a look leaves nobody waiting.
+        // A cancelled read must not block its waiters.
         for _ in 0..100 {
             bench.leak().await;
             let later = token_of(&bench.keyring().await);
             here.known().asked_at = i64::MIN;
             let mut given_up = Box::pin(here.verify(&later));
-            // A database that has answered already leaves no middle.
+            // An immediate answer leaves no point to cancel at.
             if futures_util::poll!(&mut given_up).is_ready() {
                 continue;
             }
@@ -493,7 +491,7 @@ mod tests {
         let before = token_of(&keyring);
         let year = i64::try_from(MONTH.as_millis()).unwrap() * 12;
         let now = Clock::system().now_ms() - year;
-        // As if their successors signed and they were over long since.
+        // As if their successors signed and they had expired.
         for purpose in KeyPurpose::ALL {
             let asked = rotate(
                 &bench.store,

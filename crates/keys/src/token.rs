@@ -1,6 +1,6 @@
-//! The run token: a JWS that lives as long as its run (contracts §10, host API §3).
+//! Run token: a JWS that expires with its run (contracts §10, host API §3).
 
-// By its path: the fuzz targets compile this file once more, under another name.
+// With a path, because the fuzz targets include this file under another name.
 #[path = "token/verified.rs"]
 mod verified;
 
@@ -20,16 +20,16 @@ use uuid::Uuid;
 
 use verified::{TokenHash, Verified};
 
-/// The longest life of one token, in seconds.
+/// Maximum lifetime of a token, in seconds.
 pub const LIFETIME_SECONDS: i64 = 900;
 const LEEWAY_SECONDS: i64 = 5;
-// A key that signs no more verifies until the last of its tokens is over, on a slow clock, too.
+// A retired key verifies until its last token has expired, clock differences included.
 const _: () =
     assert!(KeyPurpose::RunToken.overlap_ms() > (LIFETIME_SECONDS + LEEWAY_SECONDS) * 1000);
 const MOST_BYTES: usize = 2048;
 const TOKEN_TYPE: &str = "run+jwt";
 
-/// What a token says. All claims are required, none other is taken.
+/// Claims of a run token. All are required, others are rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claims {
@@ -41,14 +41,14 @@ pub struct Claims {
     pub attempt: u32,
     pub ws: String,
     pub scope: String,
-    /// The SHA-256 of the authorization snapshot.
+    /// SHA-256 of the authorization snapshot.
     pub res: String,
     pub iat: i64,
     pub nbf: i64,
     pub exp: i64,
 }
 
-/// What a token is minted from.
+/// Input of a new token.
 #[derive(Clone, Debug)]
 pub struct TokenSubject<'a> {
     pub runner_id: &'a RunnerId,
@@ -61,13 +61,13 @@ pub struct TokenSubject<'a> {
     pub deadline_at: i64,
 }
 
-/// A fresh token and its end in epoch seconds. Its `Debug` shows no token.
+/// New token with its expiry in epoch seconds. `Debug` does not show the token.
 pub struct Minted {
     pub token: String,
     pub expires_at: i64,
 }
 
-/// Why a token opens nothing. Callers all get the same 401; this goes to the audit alone.
+/// Cause of an invalid token, for the audit only: every caller gets the same 401.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenFault {
     TooLong,
@@ -78,7 +78,7 @@ pub enum TokenFault {
     Time,
 }
 
-/// The maker and judge of run tokens. Its keys change while it works.
+/// Issuer and verifier of run tokens. Keys may be replaced at any time.
 pub struct RunTokens {
     issuer: String,
     audience: String,
@@ -92,10 +92,10 @@ struct TokenKeys {
     verified: Verified,
 }
 
-/// The key that signs, opened once, and the head of all that it signs.
+/// Opened signing key with its token header.
 struct Signing {
     pair: Ed25519KeyPair,
-    /// Encoded, with the dot behind it.
+    /// Encoded, with the dot after it.
     header: String,
 }
 
@@ -110,7 +110,7 @@ impl Signing {
         Ok(Self { pair, header })
     }
 
-    /// The compact form of RFC 7515.
+    /// Compact serialisation of RFC 7515.
     fn sign(&self, claims: &Claims) -> Result<String, KeyFault> {
         let claims = serde_json::to_vec(claims).map_err(|_| KeyFault)?;
         let mut token = self.header.clone();
@@ -122,12 +122,12 @@ impl Signing {
     }
 }
 
-/// A signing key that cannot be used.
+/// Unusable signing key.
 #[derive(Debug, thiserror::Error)]
 #[error("the key is unusable")]
 pub struct KeyFault;
 
-/// A new key: its id and its PKCS#8 document.
+/// Generates a key: its id and its PKCS#8 document.
 pub fn generate_key() -> Result<(String, Vec<u8>), KeyFault> {
     let document = Ed25519KeyPair::generate_pkcs8v1(&SystemRandom::new())
         .map_err(|_| KeyFault)?
@@ -176,8 +176,7 @@ impl TokenKeys {
 }
 
 impl RunTokens {
-    /// Opens the keys, PKCS#8 documents: the first one signs, all verify. `public_url` has no slash at
-    /// its end.
+    /// Opens PKCS#8 keys: the first signs, all verify. `public_url` has no slash at its end.
     pub fn new(public_url: &str, keys: &[Vec<u8>]) -> Result<Self, KeyFault> {
         Ok(Self {
             issuer: public_url.to_owned(),
@@ -186,7 +185,7 @@ impl RunTokens {
         })
     }
 
-    /// From now on these keys and no others: the first one signs, all verify.
+    /// Replaces all keys: the first signs, all verify.
     pub fn replace(&self, keys: &[Vec<u8>]) -> Result<(), KeyFault> {
         let keys = Arc::new(TokenKeys::open(keys)?);
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
@@ -198,17 +197,17 @@ impl RunTokens {
         Arc::clone(&keys)
     }
 
-    /// The base URL of the host API: the token's audience.
+    /// Base URL of the host API: the token's audience.
     pub fn audience(&self) -> &str {
         &self.audience
     }
 
-    /// The public keys of all that verify.
+    /// Public keys of all verifying keys.
     pub fn jwks(&self) -> JwkSet {
         self.keys().jwks.clone()
     }
 
-    /// Mints a token that ends with the deadline, 15 minutes from now at the latest.
+    /// Issues a token that expires at the deadline, at most 15 minutes from now.
     pub fn mint(&self, subject: &TokenSubject<'_>, now: i64) -> Result<Minted, KeyFault> {
         let expires_at = subject.deadline_at.clamp(now + 1, now + LIFETIME_SECONDS);
         let claims = Claims {
@@ -230,9 +229,9 @@ impl RunTokens {
         Ok(Minted { token, expires_at })
     }
 
-    /// Verifies everything that the token itself can show. Whether its run lives is asked elsewhere.
+    /// Verifies signature, claims and time. The caller checks that the run is live.
     ///
-    /// A signature is verified once for each set of keys; the time is looked at with every call.
+    /// A signature is verified once per set of keys; time is checked on every call.
     pub fn verify(&self, token: &str, now: i64) -> Result<Arc<Claims>, TokenFault> {
         if token.len() > MOST_BYTES {
             return Err(TokenFault::TooLong);
@@ -253,12 +252,12 @@ impl RunTokens {
         }
     }
 
-    /// What is true of a token for ever, under these keys.
+    /// Checks that do not depend on time, under these keys.
     fn verify_signed(&self, keys: &TokenKeys, token: &str) -> Result<Claims, TokenFault> {
         let kid = read_header(token).ok_or(TokenFault::Header)?;
         let key = keys.verifying.get(&kid).ok_or(TokenFault::UnknownKey)?;
         let mut validation = Validation::new(Algorithm::EdDSA);
-        // Every claim is checked by us, strictly: the library's own checks let absent ones pass.
+        // All claims are checked here: the library accepts absent ones.
         validation.validate_exp = false;
         validation.validate_aud = false;
         validation.required_spec_claims.clear();
@@ -288,8 +287,8 @@ struct StrictHeader {
     kid: String,
 }
 
-/// The key id of a header that holds `alg`, `typ` and `kid`, as we write them, and nothing else. What
-/// cannot be a thumbprint is no key id: nobody goes and looks for it.
+/// Key id of a header with exactly `alg`, `typ` and `kid` in our form. Other values than thumbprints are
+/// rejected without a lookup.
 fn read_header(token: &str) -> Option<String> {
     let bytes = URL_SAFE_NO_PAD.decode(token.split('.').next()?).ok()?;
     let header: StrictHeader = serde_json::from_slice(&bytes).ok()?;

@@ -44,7 +44,7 @@ fn good_claims() -> Value {
 }
 
 impl Bench {
-    /// Signs any header and payload with the right key, as a forger who had it could not be stopped from.
+    /// Signs any header and payload with the right key.
     fn signed(&self, header: &str, payload: &str) -> String {
         let message = format!(
             "{}.{}",
@@ -157,7 +157,7 @@ fn a_header_holds_what_ours_holds_and_nothing_else() {
         header[key] = json!(value);
         check(header.to_string(), TokenFault::Header);
     }
-    // Only what looks like one of ours may make anybody look for it.
+    // Only a well-formed key id causes a lookup.
     let (other, _) = generate_key().unwrap();
     for (kid, expected) in [
         (other.as_str(), TokenFault::UnknownKey),
@@ -222,21 +222,21 @@ fn the_first_key_signs_and_all_verify_until_they_are_taken_away() {
     let before = mint();
     assert_eq!(kids(), std::slice::from_ref(&old));
 
-    // Shown and not signing yet.
+    // Published, not signing yet.
     tokens.replace(&[old_key.clone(), new_key.clone()]).unwrap();
     assert_eq!(read_header(&mint()).unwrap(), old);
     assert_eq!(kids(), [old.clone(), new.clone()]);
-    // Signing, and the old one still good.
+    // Signing; the old key still verifies.
     tokens.replace(&[new_key.clone(), old_key]).unwrap();
     let after = mint();
     assert_eq!(read_header(&after).unwrap(), new);
     assert!(tokens.verify(&before, NOW).is_ok() && tokens.verify(&after, NOW).is_ok());
-    // Over.
+    // Expired.
     tokens.replace(std::slice::from_ref(&new_key)).unwrap();
     assert_eq!(tokens.verify(&before, NOW), Err(TokenFault::UnknownKey));
     assert!(tokens.verify(&after, NOW).is_ok());
     assert_eq!(kids(), [new]);
-    // Nothing is taken away for nothing.
+    // A failed replacement changes nothing.
     assert!(tokens.replace(&[]).is_err() && tokens.replace(&[vec![1]]).is_err());
     assert!(tokens.verify(&after, NOW).is_ok());
 }

@@ -1,5 +1,5 @@
-//! Tokens whose signature was verified: a runner sends the same one with each of its calls, and to verify a
-//! signature costs more than most of them.
+//! Cache of verified tokens: a runner sends the same token with each call, and a signature check costs more than
+//! most calls.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,11 +8,11 @@ use aws_lc_rs::digest::{SHA256, digest};
 
 use super::Claims;
 
-/// Tokens that are remembered at most.
+/// Maximum number of cached tokens.
 const MOST: usize = 16 * 1024;
 
-/// By the hash of all of its bytes, which leads back to no token. It belongs to one set of keys and goes with
-/// it: what a withdrawn key has signed is forgotten with the key.
+/// Keyed by the hash of the whole token. The cache belongs to one set of keys and is dropped with it, so that
+/// tokens of a withdrawn key go with the key.
 #[derive(Default)]
 pub(super) struct Verified(RwLock<HashMap<TokenHash, Arc<Claims>>>);
 
@@ -33,7 +33,7 @@ impl Verified {
         known.get(&token).map(Arc::clone)
     }
 
-    /// When there are too many, those that are over at `now` go, and all if that is not enough.
+    /// Adds a token. A full cache drops tokens that have expired at `now`, or all if none has.
     pub(super) fn remember(&self, token: TokenHash, claims: &Arc<Claims>, now: i64) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MOST {
