@@ -16,36 +16,32 @@ mod _longest;
 mod action_graphs;
 #[path = "e2e/agents.rs"]
 mod agents;
-#[path = "e2e/answers.rs"]
-mod answers;
 #[path = "e2e/api_keys.rs"]
 mod api_keys;
-#[path = "e2e/appended.rs"]
-mod appended;
 #[path = "e2e/artifacts.rs"]
 mod artifacts;
 #[path = "e2e/assistant.rs"]
 mod assistant;
+#[path = "e2e/async_runs.rs"]
+mod async_runs;
 #[path = "e2e/authorization.rs"]
 mod authorization;
-#[path = "e2e/awaits.rs"]
-mod awaits;
-#[path = "e2e/bombs.rs"]
-mod bombs;
+#[path = "e2e/cached_plans.rs"]
+mod cached_plans;
 #[path = "e2e/canaries.rs"]
 mod canaries;
 #[path = "e2e/capacity.rs"]
 mod capacity;
 #[path = "e2e/child_runs.rs"]
 mod child_runs;
-#[path = "e2e/circuit.rs"]
-mod circuit;
+#[path = "e2e/circuit_breaker.rs"]
+mod circuit_breaker;
 #[path = "e2e/clients.rs"]
 mod clients;
 #[path = "e2e/commands.rs"]
 mod commands;
-#[path = "e2e/conditions.rs"]
-mod conditions;
+#[path = "e2e/conditional_writes.rs"]
+mod conditional_writes;
 #[path = "e2e/conform.rs"]
 mod conform;
 #[path = "e2e/connector_peers.rs"]
@@ -64,16 +60,16 @@ mod discovery;
 mod docs;
 #[path = "e2e/dry_run.rs"]
 mod dry_run;
-#[path = "e2e/ending.rs"]
-mod ending;
 #[path = "e2e/endpoints.rs"]
 mod endpoints;
 #[path = "e2e/event_files.rs"]
 mod event_files;
-#[path = "e2e/event_forms.rs"]
-mod event_forms;
+#[path = "e2e/event_formats.rs"]
+mod event_formats;
 #[path = "e2e/event_log.rs"]
 mod event_log;
+#[path = "e2e/example_ledgers.rs"]
+mod example_ledgers;
 #[path = "e2e/examples.rs"]
 mod examples;
 #[path = "e2e/facts.rs"]
@@ -88,8 +84,6 @@ mod forged_tokens;
 mod framing;
 #[path = "e2e/graph.rs"]
 mod graph;
-#[path = "e2e/handed_on.rs"]
-mod handed_on;
 #[path = "e2e/harness.rs"]
 mod harness;
 #[path = "e2e/harness_sandbox.rs"]
@@ -108,6 +102,8 @@ mod inbound;
 mod ingest;
 #[path = "e2e/injection.rs"]
 mod injection;
+#[path = "e2e/interaction_waits.rs"]
+mod interaction_waits;
 #[path = "e2e/interactions.rs"]
 mod interactions;
 #[path = "e2e/isolation.rs"]
@@ -124,22 +120,24 @@ mod limits;
 mod local_agent;
 #[path = "e2e/manifests.rs"]
 mod manifests;
+#[path = "e2e/mcp_tools.rs"]
+mod mcp_tools;
 #[path = "e2e/metrics.rs"]
 mod metrics;
 #[path = "e2e/migrate.rs"]
 mod migrate;
+#[path = "e2e/migrated_pipelines.rs"]
+mod migrated_pipelines;
 #[path = "e2e/misbehaviour.rs"]
 mod misbehaviour;
 #[path = "e2e/models.rs"]
 mod models;
-#[path = "e2e/moved.rs"]
-mod moved;
-#[path = "e2e/one_of_many.rs"]
-mod one_of_many;
-#[path = "e2e/onward.rs"]
-mod onward;
+#[path = "e2e/outbound.rs"]
+mod outbound;
 #[path = "e2e/packaging.rs"]
 mod packaging;
+#[path = "e2e/payload_limits.rs"]
+mod payload_limits;
 #[path = "e2e/pipeline_adapter.rs"]
 mod pipeline_adapter;
 #[path = "e2e/policies.rs"]
@@ -150,12 +148,14 @@ mod races;
 mod reading;
 #[path = "e2e/real_harnesses.rs"]
 mod real_harnesses;
+#[path = "e2e/response_limits.rs"]
+mod response_limits;
 #[path = "e2e/retention.rs"]
 mod retention;
 #[path = "e2e/rights.rs"]
 mod rights;
-#[path = "e2e/same_ledger.rs"]
-mod same_ledger;
+#[path = "e2e/run_endings.rs"]
+mod run_endings;
 #[path = "e2e/shared_mcp.rs"]
 mod shared_mcp;
 #[path = "e2e/signing_keys.rs"]
@@ -166,10 +166,10 @@ mod skills;
 mod ssrf;
 #[path = "e2e/storage.rs"]
 mod storage;
-#[path = "e2e/tool_face.rs"]
-mod tool_face;
-#[path = "e2e/tool_facts.rs"]
-mod tool_facts;
+#[path = "e2e/takeover.rs"]
+mod takeover;
+#[path = "e2e/tool_effects.rs"]
+mod tool_effects;
 #[path = "e2e/tool_servers.rs"]
 mod tool_servers;
 #[path = "e2e/tools.rs"]

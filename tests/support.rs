@@ -1,16 +1,15 @@
 //! Test support: gateway process, database, stub and faulty runners, clients, proxies and fake services.
 
-pub mod bent;
 pub mod client;
 pub mod collector;
 pub mod connectors;
 pub mod database;
 pub mod deferred;
 pub mod fake_platforms;
+pub mod faulty_runner;
 pub mod forger;
 pub mod gateway;
 pub mod graphs;
-pub mod half_sent;
 pub mod harness;
 pub mod harness_packages;
 pub mod held;
@@ -19,6 +18,7 @@ pub mod ledger;
 pub mod listening;
 pub mod nats;
 pub mod node;
+pub mod paused_request;
 pub mod peer;
 pub mod playground;
 pub mod programs;
@@ -81,16 +81,16 @@ fn given(variable: &str) -> Option<String> {
 
 /// Exit status and output of a finished command.
 #[derive(Debug)]
-pub struct Printed {
+pub struct CommandOutput {
     pub status: ExitStatus,
     pub stdout: String,
     pub stderr: String,
 }
 
-pub async fn run(command: &mut Command) -> Printed {
+pub async fn run(command: &mut Command) -> CommandOutput {
     let output = command.kill_on_drop(true).output();
     let output = within("a command to end", output).await.unwrap();
-    Printed {
+    CommandOutput {
         status: output.status,
         stdout: String::from_utf8(output.stdout).unwrap(),
         stderr: String::from_utf8(output.stderr).unwrap(),
@@ -98,9 +98,9 @@ pub async fn run(command: &mut Command) -> Printed {
 }
 
 /// Temporary directory, removed with its content on drop.
-pub struct Directory(PathBuf);
+pub struct TempDirectory(PathBuf);
 
-impl Directory {
+impl TempDirectory {
     pub fn new() -> Self {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("e2e-{}", Uuid::new_v4()));
         std::fs::create_dir_all(&path).unwrap();
@@ -118,7 +118,7 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for TempDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

@@ -18,12 +18,12 @@ struct File {
 }
 
 const GATEWAY: &str = "services/gateway/src/";
-const MOST_LINES: usize = 400;
+const MAX_LINES: usize = 400;
 
 // --- crates and the directories that may use them ---
 
 /// A crate, and the directories or modules that may use it. `api` stands for `api.rs` and `api/`.
-const KNOWN_BY: [(&str, &[&str]); 14] = [
+const ALLOWED_IN: [(&str, &[&str]); 14] = [
     ("async_nats", &["crates/runs/src/bus", "tests"]),
     ("axum", HTTP_IN),
     ("hyper", HTTP_IN),
@@ -62,10 +62,10 @@ const MCP: &[&str] = &[
 const TABLES: &[&str] = &["crates/store", "migrations"];
 
 #[test]
-fn a_crate_that_does_io_is_known_in_its_room_alone() {
+fn io_crates_are_used_only_in_allowed_directories() {
     let mut faults = Vec::new();
     for file in rust_files() {
-        for (word, rooms) in KNOWN_BY {
+        for (word, rooms) in ALLOWED_IN {
             if rooms.iter().any(|room| is_in(&file.path, room)) {
                 continue;
             }
@@ -81,7 +81,7 @@ fn a_crate_that_does_io_is_known_in_its_room_alone() {
 }
 
 #[test]
-fn the_domain_waits_for_nothing_and_reads_no_clock() {
+fn domain_uses_no_async_and_no_clock() {
     let mut faults = Vec::new();
     for file in rust_files() {
         let pure = ["crates/domain", "crates/langbot", "crates/action-graph/src"];
@@ -100,7 +100,7 @@ fn the_domain_waits_for_nothing_and_reads_no_clock() {
 // --- dependency direction ---
 
 /// Our crates, and the ones each may depend on. The gateway is above all.
-const BELOW: [(&str, &[&str]); 25] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 25] = [
     ("crates/protocol", &[]),
     ("crates/action-graph", &[]),
     ("crates/base", &[]),
@@ -195,7 +195,7 @@ const BELOW: [(&str, &[&str]); 25] = [
     ),
     ("tests", &["protocol", "runner-kit"]),
 ];
-const OURS: [&str; 25] = [
+const WORKSPACE_CRATES: [&str; 25] = [
     "action-graph",
     "api",
     "base",
@@ -235,11 +235,11 @@ const DOMAIN_NEEDS: [&str; 8] = [
 ];
 
 #[test]
-fn a_crate_depends_on_crates_below_it_alone() {
+fn crates_depend_only_on_crates_below() {
     let mut faults = Vec::new();
-    for (room, below) in BELOW {
+    for (room, below) in ALLOWED_DEPENDENCIES {
         for name in dependencies(room) {
-            if OURS.contains(&name.as_str()) && !below.contains(&name.as_str()) {
+            if WORKSPACE_CRATES.contains(&name.as_str()) && !below.contains(&name.as_str()) {
                 faults.push(format!("{room} depends on {name}"));
             }
         }
@@ -260,7 +260,7 @@ fn row_of(module: &str) -> Option<usize> {
 }
 
 #[test]
-fn a_module_of_the_gateway_imports_from_below_alone() {
+fn gateway_modules_import_only_from_below() {
     let mut faults = Vec::new();
     for file in rust_files() {
         let Some(inside) = file.path.strip_prefix(GATEWAY) else {
@@ -288,7 +288,7 @@ fn a_module_of_the_gateway_imports_from_below_alone() {
 
 /// A request body is read only where the credential is checked again.
 #[test]
-fn bodies_are_read_beside_the_second_check_alone() {
+fn bodies_are_read_only_with_second_credential_check() {
     // The last two read response bodies.
     const READERS: [&str; 5] = ["drain.rs", "json.rs", "recheck.rs", "answers.rs", "room.rs"];
     let mut faults = Vec::new();
@@ -314,28 +314,28 @@ fn bodies_are_read_beside_the_second_check_alone() {
 }
 
 #[test]
-fn a_module_stands_beside_its_directory() {
+fn modules_use_no_mod_rs_files() {
     let files = rust_files();
     let inside = files.iter().filter(|file| file.path.ends_with("/mod.rs"));
     assert_none(inside.map(|file| format!("{}: name it like its directory, beside it", file.path)));
 }
 
 #[test]
-fn a_file_has_400_lines_at_most_without_its_tests() {
+fn files_have_at_most_400_lines() {
     let files = rust_files();
     let long = files
         .iter()
         .filter(|file| !is_test(&file.path))
         .filter_map(|file| {
             let lines = lines_before_tests(&file.text);
-            (lines > MOST_LINES).then(|| format!("{} has {lines} lines", file.path))
+            (lines > MAX_LINES).then(|| format!("{} has {lines} lines", file.path))
         });
     assert_none(long);
 }
 
 /// A list without pages reads rows without a byte limit.
 #[test]
-fn lists_of_the_store_are_pages() {
+fn store_lists_are_paged() {
     /// Short keys, and lists whose length their table limits.
     const SHORT: &[&str] = &[
         "list_state_keys",
@@ -370,7 +370,7 @@ fn lists_of_the_store_are_pages() {
 }
 
 #[test]
-fn runners_of_others_are_known_to_the_migration_alone() {
+fn only_migration_names_third_party_runners() {
     const NAMES: &[&str] = &[
         "dify",
         "coze",
@@ -381,7 +381,7 @@ fn runners_of_others_are_known_to_the_migration_alone() {
         "weknora",
         "deerflow",
     ];
-    const ROOMS: &[&str] = &[
+    const ALLOWED_DIRECTORIES: &[&str] = &[
         "crates/langbot/src/migrate",
         "services/gateway/src/cli/migrate_config",
         // A protocol named after one of them.
@@ -392,7 +392,12 @@ fn runners_of_others_are_known_to_the_migration_alone() {
     let mut faults = Vec::new();
     for file in rust_files() {
         let is_ours = is_in(&file.path, "crates") || is_in(&file.path, "services/gateway/src");
-        if !is_ours || is_test(&file.path) || ROOMS.iter().any(|room| is_in(&file.path, room)) {
+        if !is_ours
+            || is_test(&file.path)
+            || ALLOWED_DIRECTORIES
+                .iter()
+                .any(|room| is_in(&file.path, room))
+        {
             continue;
         }
         for (number, line) in (1..).zip(file.text.lines()) {
@@ -408,7 +413,7 @@ fn runners_of_others_are_known_to_the_migration_alone() {
 
 /// Only test builds have failpoints (`store::failpoint`).
 #[test]
-fn a_binary_that_is_built_has_no_failpoints_and_one_that_is_tested_has_them() {
+fn only_test_builds_have_failpoints() {
     let features = |edges: &str| {
         let mut cargo = Command::new(env!("CARGO"));
         cargo
@@ -426,12 +431,12 @@ fn a_binary_that_is_built_has_no_failpoints_and_one_that_is_tested_has_them() {
 }
 
 #[test]
-fn no_file_names_a_place_on_somebodys_machine() {
+fn files_contain_no_machine_specific_paths() {
     let places = ["home", "root", "Users", "work"].map(|directory| format!("/{directory}/"));
     let mut faults = Vec::new();
     for file in files() {
         for (number, line) in (1..).zip(file.text.lines()) {
-            if places.iter().any(|place| has_absolute(line, place)) {
+            if places.iter().any(|place| has_absolute_path(line, place)) {
                 faults.push(format!("{}:{number} {}", file.path, line.trim()));
             }
         }
@@ -440,15 +445,15 @@ fn no_file_names_a_place_on_somebodys_machine() {
 }
 
 #[test]
-fn the_tests_that_the_architecture_names_exist() {
+fn architecture_names_existing_tests() {
     for page in ["ARCHITECTURE.md", "docs/security-harness.md"] {
         let page = fs::read_to_string(root().join(page)).expect("the page is there");
-        assert_none(tests_that_are_missing(&page));
+        assert_none(missing_tests(&page));
     }
 }
 
 /// Identifiers in a page that look like test names but are none.
-fn tests_that_are_missing(page: &str) -> Vec<String> {
+fn missing_tests(page: &str) -> Vec<String> {
     let named = page.split('`').skip(1).step_by(2);
     let is_sentence = |name: &&str| name.matches('_').count() > 3 && **name == name.to_lowercase();
     let sources: String = rust_files().into_iter().map(|file| file.text).collect();
@@ -463,7 +468,7 @@ fn tests_that_are_missing(page: &str) -> Vec<String> {
 const WITHOUT_TEST: usize = 2;
 
 #[test]
-fn each_behaviour_of_the_local_agent_has_tests_that_exist() {
+fn local_agent_page_names_existing_tests() {
     let page = fs::read_to_string(root().join("docs/local-agent.md")).expect("the page is there");
     let (_, held) = page.split_once("## Behaviour and tests").expect("the part");
     let (held, _) = held.split_once("\n## ").expect("the next part");
@@ -471,7 +476,7 @@ fn each_behaviour_of_the_local_agent_has_tests_that_exist() {
     let rows = rows.iter().filter(|row| row[0] != "behaviour");
     let (with, without): (Vec<_>, Vec<_>) = rows.partition(|row| row[1].starts_with('`'));
     let tests: Vec<_> = with.iter().map(|row| row[1]).collect();
-    let mut faults = tests_that_are_missing(&tests.join("\n"));
+    let mut faults = missing_tests(&tests.join("\n"));
     if without.len() != WITHOUT_TEST {
         faults.push(format!("these name no test: {without:?}"));
     }
@@ -482,7 +487,7 @@ fn each_behaviour_of_the_local_agent_has_tests_that_exist() {
 }
 
 #[test]
-fn the_small_agent_that_is_shown_is_the_one_that_is_compiled() {
+fn documented_rust_agent_is_the_compiled_one() {
     let read = |path| fs::read_to_string(root().join(path)).expect("the file is there");
     let page = read("docs/write-an-agent.md");
     let shown = page.split("```rust\n").nth(1).expect("an agent in Rust");
@@ -497,7 +502,7 @@ fn the_small_agent_that_is_shown_is_the_one_that_is_compiled() {
 }
 
 #[test]
-fn the_agents_in_python_that_are_shown_are_those_that_are_tested() {
+fn documented_python_agents_are_the_tested_ones() {
     let read = |path: &str| fs::read_to_string(root().join(path)).expect("the file is there");
     let page = read("docs/write-an-agent.md");
     let examples = ["assistant_runner", "openai_runner"]
@@ -530,14 +535,14 @@ const AREAS: [(&str, usize); 12] = [
 ];
 
 #[test]
-fn the_coverage_page_has_each_requirement_once_and_names_tests_that_exist() {
+fn coverage_page_lists_each_requirement_with_existing_tests() {
     let page = fs::read_to_string(root().join("docs/coverage.md")).expect("the page is there");
-    let faults = requirements_amiss(&page, &AREAS);
-    assert_none(
-        faults
-            .into_iter()
-            .chain(tests_amiss(&page, &rows(&page), &rust_files())),
-    );
+    let faults = faulty_requirements(&page, &AREAS);
+    assert_none(faults.into_iter().chain(faulty_test_references(
+        &page,
+        &rows(&page),
+        &rust_files(),
+    )));
 }
 
 /// Cells of each table row of the page, without headers.
@@ -553,7 +558,7 @@ fn rows(page: &str) -> Vec<Vec<&str>> {
     cells.filter(|row| !is_head(row)).collect()
 }
 
-fn requirements_amiss(page: &str, areas: &[(&str, usize)]) -> Vec<String> {
+fn faulty_requirements(page: &str, areas: &[(&str, usize)]) -> Vec<String> {
     let in_area = |(area, count): &(&str, usize)| -> Vec<_> {
         (1..=*count).map(|n| format!("{area}-{n:02}")).collect()
     };
@@ -573,7 +578,7 @@ fn requirements_amiss(page: &str, areas: &[(&str, usize)]) -> Vec<String> {
 }
 
 /// A row of four cells names tests as `path::function`; each must exist in that file.
-fn tests_amiss(page: &str, rows: &[Vec<&str>], sources: &[File]) -> Vec<String> {
+fn faulty_test_references(page: &str, rows: &[Vec<&str>], sources: &[File]) -> Vec<String> {
     let held = rows.iter().filter(|row| row.len() == 4);
     let idle = held.filter(|row| !row[2].contains("::"));
     let mut faults: Vec<_> = idle
@@ -615,7 +620,7 @@ const THREATS: &Promises = &[
 ];
 
 #[test]
-fn every_promise_is_held_by_tests_that_exist_or_is_said_not_to_be() {
+fn promises_name_existing_tests_or_are_marked_untested() {
     let sources: String = rust_files().into_iter().map(|file| file.text).collect();
     let mut faults = Vec::new();
     for (path, promises) in [
@@ -623,14 +628,14 @@ fn every_promise_is_held_by_tests_that_exist_or_is_said_not_to_be() {
         ("docs/threats.md", THREATS),
     ] {
         let page = fs::read_to_string(root().join(path)).expect("the page is there");
-        let amiss = promises_amiss(&page, promises, &sources);
+        let amiss = faulty_promises(&page, promises, &sources);
         faults.extend(amiss.into_iter().map(|fault| format!("{path}: {fault}")));
     }
     assert_none(faults);
 }
 
 /// An id may have several rows among the tested ones, or one row among the untested ones, but not both.
-fn promises_amiss(page: &str, promises: &Promises, sources: &str) -> Vec<String> {
+fn faulty_promises(page: &str, promises: &Promises, sources: &str) -> Vec<String> {
     let numbered = |(letter, ranges): &(&str, &[std::ops::RangeInclusive<usize>])| -> Vec<_> {
         let numbers = ranges.iter().cloned().flatten();
         numbers.map(|n| format!("{letter}{n}")).collect()
@@ -663,11 +668,11 @@ fn promises_amiss(page: &str, promises: &Promises, sources: &str) -> Vec<String>
 }
 
 #[test]
-fn a_row_of_a_promise_is_found_amiss() {
+fn detects_faulty_promise_rows() {
     const IDS: &Promises = &[("X", &[1..=2])];
     let check = |page: &str, expected: &[&str]| {
         assert_eq!(
-            promises_amiss(page, IDS, "fn it_holds("),
+            faulty_promises(page, IDS, "fn it_holds("),
             expected,
             "{page}"
         );
@@ -693,14 +698,14 @@ fn a_row_of_a_promise_is_found_amiss() {
 // --- log lines ---
 
 #[test]
-fn every_line_of_the_log_that_operations_quotes_is_in_the_source() {
+fn operations_page_quotes_existing_log_lines() {
     let page = fs::read_to_string(root().join("OPERATIONS.md")).expect("the page is there");
     let phrases = log_phrases(&page);
     assert!(phrases.len() >= 10, "{phrases:?}");
     let files = rust_files().into_iter();
     let sources: Vec<_> = files
         .filter(|file| !is_test(&file.path))
-        .map(|file| in_one_line(&file.text))
+        .map(|file| join_continued_lines(&file.text))
         .collect();
     let said = |phrase: &str| sources.iter().any(|source| has_phrase(source, phrase));
     let faults = phrases
@@ -719,7 +724,7 @@ fn log_phrases(page: &str) -> Vec<&str> {
 }
 
 /// Joins a string literal that continues on the next source line.
-fn in_one_line(text: &str) -> String {
+fn join_continued_lines(text: &str) -> String {
     let mut pieces = text.split("\\\n");
     let first = pieces.next().unwrap_or_default().to_owned();
     pieces.fold(first, |whole, piece| whole + piece.trim_start())
@@ -740,7 +745,7 @@ fn has_phrase(source: &str, phrase: &str) -> bool {
 // --- tests on both databases ---
 
 /// Engine-specific files of the store.
-const TELL_DATABASES_APART: [&str; 14] = [
+const ENGINE_SPECIFIC_FILES: [&str; 14] = [
     "audit.rs",
     "capacity.rs",
     "connect.rs",
@@ -759,7 +764,7 @@ const TELL_DATABASES_APART: [&str; 14] = [
 
 /// Tests that leave their `PostgreSQL` half to `.ci/long` must have one, and cover none of these files.
 #[test]
-fn leaves_out_twins_of_the_same_statements_alone() {
+fn skips_only_engine_independent_twins() {
     let files = files();
     let text_of = |path: &str| {
         let file = files.iter().find(|file| file.path == path);
@@ -790,13 +795,13 @@ fn leaves_out_twins_of_the_same_statements_alone() {
         .filter_map(|file| file.path.strip_prefix("crates/store/src/"))
         .collect();
     for file in &apart {
-        if !TELL_DATABASES_APART.contains(file) {
+        if !ENGINE_SPECIFIC_FILES.contains(file) {
             faults.push(format!(
                 "crates/store/src/{file} tells the databases apart: does a test of tests/support/twins.rs hold it?"
             ));
         }
     }
-    assert_eq!(apart.len(), TELL_DATABASES_APART.len(), "{apart:?}");
+    assert_eq!(apart.len(), ENGINE_SPECIFIC_FILES.len(), "{apart:?}");
     assert_none(faults);
 }
 
@@ -828,7 +833,7 @@ fn files() -> Vec<File> {
 }
 
 fn collect(directory: &Path, prefix: &str, files: &mut Vec<File>) {
-    const NOT_OURS: [&str; 7] = [
+    const EXCLUDED: [&str; 7] = [
         ".git",
         ".venv",
         "__pycache__",
@@ -843,7 +848,7 @@ fn collect(directory: &Path, prefix: &str, files: &mut Vec<File>) {
         let entry = entry.expect("the repository can be read");
         let name = entry.file_name().to_string_lossy().into_owned();
         let kind = entry.file_type().expect("the repository can be read");
-        if NOT_OURS.contains(&name.as_str()) || kind.is_symlink() {
+        if EXCLUDED.contains(&name.as_str()) || kind.is_symlink() {
             continue;
         }
         let path = format!("{prefix}{name}");
@@ -942,7 +947,7 @@ fn dependencies(room: &str) -> Vec<String> {
 }
 
 /// True if `place` starts a path in `line` and is not in the middle of one.
-fn has_absolute(line: &str, place: &str) -> bool {
+fn has_absolute_path(line: &str, place: &str) -> bool {
     line.match_indices(place).any(|(at, _)| {
         let before = line[..at].chars().next_back();
         !before.is_some_and(|letter| letter.is_alphanumeric() || "._-~{}$*)".contains(letter))
@@ -952,13 +957,13 @@ fn has_absolute(line: &str, place: &str) -> bool {
 // --- tests of these checks ---
 
 #[test]
-fn a_word_is_found_in_code_and_neither_in_texts_nor_in_comments() {
+fn finds_words_in_code_only() {
     let text = "//! axum\nuse axum::Router;\nlet taxum = \"axum\"; // axum\n";
     assert_eq!(lines_with(text, "axum"), [2]);
 }
 
 #[test]
-fn modules_are_found_alone_and_in_groups() {
+fn finds_modules_alone_and_in_groups() {
     let text = "use crate::api::Api;\nuse crate::{\n    runs::{self, token},\n    clock,\n};\n";
     let expected = [(1, "api"), (2, "runs"), (2, "clock")];
     let expected = expected.map(|(line, name)| (line, name.to_owned()));
@@ -966,7 +971,7 @@ fn modules_are_found_alone_and_in_groups() {
 }
 
 #[test]
-fn a_room_is_a_module_with_its_directory_and_nothing_that_begins_alike() {
+fn module_paths_match_whole_segments() {
     for (path, inside) in [
         ("a/api.rs", true),
         ("a/api/x.rs", true),
@@ -977,20 +982,20 @@ fn a_room_is_a_module_with_its_directory_and_nothing_that_begins_alike() {
 }
 
 #[test]
-fn a_path_is_absolute_at_its_beginning_alone() {
+fn absolute_paths_match_only_at_their_start() {
     let place = format!("/{}/", "home");
-    assert!(has_absolute(&format!("see `{place}ada`"), &place));
-    assert!(!has_absolute(
+    assert!(has_absolute_path(&format!("see `{place}ada`"), &place));
+    assert!(!has_absolute_path(
         &format!("https://example.org{place}ada"),
         &place
     ));
 }
 
 #[test]
-fn a_line_of_the_log_is_found_with_its_values_and_over_two_lines() {
+fn finds_log_lines_with_values_and_continuations() {
     let page = "| a | x 1; the log: `run … ended`, its `error` | `b c` |\nthe log: `two lines`, or `none`\n";
     assert_eq!(log_phrases(page), ["run … ended", "two lines"]);
-    let source = in_one_line("warn!(\"run {id} ended\"); warn!(\"two \\\n    lines\");");
+    let source = join_continued_lines("warn!(\"run {id} ended\"); warn!(\"two \\\n    lines\");");
     for (phrase, is_there) in [
         ("run … ended", true),
         ("two lines", true),
@@ -1002,12 +1007,12 @@ fn a_line_of_the_log_is_found_with_its_values_and_over_two_lines() {
 }
 
 #[test]
-fn a_row_of_the_coverage_page_is_found_amiss() {
+fn detects_faulty_coverage_rows() {
     let page = "| id | requirement | tests | what |\n|---|---|---|---|\n\
         | A-01 | x | `t/a.rs::there` | y |\n| A-01 | x | `t/a.rs::gone` | y |\n\
         | A-1 | x | `t/b.rs::there` | y |\n| A-02 | x | none | y |\n| A-04 | x | decided |\n";
     assert_eq!(
-        requirements_amiss(page, &[("A", 4)]),
+        faulty_requirements(page, &[("A", 4)]),
         [
             "A-01 stands there twice",
             "`A-1` is the id of no requirement",
@@ -1019,7 +1024,7 @@ fn a_row_of_the_coverage_page_is_found_amiss() {
         text: text.to_owned(),
     };
     assert_eq!(
-        tests_amiss(page, &rows(page), &[file("t/a.rs", "async fn there() {}")]),
+        faulty_test_references(page, &rows(page), &[file("t/a.rs", "async fn there() {}")]),
         [
             "A-02 names no test",
             "t/a.rs::gone: there is no such test",

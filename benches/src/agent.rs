@@ -19,12 +19,12 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::Options;
-use crate::client::{Connection, Stream};
+use crate::client::{LoadConnection, StreamCheck};
 use crate::figures::{percentile, write};
 use crate::process::machine;
-use crate::stage::{Gateway, SECRET, Stage};
-use cast::{Cast, FIRST, LINES, NEXT, PIECES, TOOL};
-use relay::Relay;
+use crate::stage::{BenchStage, Gateway, SECRET};
+use cast::{FIRST, LINES, NEXT, PIECES, ScriptServers, TOOL};
+use relay::CountingRelay;
 
 /// Plays through the relay. Each gives the same counts, except for ids.
 const COUNTED_PLAYS: usize = 5;
@@ -45,7 +45,7 @@ const RECORDED: [(&str, u64); 9] = [
 
 /// Figures of one turn, from its client, the audit log and the relay.
 #[derive(Default)]
-struct Turn {
+struct TurnFigures {
     /// Host API calls by action.
     calls: BTreeMap<String, u64>,
     request_bytes: u64,
@@ -59,7 +59,7 @@ struct Turn {
 
 pub(crate) async fn run(options: &Options, plays: usize) -> anyhow::Result<()> {
     ensure!(plays > 0, "--plays counts from 1");
-    let stage = Stage::new(options).await?;
+    let stage = BenchStage::new(options).await?;
     println!("{}", machine());
     println!(
         "a model that begins after {} ms and says {PIECES} pieces {} ms apart, a tool of {} ms",
@@ -67,29 +67,33 @@ pub(crate) async fn run(options: &Options, plays: usize) -> anyhow::Result<()> {
         NEXT.as_millis(),
         TOOL.as_millis()
     );
-    let relay = Relay::start().await?;
-    let play = Play::begin(&stage, "counted", Some(&relay)).await?;
+    let relay = CountingRelay::start().await?;
+    let play = AgentStage::begin(&stage, "counted", Some(&relay)).await?;
     let counted = play.repeat(COUNTED_PLAYS, Some(&relay)).await?;
     drop(play);
-    let play = Play::begin(&stage, "timed", None).await?;
+    let play = AgentStage::begin(&stage, "timed", None).await?;
     let timed = play.repeat(plays, None).await?;
     let mut told = Vec::new();
     for (number, (counted, timed)) in counted.iter().zip(&timed).enumerate() {
-        told.push(tell(number, counted, timed)?);
+        told.push(print_turn(number, counted, timed)?);
     }
     write(options, &json!({"agent": told, "plays": plays}))
 }
 
 /// The agent and its gateway, with the model and the tool.
-struct Play {
+struct AgentStage {
     gateway: Gateway,
-    cast: Cast,
+    cast: ScriptServers,
     _agent: JoinSet<std::io::Result<()>>,
 }
 
-impl Play {
-    async fn begin(stage: &Stage, place: &str, relay: Option<&Relay>) -> anyhow::Result<Self> {
-        let cast = Cast::start().await?;
+impl AgentStage {
+    async fn begin(
+        stage: &BenchStage,
+        place: &str,
+        relay: Option<&CountingRelay>,
+    ) -> anyhow::Result<Self> {
+        let cast = ScriptServers::start().await?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
         let runner = LocalAgent::runner(RUNNER_ID.parse()?);
@@ -123,7 +127,7 @@ impl Play {
         let sqlite = databases.first().context("SQLite")?;
         let (gateway, _) = stage.serve(place, sqlite, &text).await?;
         if let Some(relay) = relay {
-            relay.lead_to(&gateway.served.address);
+            relay.set_upstream(&gateway.served.address);
         }
         Ok(Self {
             gateway,
@@ -133,8 +137,12 @@ impl Play {
     }
 
     /// Plays the script `plays` times after one warm-up play. Returns the turns by script line.
-    async fn repeat(&self, plays: usize, relay: Option<&Relay>) -> anyhow::Result<Vec<Vec<Turn>>> {
-        let mut connection = Connection::open(&self.gateway.served.address).await?;
+    async fn repeat(
+        &self,
+        plays: usize,
+        relay: Option<&CountingRelay>,
+    ) -> anyhow::Result<Vec<Vec<TurnFigures>>> {
+        let mut connection = LoadConnection::open(&self.gateway.served.address).await?;
         let mut turns: Vec<_> = LINES.iter().map(|_| Vec::new()).collect();
         for number in 0..=plays {
             for (line, turns) in LINES.iter().zip(&mut turns) {
@@ -149,11 +157,11 @@ impl Play {
 
     async fn say(
         &self,
-        connection: &mut Connection,
+        connection: &mut LoadConnection,
         conversation: usize,
         line: &str,
-        relay: Option<&Relay>,
-    ) -> anyhow::Result<Turn> {
+        relay: Option<&CountingRelay>,
+    ) -> anyhow::Result<TurnFigures> {
         let body = json!({
             "event_type": "message.received", "input": {"text": line},
             "conversation": {"conversation_id": format!("c-{conversation}")},
@@ -168,7 +176,7 @@ impl Play {
             body.len()
         );
         self.cast.worked();
-        relay.map(Relay::counted);
+        relay.map(CountingRelay::counted);
         let begin = Instant::now();
         connection.send(request.as_bytes()).await?;
         let mut stream = Vec::new();
@@ -179,9 +187,9 @@ impl Play {
         let stream = String::from_utf8(stream)?;
         ensure!(status == 200, "HTTP {status}: {stream}");
         let added = took.saturating_sub(self.cast.worked());
-        let (request_bytes, answer_bytes) = relay.map(Relay::counted).unwrap_or_default();
-        let run = whole(&stream)?;
-        Ok(Turn {
+        let (request_bytes, answer_bytes) = relay.map(CountingRelay::counted).unwrap_or_default();
+        let run = completed_run(&stream)?;
+        Ok(TurnFigures {
             calls: self.calls(connection, run).await?,
             request_bytes,
             answer_bytes,
@@ -193,7 +201,7 @@ impl Play {
 
     async fn calls(
         &self,
-        connection: &mut Connection,
+        connection: &mut LoadConnection,
         run: &str,
     ) -> anyhow::Result<BTreeMap<String, u64>> {
         let about = self.about();
@@ -225,8 +233,8 @@ impl Play {
 }
 
 /// Returns the run id of a complete stream that ended with `run.completed`.
-fn whole(text: &str) -> anyhow::Result<&str> {
-    let mut stream = Stream::new();
+fn completed_run(text: &str) -> anyhow::Result<&str> {
+    let mut stream = StreamCheck::new();
     stream.push(text.as_bytes());
     if !(stream.is_dense && stream.completed) {
         let last = text.lines().rfind(|line| line.starts_with("data: "));
@@ -254,13 +262,17 @@ fn events(stream: &str) -> BTreeMap<String, u64> {
 }
 
 /// Prints the figures of one turn.
-fn tell(number: usize, counted: &[Turn], timed: &[Turn]) -> anyhow::Result<Value> {
+fn print_turn(
+    number: usize,
+    counted: &[TurnFigures],
+    timed: &[TurnFigures],
+) -> anyhow::Result<Value> {
     let first = counted.first().context("a play")?;
     let same = counted.iter().all(|turn| turn.calls == first.calls);
     ensure!(same, "two plays of one script made different calls");
     let times: Vec<_> = timed.iter().map(|turn| turn.added_ms).collect();
     let [p50, p99] = [50.0, 99.0].map(|at| percentile(&times, at));
-    let median = |of: fn(&Turn) -> u64| {
+    let median = |of: fn(&TurnFigures) -> u64| {
         let all: Vec<_> = counted.iter().map(|turn| of(turn) as f64).collect();
         percentile(&all, 50.0)
     };

@@ -11,20 +11,20 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::Options;
-use crate::client::Connection;
+use crate::client::LoadConnection;
 use crate::figures::{percentile, write};
-use crate::load::Target;
-use crate::stage::{Extra, Stage};
-use crate::stub::{Script, Shared, serve};
+use crate::load::LoadTarget;
+use crate::stage::{BenchStage, ConfigAdditions};
+use crate::stub::{BenchStubState, StubScript, serve};
 
 const RUNS: usize = 500;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
-    let stage = Stage::new(options).await?;
+    let stage = BenchStage::new(options).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let runner = listener.local_addr()?.to_string();
-    let shared = Shared::new(Script {
+    let shared = BenchStubState::new(StubScript {
         deltas: 1,
         per_write: 1,
         hold: true,
@@ -34,14 +34,14 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     let mut told = Vec::new();
     for database in stage.databases() {
         let name = database.name;
-        let grace = Extra {
+        let grace = ConfigAdditions {
             runs: "cancel_grace_seconds = 0.0",
-            ..Extra::default()
+            ..ConfigAdditions::default()
         };
         let (gateway, target) = stage.gateway(name, &database, &runner, grace).await?;
         let mut times = Vec::new();
         for number in 0..RUNS {
-            times.push(one(&target, &gateway.key, &shared, number).await?);
+            times.push(cancel_one(&target, &gateway.key, &shared, number).await?);
         }
         let [p50, p99] = [50.0, 99.0].map(|at| percentile(&times, at));
         println!(
@@ -53,8 +53,13 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 /// Milliseconds from sending the cancel until the runner's socket closes.
-async fn one(target: &Target, key: &str, shared: &Shared, number: usize) -> anyhow::Result<f64> {
-    let mut posting = Connection::open(&target.address).await?;
+async fn cancel_one(
+    target: &LoadTarget,
+    key: &str,
+    shared: &BenchStubState,
+    number: usize,
+) -> anyhow::Result<f64> {
+    let mut posting = LoadConnection::open(&target.address).await?;
     let request = target.request(number, "application/json", "message.received");
     posting.send(&request).await?;
     let mut body = Vec::new();
@@ -64,7 +69,7 @@ async fn one(target: &Target, key: &str, shared: &Shared, number: usize) -> anyh
     let run = accepted["run_id"].as_str().context("a run")?.to_owned();
 
     // The first event shows that the runner is working.
-    let mut watching = Connection::open(&target.address).await?;
+    let mut watching = LoadConnection::open(&target.address).await?;
     let about = format!("host: localhost\r\nauthorization: Bearer {key}\r\n");
     let watch =
         format!("GET /v1/runs/{run}/events HTTP/1.1\r\n{about}accept: text/event-stream\r\n\r\n");
@@ -101,7 +106,7 @@ async fn closed_at(closed: &Mutex<HashMap<String, Instant>>, run: &str) -> anyho
             return Ok(at);
         }
         ensure!(
-            begin.elapsed() < PATIENCE,
+            begin.elapsed() < TIMEOUT,
             "the socket of run {run} stays open"
         );
         // The stub records the time of the close; this loop only polls for it.

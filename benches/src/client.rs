@@ -10,18 +10,18 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// Timeout of a response. It is far above any normal latency, so a timeout is a failure.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 const BUFFER: usize = 64 * 1024;
 
 /// One keep-alive connection.
-pub(crate) struct Connection {
+pub(crate) struct LoadConnection {
     socket: TcpStream,
     buffer: Vec<u8>,
     /// Start of the unread bytes in `buffer`.
     at: usize,
 }
 
-impl Connection {
+impl LoadConnection {
     pub(crate) async fn open(address: &str) -> anyhow::Result<Self> {
         let socket = TcpStream::connect(address).await.context("no connection")?;
         socket.set_nodelay(true)?;
@@ -39,7 +39,7 @@ impl Connection {
     /// Reads a response to its end, passes body parts to `body`, and returns the status.
     pub(crate) async fn answer(&mut self, mut body: impl FnMut(&[u8])) -> anyhow::Result<u16> {
         let (status, mut framing) = self.head().await?;
-        while !framing.is_over() {
+        while !framing.is_complete() {
             if self.at == self.buffer.len() {
                 self.fill().await?;
             }
@@ -55,7 +55,7 @@ impl Connection {
     ) -> anyhow::Result<(u16, Framing)> {
         let (status, mut framing) = self.head().await?;
         let mut done = false;
-        while !framing.is_over() && !done {
+        while !framing.is_complete() && !done {
             if self.at == self.buffer.len() {
                 self.fill().await?;
             }
@@ -70,7 +70,7 @@ impl Connection {
         mut framing: Framing,
         mut body: impl FnMut(&[u8]),
     ) -> anyhow::Result<()> {
-        while !framing.is_over() {
+        while !framing.is_complete() {
             if self.at == self.buffer.len() {
                 self.fill().await?;
             }
@@ -99,7 +99,7 @@ impl Connection {
             self.buffer.clear();
             self.at = 0;
         }
-        let read = timeout(PATIENCE, self.socket.read_buf(&mut self.buffer)).await;
+        let read = timeout(TIMEOUT, self.socket.read_buf(&mut self.buffer)).await;
         ensure!(
             read.context("nothing came in time")?? > 0,
             "closed too early"
@@ -141,14 +141,14 @@ impl Framing {
         bail!("an answer without length: {head}")
     }
 
-    fn is_over(&self) -> bool {
+    fn is_complete(&self) -> bool {
         matches!(self, Self::Length(0) | Self::Chunked(Chunk::Over))
     }
 
     /// Copies the body's part of `bytes` into `body` and returns the bytes read.
     fn read(&mut self, bytes: &[u8], body: &mut impl FnMut(&[u8])) -> anyhow::Result<usize> {
         let mut at = 0;
-        while at < bytes.len() && !self.is_over() {
+        while at < bytes.len() && !self.is_complete() {
             let rest = &bytes[at..];
             at += match self {
                 Self::Length(left) => {
@@ -206,7 +206,7 @@ impl Chunk {
 
 /// State of an event stream: just enough to show that it is complete.
 #[derive(Debug, Default)]
-pub(crate) struct Stream {
+pub(crate) struct StreamCheck {
     pub(crate) events: u64,
     /// Whether the ids are 1, 2, 3 …
     pub(crate) is_dense: bool,
@@ -216,7 +216,7 @@ pub(crate) struct Stream {
     line: Vec<u8>,
 }
 
-impl Stream {
+impl StreamCheck {
     pub(crate) fn new() -> Self {
         Self {
             is_dense: true,
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunked_stream_is_read_however_it_is_cut() {
+    fn reads_chunked_stream_across_any_split() {
         let body =
             "id: 1\nevent: message.delta\ndata: a\n\nid: 2\nevent: run.completed\ndata: b\n\n";
         let (first, second) = body.split_at(20);
@@ -271,14 +271,14 @@ mod tests {
             second.len()
         );
         for size in 1..wire.len() {
-            let mut stream = Stream::new();
+            let mut stream = StreamCheck::new();
             let mut framing = Framing::Chunked(Chunk::Size(0));
             let mut read = 0;
             for part in wire.as_bytes().chunks(size) {
                 read += framing.read(part, &mut |part| stream.push(part)).unwrap();
             }
             assert!(
-                framing.is_over() && stream.is_whole(2),
+                framing.is_complete() && stream.is_whole(2),
                 "{size}: {stream:?}"
             );
             assert_eq!(read, wire.len() - 4, "{size}");
@@ -286,9 +286,9 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_with_a_hole_or_without_its_end_is_not_whole() {
+    fn rejects_streams_with_gaps_or_without_terminal() {
         let whole = |text: &str, events| {
-            let mut stream = Stream::new();
+            let mut stream = StreamCheck::new();
             stream.push(text.as_bytes());
             stream.is_whole(events)
         };

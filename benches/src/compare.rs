@@ -28,13 +28,13 @@ use url::Url;
 use crate::Options;
 use crate::figures::write;
 use crate::process::machine;
-use crate::stage::Stage;
+use crate::stage::BenchStage;
 use arms::Arm;
-use play::{House, rehearse};
+use play::{CompareStage, smoke_test};
 use real::RealModel;
 use table::{Plays, tables, to_json, verdict};
 use tasks::Task;
-use upstream::{MODEL, TOOL, Upstream};
+use upstream::{CompareUpstream, MODEL, TOOL};
 
 /// Tasks for a small real model.
 const SMALL: [Task; 4] = [Task::OneRead, Task::FiveReads, Task::FindRead, Task::Chain];
@@ -68,10 +68,10 @@ pub(crate) async fn run(options: &Options, args: &CompareArgs) -> anyhow::Result
         _ => None,
     };
     let tasks = chosen(args, real.is_some())?;
-    let stage = Stage::new(options).await?;
+    let stage = BenchStage::new(options).await?;
     let is_real = real.is_some();
-    let upstream = Upstream::start(real).await?;
-    let house = House::open(&stage, upstream, !args.without_children).await?;
+    let upstream = CompareUpstream::start(real).await?;
+    let house = CompareStage::open(&stage, upstream, !args.without_children).await?;
     println!("{}", machine());
     if !is_real {
         let (model, tool) = (MODEL.as_millis(), TOOL.as_millis());
@@ -79,14 +79,14 @@ pub(crate) async fn run(options: &Options, args: &CompareArgs) -> anyhow::Result
             "a scripted model of {model} ms a call, tools of {tool} ms, {} plays",
             args.plays
         );
-        rehearse(&house).await?;
+        smoke_test(&house).await?;
     }
     let mut plays = Plays::new();
     for _ in 0..args.plays {
         for task in &tasks {
             for arm in Arm::ALL
                 .into_iter()
-                .filter(|arm| task.is_for_loops() || arm.form() != arms::Form::Native)
+                .filter(|arm| task.is_for_loops() || arm.form() != arms::OutputForm::Native)
             {
                 let play = house.play(arm, *task).await;
                 let play =

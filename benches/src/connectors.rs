@@ -10,26 +10,26 @@ use uuid::Uuid;
 
 use crate::Options;
 use crate::figures::write;
-use crate::held::{Held, open_all, read_to_end};
-use crate::host::directly;
-use crate::model::{HELD, HELD_ITEMS, Items, ModelServer, Waits, tell_waits};
+use crate::held::{HeldMemory, open_all, read_to_end};
+use crate::host::direct_request;
+use crate::model::{HELD, HELD_ITEMS, ItemLatencies, LatencySamples, ModelServer, print_waits};
 use crate::process::{machine, resident};
 use crate::stage::{SECRET, connectors, passthrough};
 
 const RUNNER: &str = "plugin:runnel/openai-agent/default";
 /// Sequential streams of one round, per target.
-const ALONE: usize = 20;
+const SEQUENTIAL_STREAMS: usize = 20;
 /// Concurrent streams.
-const AT_ONCE: usize = 64;
+const CONCURRENT_STREAMS: usize = 64;
 /// Results of a held run: its deltas, its message, its terminal event.
 const HELD_RESULTS: u64 = HELD_ITEMS as u64 + 2;
 /// Wait until memory use is stable.
-const SETTLES: Duration = Duration::from_secs(2);
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     println!("{}", machine());
     let model = ModelServer::start()?;
-    let gateway = Gateway::new(&model)?;
+    let gateway = RunSigner::new(&model)?;
     let first = first_pieces(options, &gateway, &model).await?;
     let held = hold(options, &gateway, &model).await?;
     println!(
@@ -47,7 +47,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
 /// Measures all targets in turn in each round: sequential streams first, then two batches of concurrent ones.
 async fn first_pieces(
     options: &Options,
-    gateway: &Gateway,
+    gateway: &RunSigner,
     model: &ModelServer,
 ) -> anyhow::Result<Value> {
     let proxy = passthrough(&model.address).await?;
@@ -59,43 +59,47 @@ async fn first_pieces(
             if is_run {
                 gateway.run("bench")
             } else {
-                directly()
+                direct_request()
             }
         };
         let requests = (0..count).map(|_| request()).collect();
-        let streams = Items::at_once(ways[way], requests).await?;
-        if is_run { whole(streams) } else { Ok(streams) }
+        let streams = ItemLatencies::at_once(ways[way], requests).await?;
+        if is_run {
+            ensure_completed(streams)
+        } else {
+            Ok(streams)
+        }
     };
-    let [mut alone, mut burst, mut again]: [[Waits; 3]; 3] = Default::default();
+    let [mut alone, mut burst, mut again]: [[LatencySamples; 3]; 3] = Default::default();
     for _ in 0..options.rounds {
-        for _ in 0..ALONE {
+        for _ in 0..SEQUENTIAL_STREAMS {
             for (way, waits) in alone.iter_mut().enumerate() {
                 waits.add(ask(way, 1).await?);
             }
         }
         for many in [&mut burst, &mut again] {
             for (way, waits) in many.iter_mut().enumerate() {
-                waits.add(ask(way, AT_ONCE).await?);
+                waits.add(ask(way, CONCURRENT_STREAMS).await?);
             }
         }
     }
     Ok(json!({
-        "alone": tell("alone", &alone),
-        "burst": tell("burst", &burst),
-        "again": tell("again", &again),
+        "alone": print_overhead("alone", &alone),
+        "burst": print_overhead("burst", &burst),
+        "again": print_overhead("again", &again),
     }))
 }
 
 /// Prints the overhead of the proxy and of the connectors.
-fn tell(streams: &str, [direct, proxy, through]: &[Waits; 3]) -> Value {
+fn print_overhead(streams: &str, [direct, proxy, through]: &[LatencySamples; 3]) -> Value {
     println!("passthrough:");
-    let proxy = tell_waits(streams, direct, proxy);
+    let proxy = print_waits(streams, direct, proxy);
     println!("connectors:");
-    json!({"passthrough": proxy, "connectors": tell_waits(streams, direct, through)})
+    json!({"passthrough": proxy, "connectors": print_waits(streams, direct, through)})
 }
 
 /// Fails if a run did not complete.
-fn whole(streams: Vec<Items>) -> anyhow::Result<Vec<Items>> {
+fn ensure_completed(streams: Vec<ItemLatencies>) -> anyhow::Result<Vec<ItemLatencies>> {
     for items in &streams {
         let completed = items.text.contains("\nevent: run.completed\n");
         ensure!(completed, "a run is not whole: {}", items.text);
@@ -104,20 +108,24 @@ fn whole(streams: Vec<Items>) -> anyhow::Result<Vec<Items>> {
 }
 
 /// Measures a fresh process while its streams wait, then reads all of them to the end.
-async fn hold(options: &Options, gateway: &Gateway, model: &ModelServer) -> anyhow::Result<Held> {
+async fn hold(
+    options: &Options,
+    gateway: &RunSigner,
+    model: &ModelServer,
+) -> anyhow::Result<HeldMemory> {
     let service = connectors(options, &model.address).await?;
     let warm = (0..8).map(|_| gateway.run("bench")).collect();
-    whole(Items::at_once(&service.address, warm).await?)?;
-    tokio::time::sleep(SETTLES).await;
+    ensure_completed(ItemLatencies::at_once(&service.address, warm).await?)?;
+    tokio::time::sleep(SETTLE_TIME).await;
     let idle = resident(service.pid)?;
     let most = options.streams;
     let request = |_| gateway.run(HELD);
     let streams = open_all(&service.address, most, HELD_ITEMS as u64, request).await?;
-    tokio::time::sleep(SETTLES).await;
+    tokio::time::sleep(SETTLE_TIME).await;
     let full = resident(service.pid)?;
     model.release();
     read_to_end(streams, HELD_RESULTS).await?;
-    Ok(Held {
+    Ok(HeldMemory {
         name: "connectors",
         idle,
         full,
@@ -127,12 +135,12 @@ async fn hold(options: &Options, gateway: &Gateway, model: &ModelServer) -> anyh
 }
 
 /// The gateway's side of the runner API, for one agent on the model server.
-struct Gateway {
+struct RunSigner {
     secret: SigningSecret,
     base_url: String,
 }
 
-impl Gateway {
+impl RunSigner {
     fn new(model: &ModelServer) -> anyhow::Result<Self> {
         Ok(Self {
             secret: SECRET.parse().context("the signing secret")?,

@@ -3,21 +3,21 @@
 use serde_json::{Value, json};
 
 use crate::Options;
-use crate::held::Held;
-use crate::load::Outcome;
+use crate::held::HeldMemory;
+use crate::load::LoadOutcome;
 use crate::rounds::Scenario;
 
 /// Baseline of all comparisons.
-const YARDSTICK: &str = "passthrough";
+const BASELINE: &str = "passthrough";
 
 /// One target in one scenario, over all rounds.
-pub(crate) struct Row {
+pub(crate) struct ScenarioRow {
     pub(crate) scenario: Scenario,
     pub(crate) target: &'static str,
-    pub(crate) rounds: Vec<Outcome>,
+    pub(crate) rounds: Vec<LoadOutcome>,
 }
 
-impl Row {
+impl ScenarioRow {
     pub(crate) fn new(scenario: Scenario, target: &'static str) -> Self {
         Self {
             scenario,
@@ -32,7 +32,7 @@ impl Row {
 
     /// Runs per second; for long scenarios, events per second.
     fn rates(&self) -> Vec<f64> {
-        let rate = |one: &Outcome| {
+        let rate = |one: &LoadOutcome| {
             let count = if self.is_long() { one.events } else { one.runs };
             count as f64 / one.seconds
         };
@@ -41,7 +41,7 @@ impl Row {
 
     /// Microseconds of the target's CPU time per event.
     fn cpu(&self) -> Vec<f64> {
-        let per_event = |one: &Outcome| one.cpu * 1e6 / (one.events.max(1) as f64);
+        let per_event = |one: &LoadOutcome| one.cpu * 1e6 / (one.events.max(1) as f64);
         self.rounds.iter().map(per_event).collect()
     }
 
@@ -55,7 +55,7 @@ impl Row {
     }
 
     /// CPU use of the load generator or the stub, in cores.
-    fn share(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
+    fn share(&self, of: impl Fn(&LoadOutcome) -> f64) -> f64 {
         let part: f64 = self.rounds.iter().map(of).sum();
         let seconds: f64 = self.rounds.iter().map(|one| one.seconds).sum();
         part / seconds
@@ -79,7 +79,7 @@ impl Row {
     }
 }
 
-pub(crate) fn print_rows(rows: &[Row]) {
+pub(crate) fn print_rows(rows: &[ScenarioRow]) {
     println!(
         "\n{:<10} {:<12} {:>10} {:>7} {:>15} {:>9} {:>7} {:>9} {:>9} {:>6}  cores: target stub load",
         "scenario",
@@ -94,8 +94,9 @@ pub(crate) fn print_rows(rows: &[Row]) {
         "failed"
     );
     for row in rows {
-        let is_same =
-            |other: &&Row| other.scenario.name == row.scenario.name && other.target == YARDSTICK;
+        let is_same = |other: &&ScenarioRow| {
+            other.scenario.name == row.scenario.name && other.target == BASELINE
+        };
         let Some(yardstick) = rows.iter().find(is_same) else {
             continue;
         };
@@ -132,8 +133,8 @@ pub(crate) fn print_rows(rows: &[Row]) {
     );
 }
 
-pub(crate) fn print_held(held: &[Held]) {
-    let Some(yardstick) = held.iter().find(|one| one.name == YARDSTICK) else {
+pub(crate) fn print_held(held: &[HeldMemory]) {
+    let Some(yardstick) = held.iter().find(|one| one.name == BASELINE) else {
         return;
     };
     println!("\nmemory per held stream, {} of them", yardstick.streams);

@@ -11,10 +11,10 @@ use uuid::Uuid;
 
 use crate::Options;
 use crate::figures::{median, percentile, write};
-use crate::load::{Outcome, Target, drive};
+use crate::load::{LoadOutcome, LoadTarget, drive};
 use crate::process::machine;
-use crate::stage::{Database, Extra, Gateway, Stage, play};
-use crate::stub::Script;
+use crate::stage::{BenchStage, ConfigAdditions, Database, Gateway, play};
+use crate::stub::StubScript;
 
 /// Concurrent clients.
 const CLIENTS: usize = 32;
@@ -23,16 +23,16 @@ const DELTAS: usize = 10;
 /// Seconds of load on both databases before the first round.
 const FILL_SECONDS: f64 = 5.0;
 /// Maximum ratio of the fresh database's time to the analysed one's.
-const MOST_RATIO: f64 = 1.1;
+const MAX_RATIO: f64 = 1.1;
 
 /// A measured database with its gateway.
-struct Side {
+struct MeasuredDatabase {
     name: String,
     database: Url,
-    target: Target,
+    target: LoadTarget,
     /// Stops on drop.
     _gateway: Gateway,
-    rounds: Vec<Outcome>,
+    rounds: Vec<LoadOutcome>,
 }
 
 /// Measures both sides, and prints the p50 of a run on each and their ratio.
@@ -41,7 +41,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
         "name a PostgreSQL server with the right to create databases: --postgres postgres://…",
     )?;
     let server = Url::parse(server).context("--postgres is no URL")?;
-    let stage = Stage::new(options).await?;
+    let stage = BenchStage::new(options).await?;
     let mut names = Vec::new();
     let measured = measure(&stage, &server, &mut names).await;
     // Drop the databases also after a failure.
@@ -53,16 +53,16 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
         .await?;
     }
     let [fresh, analysed] = measured?;
-    tell(options, &fresh, &analysed)
+    print_ratio(options, &fresh, &analysed)
 }
 
 async fn measure(
-    stage: &Stage,
+    stage: &BenchStage,
     server: &Url,
     names: &mut Vec<String>,
-) -> anyhow::Result<[Vec<Outcome>; 2]> {
+) -> anyhow::Result<[Vec<LoadOutcome>; 2]> {
     let stub = stage.stub().await?;
-    let script = Script {
+    let script = StubScript {
         deltas: DELTAS,
         per_write: stage.options.per_write,
         hold: false,
@@ -73,7 +73,7 @@ async fn measure(
         let name = format!("runnel_bench_{kind}_{}", Uuid::now_v7().simple());
         execute(server, &format!("CREATE DATABASE {name}")).await?;
         names.push(name.clone());
-        sides.push(Side::new(stage, server, name, &stub.address).await?);
+        sides.push(MeasuredDatabase::new(stage, server, name, &stub.address).await?);
     }
     for side in &mut sides {
         side.drive(stub.pid, FILL_SECONDS).await?;
@@ -98,12 +98,19 @@ async fn measure(
     Ok([next(), next()])
 }
 
-impl Side {
-    async fn new(stage: &Stage, server: &Url, name: String, stub: &str) -> anyhow::Result<Self> {
+impl MeasuredDatabase {
+    async fn new(
+        stage: &BenchStage,
+        server: &Url,
+        name: String,
+        stub: &str,
+    ) -> anyhow::Result<Self> {
         let mut database = server.clone();
         database.set_path(&name);
         let on = Database::at("postgres", database.as_str());
-        let (gateway, target) = stage.gateway(&name, &on, stub, Extra::default()).await?;
+        let (gateway, target) = stage
+            .gateway(&name, &on, stub, ConfigAdditions::default())
+            .await?;
         execute(&database, NO_AUTOVACUUM).await?;
         Ok(Self {
             name,
@@ -148,19 +155,23 @@ async fn is_analysed(database: &Url) -> anyhow::Result<bool> {
 }
 
 /// The median time of a run in each round, in milliseconds.
-fn medians(rounds: &[Outcome]) -> Vec<f64> {
-    let of_round = |one: &Outcome| percentile(&one.run_ms, 50.0);
+fn medians(rounds: &[LoadOutcome]) -> Vec<f64> {
+    let of_round = |one: &LoadOutcome| percentile(&one.run_ms, 50.0);
     rounds.iter().map(of_round).collect()
 }
 
-fn tell(options: &Options, fresh: &[Outcome], analysed: &[Outcome]) -> anyhow::Result<()> {
+fn print_ratio(
+    options: &Options,
+    fresh: &[LoadOutcome],
+    analysed: &[LoadOutcome],
+) -> anyhow::Result<()> {
     let (of_fresh, of_analysed) = (medians(fresh), medians(analysed));
     let ratios = of_fresh
         .iter()
         .zip(&of_analysed)
         .map(|(one, other)| one / other);
     let ratio = median(&ratios.collect::<Vec<_>>());
-    let per_second = |rounds: &[Outcome]| {
+    let per_second = |rounds: &[LoadOutcome]| {
         let rates = rounds.iter().map(|one| one.runs as f64 / one.seconds);
         median(&rates.collect::<Vec<_>>())
     };
@@ -176,18 +187,18 @@ fn tell(options: &Options, fresh: &[Outcome], analysed: &[Outcome]) -> anyhow::R
             per_second(rounds)
         );
     }
-    let verdict = if ratio <= MOST_RATIO {
+    let verdict = if ratio <= MAX_RATIO {
         "within"
     } else {
         "NOT within"
     };
-    println!("fresh to analysed: p50 {ratio:.2}, {verdict} the target of {MOST_RATIO:.2}");
+    println!("fresh to analysed: p50 {ratio:.2}, {verdict} the target of {MAX_RATIO:.2}");
     write(
         options,
         &json!({"fresh": {
             "p50_ms": median(&of_fresh), "p50_ms_analysed": median(&of_analysed), "ratio": ratio,
             "runs_per_second": per_second(fresh), "runs_per_second_analysed": per_second(analysed),
-            "ratio_at_most": MOST_RATIO, "rounds": fresh.len(),
+            "ratio_at_most": MAX_RATIO, "rounds": fresh.len(),
         }}),
     )
 }

@@ -32,20 +32,20 @@ const TURNS: usize = 50;
 const REPEATS: usize = 200;
 
 /// One path with its times in microseconds.
-struct Figure {
+struct PathTimes {
     name: &'static str,
-    most_us: f64,
+    target_us: f64,
     times: Vec<f64>,
 }
 
 /// Measures every path in each round and prints medians beside their targets. Fails if a path misses its target.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let world = World::new();
+    let world = ValidationInputs::new();
     let mut figures = [
-        Figure::new("parse and validate 32 actions", 300.0),
-        Figure::new("scheduler step", 5.0),
-        Figure::new("render 50 turns", 2_000.0),
-        Figure::new("replay and render 50 turns", 2_000.0),
+        PathTimes::new("parse and validate 32 actions", 300.0),
+        PathTimes::new("scheduler step", 5.0),
+        PathTimes::new("render 50 turns", 2_000.0),
+        PathTimes::new("replay and render 50 turns", 2_000.0),
     ];
     let output = declaration(ACTIONS);
     let history = world.history()?;
@@ -65,14 +65,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             });
         }
     }
-    tell(options, &figures)
+    print_figures(options, &figures)
 }
 
-impl Figure {
-    fn new(name: &'static str, most_us: f64) -> Self {
+impl PathTimes {
+    fn new(name: &'static str, target_us: f64) -> Self {
         Self {
             name,
-            most_us,
+            target_us,
             times: Vec::new(),
         }
     }
@@ -85,18 +85,18 @@ impl Figure {
     }
 
     fn is_within(&self) -> bool {
-        median(&self.times) <= self.most_us
+        median(&self.times) <= self.target_us
     }
 }
 
 /// The inputs of validation.
-struct World {
+struct ValidationInputs {
     catalog: Catalog,
     known: Known,
     rules: Rules,
 }
 
-impl World {
+impl ValidationInputs {
     fn new() -> Self {
         let schema = json!({"type": "object", "properties": {"path": {"type": "string"}, "lines": {"type": "integer"}}, "required": ["path"]});
         let read = Entry::new(ExecutorKind::Tool, "read", "Read a file.", schema);
@@ -196,7 +196,7 @@ fn play(mut graph: Graph, mut step: impl FnMut(&mut Graph, Event) -> Vec<Command
     graph
 }
 
-fn tell(options: &Options, figures: &[Figure]) -> anyhow::Result<()> {
+fn print_figures(options: &Options, figures: &[PathTimes]) -> anyhow::Result<()> {
     println!("{}; {} rounds", machine(), options.rounds);
     for figure in figures {
         let verdict = if figure.is_within() {
@@ -209,12 +209,12 @@ fn tell(options: &Options, figures: &[Figure]) -> anyhow::Result<()> {
             figure.name,
             median(&figure.times),
             percentile(&figure.times, 99.0),
-            figure.most_us
+            figure.target_us
         );
     }
     let figures_json = figures.iter().map(|figure| {
         json!({"name": figure.name, "p50_us": median(&figure.times), "p99_us": percentile(&figure.times, 99.0),
-            "at_most_us": figure.most_us, "count": figure.times.len()})
+            "at_most_us": figure.target_us, "count": figure.times.len()})
     });
     let figures_json = figures_json.collect::<Vec<_>>();
     write(options, &json!({"graph": figures_json}))?;

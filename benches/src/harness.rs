@@ -12,17 +12,17 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
 
 use crate::Options;
-use crate::client::Connection;
+use crate::client::LoadConnection;
 use crate::figures::{percentile, write};
 use crate::process::{machine, resident};
-use crate::stage::{Extra, Stage};
+use crate::stage::{BenchStage, ConfigAdditions};
 
 const RUNNER: &str = "plugin:runnel/acp/default";
 
 pub(crate) async fn run(options: &Options, sessions: usize) -> anyhow::Result<()> {
-    let stage = Stage::new(options).await?;
+    let stage = BenchStage::new(options).await?;
     println!("{}", machine());
-    let agent = Agent::find().await?;
+    let agent = FakeAgent::find().await?;
     let secret = stage.secret()?;
     let settings = format!(
         "listen = \"127.0.0.1:0\"\nsecret = \"file:{}\"\nworkspaces = {}\nreadable = [{}]\n\
@@ -40,10 +40,10 @@ pub(crate) async fn run(options: &Options, sessions: usize) -> anyhow::Result<()
          resource_policy = {{ models = [\"m\"] }}\nstate_policy = {{ enabled = true, scopes = [\"conversation\"] }}\n\
          config = {{ model = \"m\" }}\n"
     );
-    let extra = Extra {
+    let extra = ConfigAdditions {
         tables: &tables,
         allow: "\"127.0.0.1:1\"",
-        ..Extra::default()
+        ..ConfigAdditions::default()
     };
     let database = stage.databases().into_iter().next().context("a database")?;
     let (_gateway, target) = stage
@@ -75,7 +75,7 @@ fn quoted(path: &Path) -> String {
 
 /// Milliseconds from the request to the first `message.delta`. Reads the stream to its end.
 async fn first_piece(address: &str, request: &[u8]) -> anyhow::Result<f64> {
-    let mut connection = Connection::open(address).await?;
+    let mut connection = LoadConnection::open(address).await?;
     let begin = Instant::now();
     connection.send(request).await?;
     let (mut text, mut first) = (String::new(), None);
@@ -95,13 +95,13 @@ async fn first_piece(address: &str, request: &[u8]) -> anyhow::Result<f64> {
 }
 
 /// The fake agent.
-struct Agent {
+struct FakeAgent {
     python: PathBuf,
     prefix: PathBuf,
     script: PathBuf,
 }
 
-impl Agent {
+impl FakeAgent {
     async fn find() -> anyhow::Result<Self> {
         let program =
             "import os, sys; print(os.path.realpath(sys.executable)); print(sys.base_prefix)";

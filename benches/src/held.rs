@@ -5,11 +5,11 @@ use std::time::Duration;
 use anyhow::ensure;
 use tokio::task::JoinSet;
 
-use crate::client::{Connection, Framing, Stream};
-use crate::load::{Ask, Target, drive};
+use crate::client::{Framing, LoadConnection, StreamCheck};
+use crate::load::{LoadTarget, RequestKind, drive};
 use crate::process::resident;
-use crate::stage::{Extra, Served, Stage, passthrough, play, release};
-use crate::stub::Script;
+use crate::stage::{BenchStage, ConfigAdditions, MeasuredProcess, passthrough, play, release};
+use crate::stub::StubScript;
 
 /// Warm-up before the streams open, so that one-time allocations are not counted.
 const WARM_SECONDS: f64 = 1.0;
@@ -17,7 +17,7 @@ const OPENING: usize = 32;
 
 /// Memory of one target, in bytes per stream.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldMemory {
     pub(crate) name: &'static str,
     pub(crate) idle: u64,
     pub(crate) full: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Held {
     pub(crate) per_stream: f64,
 }
 
-impl Held {
+impl HeldMemory {
     pub(crate) fn to_json(&self) -> serde_json::Value {
         serde_json::json!({
             "target": self.name, "idle_bytes": self.idle, "held_bytes": self.full,
@@ -35,32 +35,37 @@ impl Held {
 }
 
 /// Measures fresh processes, one after the other.
-pub(crate) async fn measure(stage: &Stage) -> anyhow::Result<Vec<Held>> {
+pub(crate) async fn measure(stage: &BenchStage) -> anyhow::Result<Vec<HeldMemory>> {
     let stub = stage.stub().await?;
     let mut all = Vec::new();
     {
         let proxy = passthrough(&stub.address).await?;
-        let target = Target {
+        let target = LoadTarget {
             name: "passthrough",
             address: proxy.address.clone(),
             pid: Some(proxy.pid),
-            ask: Ask::Runner,
+            ask: RequestKind::Runner,
         };
         all.push(hold(stage, &target, proxy.pid, &stub).await?);
     }
     for database in stage.databases() {
         let place = format!("held-{}", database.name);
         let (gateway, target) = stage
-            .gateway(&place, &database, &stub.address, Extra::default())
+            .gateway(&place, &database, &stub.address, ConfigAdditions::default())
             .await?;
         all.push(hold(stage, &target, gateway.served.pid, &stub).await?);
     }
     Ok(all)
 }
 
-async fn hold(stage: &Stage, target: &Target, pid: u32, stub: &Served) -> anyhow::Result<Held> {
+async fn hold(
+    stage: &BenchStage,
+    target: &LoadTarget,
+    pid: u32,
+    stub: &MeasuredProcess,
+) -> anyhow::Result<HeldMemory> {
     let most = stage.options.streams;
-    let script = Script {
+    let script = StubScript {
         deltas: 10,
         per_write: 1,
         hold: false,
@@ -75,7 +80,7 @@ async fn hold(stage: &Stage, target: &Target, pid: u32, stub: &Served) -> anyhow
     tokio::time::sleep(Duration::from_secs(1)).await;
     let idle = resident(pid)?;
 
-    let script = Script {
+    let script = StubScript {
         hold: true,
         ..script
     };
@@ -87,7 +92,7 @@ async fn hold(stage: &Stage, target: &Target, pid: u32, stub: &Served) -> anyhow
 
     release(&stub.address).await?;
     read_to_end(streams, 11).await?;
-    Ok(Held {
+    Ok(HeldMemory {
         name: target.name,
         idle,
         full,
@@ -97,7 +102,7 @@ async fn hold(stage: &Stage, target: &Target, pid: u32, stub: &Served) -> anyhow
 }
 
 /// An open stream, as far as it was read.
-pub(crate) type Opened = (Connection, Framing, Stream);
+pub(crate) type HeldStream = (LoadConnection, Framing, StreamCheck);
 
 /// Opens `most` streams and reads `events` events of each.
 pub(crate) async fn open_all(
@@ -105,7 +110,7 @@ pub(crate) async fn open_all(
     most: usize,
     events: u64,
     request: impl Fn(usize) -> Vec<u8>,
-) -> anyhow::Result<Vec<Opened>> {
+) -> anyhow::Result<Vec<HeldStream>> {
     let mut opening = JoinSet::new();
     let mut streams = Vec::new();
     for number in 0..most {
@@ -123,7 +128,7 @@ pub(crate) async fn open_all(
 }
 
 /// Reads streams to their ends. Each must have exactly `events` events, in order.
-pub(crate) async fn read_to_end(streams: Vec<Opened>, events: u64) -> anyhow::Result<()> {
+pub(crate) async fn read_to_end(streams: Vec<HeldStream>, events: u64) -> anyhow::Result<()> {
     for (mut connection, framing, mut stream) in streams {
         connection.rest(framing, |part| stream.push(part)).await?;
         ensure!(
@@ -134,10 +139,10 @@ pub(crate) async fn read_to_end(streams: Vec<Opened>, events: u64) -> anyhow::Re
     Ok(())
 }
 
-async fn open(address: String, request: Vec<u8>, events: u64) -> anyhow::Result<Opened> {
-    let mut connection = Connection::open(&address).await?;
+async fn open(address: String, request: Vec<u8>, events: u64) -> anyhow::Result<HeldStream> {
+    let mut connection = LoadConnection::open(&address).await?;
     connection.send(&request).await?;
-    let mut stream = Stream::new();
+    let mut stream = StreamCheck::new();
     let (status, framing) = connection
         .answer_until(|part| {
             stream.push(part);

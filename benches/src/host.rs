@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::Options;
-use crate::client::Connection;
+use crate::client::LoadConnection;
 use crate::figures::{median, percentile, write};
-use crate::load::Target;
-use crate::model::{Items, ModelServer, Waits, tell_waits};
+use crate::load::LoadTarget;
+use crate::model::{ItemLatencies, LatencySamples, ModelServer, print_waits};
 use crate::process::machine;
-use crate::stage::{Database, Extra, Stage};
+use crate::stage::{BenchStage, ConfigAdditions, Database};
 use crate::stub::RUNNER_ID;
-use runner::Runner;
+use runner::TokenRunner;
 
 /// Concurrent connections.
 const CONNECTIONS: usize = 64;
@@ -30,7 +30,7 @@ const WORDS: usize = 200;
 const STREAMS: usize = 20;
 
 pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
-    let stage = Stage::new(options).await?;
+    let stage = BenchStage::new(options).await?;
     println!("{}", machine());
     let mut told = Vec::new();
     for database in stage.databases() {
@@ -40,17 +40,17 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 /// One kind of request, sent repeatedly.
-struct Asking {
+struct RepeatedRequest {
     name: &'static str,
     /// By run, because each holds the run's credential.
     requests: Vec<Vec<u8>>,
 }
 
-async fn measure(stage: &Stage, database: &Database) -> anyhow::Result<Value> {
-    let (runner, model) = (Runner::start().await?, ModelServer::start()?);
+async fn measure(stage: &BenchStage, database: &Database) -> anyhow::Result<Value> {
+    let (runner, model) = (TokenRunner::start().await?, ModelServer::start()?);
     let allow = format!("\"{}\"", model.address);
     let tables = tables(&model.address);
-    let extra = Extra {
+    let extra = ConfigAdditions {
         runs: "",
         allow: &allow,
         tables: &tables,
@@ -60,22 +60,24 @@ async fn measure(stage: &Stage, database: &Database) -> anyhow::Result<Value> {
         .gateway(name, database, &runner.address, extra)
         .await?;
     let tokens = begin_runs(&target, &runner).await?;
-    let askings = askings(&tokens);
-    let mut rates = vec![Vec::new(); askings.len()];
-    let (mut direct, mut through) = (Waits::default(), Waits::default());
+    let repeated_requests = repeated_requests(&tokens);
+    let mut rates = vec![Vec::new(); repeated_requests.len()];
+    let (mut direct, mut through) = (LatencySamples::default(), LatencySamples::default());
     for _ in 0..stage.options.rounds {
-        for (asking, rates) in askings.iter().zip(&mut rates) {
-            rates.push(ask(&target.address, asking, stage.options.seconds).await?);
+        for (asking, rates) in repeated_requests.iter().zip(&mut rates) {
+            rates.push(measure_rate(&target.address, asking, stage.options.seconds).await?);
         }
         for _ in 0..STREAMS {
-            direct.add(vec![Items::of(&model.address, &directly()).await?]);
+            direct.add(vec![
+                ItemLatencies::of(&model.address, &direct_request()).await?,
+            ]);
             through.add(vec![
-                Items::of(&target.address, &by_gateway(&tokens[0])).await?,
+                ItemLatencies::of(&target.address, &by_gateway(&tokens[0])).await?,
             ]);
         }
     }
-    let calls = tell_rates(name, &askings, &rates);
-    let streams = tell_waits(name, &direct, &through);
+    let calls = print_rates(name, &repeated_requests, &rates);
+    let streams = print_waits(name, &direct, &through);
     let faces = faces::measure(
         stage.options.rounds,
         (name, &target.address),
@@ -99,8 +101,8 @@ fn tables(model: &str) -> String {
 }
 
 /// Starts runs that the runner holds open, and returns their tokens.
-async fn begin_runs(target: &Target, runner: &Runner) -> anyhow::Result<Vec<String>> {
-    let mut posting = Connection::open(&target.address).await?;
+async fn begin_runs(target: &LoadTarget, runner: &TokenRunner) -> anyhow::Result<Vec<String>> {
+    let mut posting = LoadConnection::open(&target.address).await?;
     for number in 0..RUNS {
         let request = target.request(number, "application/json", "bench.asked");
         posting.send(&request).await?;
@@ -110,10 +112,10 @@ async fn begin_runs(target: &Target, runner: &Runner) -> anyhow::Result<Vec<Stri
     runner.tokens(RUNS).await
 }
 
-fn askings(tokens: &[String]) -> [Asking; 3] {
+fn repeated_requests(tokens: &[String]) -> [RepeatedRequest; 3] {
     let text = "word ".repeat(WORDS);
     let body = json!({"messages": [{"role": "user", "content": text}]}).to_string();
-    let of_all = |name, request: &dyn Fn(&String) -> Vec<u8>| Asking {
+    let of_all = |name, request: &dyn Fn(&String) -> Vec<u8>| RepeatedRequest {
         name,
         requests: tokens.iter().map(request).collect(),
     };
@@ -127,7 +129,7 @@ fn askings(tokens: &[String]) -> [Asking; 3] {
 }
 
 /// A request for one stream, sent to the model without the gateway.
-pub(crate) fn directly() -> Vec<u8> {
+pub(crate) fn direct_request() -> Vec<u8> {
     let message = json!({"role": "user", "content": "go"});
     let body = json!({"model": "bench", "messages": [message], "stream": true});
     post("/v1/chat/completions", "none", &body.to_string())
@@ -157,7 +159,11 @@ fn post(path: &str, token: &str, body: &str) -> Vec<u8> {
 }
 
 /// Responses per second over all runs. Fails on the first error.
-async fn ask(address: &str, asking: &Asking, seconds: f64) -> anyhow::Result<f64> {
+async fn measure_rate(
+    address: &str,
+    asking: &RepeatedRequest,
+    seconds: f64,
+) -> anyhow::Result<f64> {
     let begin = Instant::now();
     let end = begin + Duration::from_secs_f64(seconds);
     let mut asking_now = JoinSet::new();
@@ -166,7 +172,7 @@ async fn ask(address: &str, asking: &Asking, seconds: f64) -> anyhow::Result<f64
         let own = asking.requests.iter().skip(first).step_by(CONNECTIONS);
         let own: Vec<_> = own.cloned().collect();
         asking_now.spawn(async move {
-            let mut connection = Connection::open(&address).await?;
+            let mut connection = LoadConnection::open(&address).await?;
             let mut requests = own.iter().cycle();
             let mut answers = 0_u64;
             while Instant::now() < end
@@ -187,10 +193,10 @@ async fn ask(address: &str, asking: &Asking, seconds: f64) -> anyhow::Result<f64
     Ok(answers as f64 / begin.elapsed().as_secs_f64())
 }
 
-fn tell_rates(target: &str, askings: &[Asking], rates: &[Vec<f64>]) -> Value {
+fn print_rates(target: &str, repeated_requests: &[RepeatedRequest], rates: &[Vec<f64>]) -> Value {
     let yardstick = &rates[0];
     let mut told = Vec::new();
-    for (asking, rates) in askings.iter().zip(rates) {
+    for (asking, rates) in repeated_requests.iter().zip(rates) {
         let pairs = rates.iter().zip(yardstick);
         let ratios: Vec<_> = pairs.map(|(one, other)| one / other).collect();
         let [least, half, most] = [0.0, 50.0, 100.0].map(|at| percentile(&ratios, at));

@@ -7,18 +7,18 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::Options;
-use crate::client::Connection;
+use crate::client::LoadConnection;
 use crate::figures::{median, percentile, write};
-use crate::load::Target;
-use crate::stage::{Extra, Stage, play};
-use crate::stub::Script;
+use crate::load::LoadTarget;
+use crate::stage::{BenchStage, ConfigAdditions, play};
+use crate::stub::StubScript;
 
 const CLIENTS: usize = 64;
 
 pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
-    let stage = Stage::new(options).await?;
+    let stage = BenchStage::new(options).await?;
     let stub = stage.stub().await?;
-    let script = Script {
+    let script = StubScript {
         deltas: 1,
         per_write: 1,
         hold: false,
@@ -28,7 +28,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     for database in stage.databases() {
         let name = database.name;
         let (_gateway, target) = stage
-            .gateway(name, &database, &stub.address, Extra::default())
+            .gateway(name, &database, &stub.address, ConfigAdditions::default())
             .await?;
         // Without a matching agent, an event is only stored; with one, it also starts a run.
         for (event, what) in [("note.added", "kept"), ("message.received", "with a run")] {
@@ -55,7 +55,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
 
 /// Returns the rate, and each request's milliseconds. Fails on the first error.
 async fn post(
-    target: &Target,
+    target: &LoadTarget,
     event: &'static str,
     seconds: f64,
 ) -> anyhow::Result<(f64, Vec<f64>)> {
@@ -65,7 +65,7 @@ async fn post(
     for client in 0..CLIENTS {
         let target = target.clone();
         clients.spawn(async move {
-            let mut connection = Connection::open(&target.address).await?;
+            let mut connection = LoadConnection::open(&target.address).await?;
             let mut took = Vec::new();
             while Instant::now() < end {
                 let request = target.request(client, "application/json", event);

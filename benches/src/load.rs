@@ -8,33 +8,33 @@ use anyhow::{Context as _, ensure};
 use tokio::task::LocalSet;
 use uuid::Uuid;
 
-use crate::client::{Connection, Stream};
+use crate::client::{LoadConnection, StreamCheck};
 use crate::process::cpu;
 
 /// Warm-up of every scenario, not counted.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// Maximum failures that are kept as text; all are counted.
-const TOLD: usize = 3;
+const MAX_FAILURE_TEXTS: usize = 3;
 
 /// A measured process, and the form of its requests.
 #[derive(Clone)]
-pub(crate) struct Target {
+pub(crate) struct LoadTarget {
     pub(crate) name: &'static str,
     pub(crate) address: String,
     /// Process id; `None` for the stub runner itself.
     pub(crate) pid: Option<u32>,
-    pub(crate) ask: Ask,
+    pub(crate) ask: RequestKind,
 }
 
 #[derive(Clone)]
-pub(crate) enum Ask {
+pub(crate) enum RequestKind {
     /// `POST /runs`, as the gateway sends it.
     Runner,
     /// `POST /v1/events` with this key.
     Gateway { key: String },
 }
 
-impl Target {
+impl LoadTarget {
     /// The request of one run, with an idempotency key of its own.
     pub(crate) fn request(&self, client: usize, accept: &str, event: &str) -> Vec<u8> {
         let body = format!(
@@ -43,8 +43,8 @@ impl Target {
              \"input\":{{\"text\":\"hello big world\"}}}}"
         );
         let (path, about) = match &self.ask {
-            Ask::Runner => ("/runs", format!("runnel-run-id: {}\r\n", Uuid::nil())),
-            Ask::Gateway { key } => {
+            RequestKind::Runner => ("/runs", format!("runnel-run-id: {}\r\n", Uuid::nil())),
+            RequestKind::Gateway { key } => {
                 let own = Uuid::now_v7();
                 let about = format!("authorization: Bearer {key}\r\nidempotency-key: {own}\r\n");
                 ("/v1/events", about)
@@ -62,7 +62,7 @@ impl Target {
 
 /// Figures of one target in one scenario of one round.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct LoadOutcome {
     pub(crate) seconds: f64,
     pub(crate) runs: u64,
     pub(crate) events: u64,
@@ -87,21 +87,21 @@ enum Phase {
 
 struct Counts {
     phase: Cell<Phase>,
-    outcome: RefCell<Outcome>,
+    outcome: RefCell<LoadOutcome>,
 }
 
 impl Counts {
-    fn count(&self, count: impl FnOnce(&mut Outcome)) {
+    fn count(&self, count: impl FnOnce(&mut LoadOutcome)) {
         if self.phase.get() == Phase::Counting {
             count(&mut self.outcome.borrow_mut());
         }
     }
 
     /// Records a failure in every phase, including warm-up and cool-down.
-    fn fail(&self, target: &Target, error: &anyhow::Error) {
+    fn fail(&self, target: &LoadTarget, error: &anyhow::Error) {
         let mut outcome = self.outcome.borrow_mut();
         outcome.failures += 1;
-        if outcome.told.len() < TOLD {
+        if outcome.told.len() < MAX_FAILURE_TEXTS {
             outcome.told.push(format!("{}: {error:#}", target.name));
         }
     }
@@ -109,12 +109,12 @@ impl Counts {
 
 /// Drives `clients` clients for `seconds`. Each run must bring `events` events and its terminal event.
 pub(crate) async fn drive(
-    target: &Target,
+    target: &LoadTarget,
     stub: u32,
     clients: usize,
     events: u64,
     seconds: f64,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<LoadOutcome> {
     let counts = Rc::new(Counts {
         phase: Cell::new(Phase::WarmUp),
         outcome: RefCell::default(),
@@ -151,7 +151,7 @@ pub(crate) async fn drive(
         .await
 }
 
-async fn work(target: &Target, client: usize, events: u64, counts: &Counts) {
+async fn work(target: &LoadTarget, client: usize, events: u64, counts: &Counts) {
     let mut connection = None;
     while counts.phase.get() != Phase::Over {
         let ran = one_run(target, client, events, counts, &mut connection).await;
@@ -167,20 +167,20 @@ async fn work(target: &Target, client: usize, events: u64, counts: &Counts) {
 }
 
 async fn one_run(
-    target: &Target,
+    target: &LoadTarget,
     client: usize,
     events: u64,
     counts: &Counts,
-    kept: &mut Option<Connection>,
+    kept: &mut Option<LoadConnection>,
 ) -> anyhow::Result<()> {
     let mut connection = match kept.take() {
         Some(connection) => connection,
-        None => Connection::open(&target.address).await?,
+        None => LoadConnection::open(&target.address).await?,
     };
     let request = target.request(client, "text/event-stream", "message.received");
     let begin = Instant::now();
     connection.send(&request).await.context("the request")?;
-    let (mut stream, mut first) = (Stream::new(), None);
+    let (mut stream, mut first) = (StreamCheck::new(), None);
     let read = |part: &[u8]| {
         let before = stream.events;
         stream.push(part);

@@ -133,7 +133,7 @@ fn main() -> anyhow::Result<()> {
         Command::Connectors => one_thread(connectors::run(&options)),
         Command::Agent { plays } => many_threads(agent::run(&options, plays)),
         Command::Held => one_thread(async {
-            let stage = stage::Stage::new(&options).await?;
+            let stage = stage::BenchStage::new(&options).await?;
             let held = held::measure(&stage).await?;
             figures::print_held(&held);
             let held: Vec<_> = held.iter().map(held::Held::to_json).collect();

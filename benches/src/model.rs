@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::client::Connection;
+use crate::client::LoadConnection;
 use crate::figures::percentile;
 use crate::stub::read_request;
 
@@ -24,9 +24,9 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub(crate) const HELD: &str = "held";
 pub(crate) const HELD_ITEMS: usize = 10;
 /// Marker before an item's send time, the same in every API.
-const MARK: &str = "\":\"at:";
+const SEND_TIME_MARKER: &str = "\":\"at:";
 /// Field with the text so far. It follows an item and is no item itself.
-const WHOLE: &str = "all_content";
+const ACCUMULATED_FIELD: &str = "all_content";
 
 /// Origin of all times.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -38,7 +38,7 @@ pub(crate) struct ModelServer {
 }
 
 /// Latencies of one stream's items, in milliseconds.
-pub(crate) struct Items {
+pub(crate) struct ItemLatencies {
     pub(crate) first: f64,
     pub(crate) each: Vec<f64>,
     /// The body of the response.
@@ -67,10 +67,10 @@ impl ModelServer {
     }
 }
 
-impl Items {
+impl ItemLatencies {
     /// Requests one stream and reads it to its end.
     pub(crate) async fn of(address: &str, request: &[u8]) -> anyhow::Result<Self> {
-        let mut connection = Connection::open(address).await?;
+        let mut connection = LoadConnection::open(address).await?;
         let begin = Instant::now();
         connection.send(request).await?;
         let (mut text, mut read, mut first) = (String::new(), 0, None);
@@ -117,15 +117,15 @@ impl Items {
 
 /// Latencies of the items of several streams, in milliseconds.
 #[derive(Default)]
-pub(crate) struct Waits {
+pub(crate) struct LatencySamples {
     /// From the request to the first item.
     pub(crate) first: Vec<f64>,
     /// From the send time of each item to its arrival.
     pub(crate) each: Vec<f64>,
 }
 
-impl Waits {
-    pub(crate) fn add(&mut self, streams: Vec<Items>) {
+impl LatencySamples {
+    pub(crate) fn add(&mut self, streams: Vec<ItemLatencies>) {
         for items in streams {
             self.first.push(items.first);
             self.each.extend(items.each);
@@ -134,7 +134,11 @@ impl Waits {
 }
 
 /// Prints the latency added to the items of the direct model, and returns it as JSON.
-pub(crate) fn tell_waits(target: &str, direct: &Waits, through: &Waits) -> Value {
+pub(crate) fn print_waits(
+    target: &str,
+    direct: &LatencySamples,
+    through: &LatencySamples,
+) -> Value {
     let of = |through: &[f64], direct: &[f64]| {
         [50.0, 99.0].map(|at| (percentile(through, at), percentile(direct, at)))
     };
@@ -164,9 +168,9 @@ pub(crate) fn tell_waits(target: &str, direct: &Waits, through: &Waits) -> Value
 /// Send time of the next item, if the item is complete.
 fn next_time(text: &str, read: &mut usize) -> Option<Duration> {
     let rest = &text[*read..];
-    let mut marks = rest.match_indices(MARK);
-    let (mark, _) = marks.find(|(at, _)| !rest[..*at].ends_with(WHOLE))?;
-    let from = mark + MARK.len();
+    let mut marks = rest.match_indices(SEND_TIME_MARKER);
+    let (mark, _) = marks.find(|(at, _)| !rest[..*at].ends_with(ACCUMULATED_FIELD))?;
+    let from = mark + SEND_TIME_MARKER.len();
     let length = rest[from..].find('"')?;
     let nanos = rest[from..from + length].parse().ok()?;
     *read += from + length;
@@ -186,14 +190,14 @@ async fn serve(
     loop {
         tokio::select! {
             accepted = listener.accept() => if let Ok((socket, _)) = accepted {
-                connections.spawn(converse(socket, released.clone()));
+                connections.spawn(serve_connection(socket, released.clone()));
             },
             Some(_) = connections.join_next() => {}
         }
     }
 }
 
-async fn converse(
+async fn serve_connection(
     mut socket: TcpStream,
     mut released: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
@@ -241,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_item_is_timed_once_all_of_it_is_there() {
+    fn times_items_only_when_complete() {
         let mut text = String::from("data: {\"delta\":{\"content\":\"at:12");
         let mut read = 0;
         assert_eq!(next_time(&text, &mut read), None);
@@ -251,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_so_far_is_no_item() {
+    fn ignores_accumulated_text_fields() {
         let text =
             r#"{"content":"at:5","all_content":"at:5"}{"content":"at:7","all_content":"at:5at:7"}"#;
         let mut read = 0;
@@ -260,9 +264,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_asked_directly_comes_whole() {
+    async fn reads_complete_stream_from_model() {
         let server = ModelServer::start().unwrap();
-        let items = Items::of(&server.address, &crate::host::directly()).await;
+        let items = ItemLatencies::of(&server.address, &crate::host::directly()).await;
         let items = items.unwrap();
         assert_eq!(items.each.len(), ITEMS);
         assert!(items.first >= 0.0 && items.each.iter().all(|item| *item < 5000.0));

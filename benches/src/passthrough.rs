@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::stage::announce;
 
-type Upstream = Client<HttpConnector, Incoming>;
+type ProxyClient = Client<HttpConnector, Incoming>;
 
 /// Forwards every request to `upstream`, `host:port`.
 pub(crate) async fn serve(upstream: String) -> anyhow::Result<()> {
@@ -21,7 +21,7 @@ pub(crate) async fn serve(upstream: String) -> anyhow::Result<()> {
     announce(&listener)?;
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
-    let client: Upstream = Client::builder(TokioExecutor::new()).build(connector);
+    let client: ProxyClient = Client::builder(TokioExecutor::new()).build(connector);
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -38,7 +38,7 @@ pub(crate) async fn serve(upstream: String) -> anyhow::Result<()> {
 }
 
 async fn forward(
-    client: Upstream,
+    client: ProxyClient,
     upstream: String,
     mut request: Request<Incoming>,
 ) -> Result<Response<Incoming>, Error> {

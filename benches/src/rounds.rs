@@ -4,12 +4,12 @@ use anyhow::ensure;
 use serde_json::json;
 
 use crate::Options;
-use crate::figures::{self, Row};
+use crate::figures::{self, ScenarioRow};
 use crate::held;
-use crate::load::{Ask, Outcome, Target, drive};
+use crate::load::{LoadOutcome, LoadTarget, RequestKind, drive};
 use crate::process::machine;
-use crate::stage::{Extra, Stage, passthrough, play, seen};
-use crate::stub::Script;
+use crate::stage::{BenchStage, ConfigAdditions, passthrough, play, stub_counts};
+use crate::stub::StubScript;
 
 /// A workload and its number of concurrent clients.
 #[derive(Clone, Copy)]
@@ -51,7 +51,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
                 .any(|name| scenario.name.starts_with(name.as_str()))
     };
     let scenarios: Vec<_> = SCENARIOS.iter().filter(wanted).copied().collect();
-    let stage = Stage::new(options).await?;
+    let stage = BenchStage::new(options).await?;
     let durable = stage.durable_write_ms()?;
     println!("{}; a durable write takes {durable:.1} ms", machine());
     let (rows, connections) = measure(&stage, &scenarios).await?;
@@ -66,11 +66,11 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
         Vec::new()
     };
     figures::print_held(&held);
-    let held: Vec<_> = held.iter().map(held::Held::to_json).collect();
+    let held: Vec<_> = held.iter().map(held::HeldMemory::to_json).collect();
     let told = json!({
         "machine": machine(), "durable_write_ms": durable, "rounds": options.rounds,
         "seconds": options.seconds, "per_write": options.per_write,
-        "scenarios": rows.iter().map(Row::to_json).collect::<Vec<_>>(), "held": held,
+        "scenarios": rows.iter().map(ScenarioRow::to_json).collect::<Vec<_>>(), "held": held,
     });
     figures::write(options, &told)?;
     let failures: u64 = rows
@@ -87,27 +87,35 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
 
 type Connections = Vec<(&'static str, u64, u64)>;
 
-async fn measure(stage: &Stage, scenarios: &[Scenario]) -> anyhow::Result<(Vec<Row>, Connections)> {
+async fn measure(
+    stage: &BenchStage,
+    scenarios: &[Scenario],
+) -> anyhow::Result<(Vec<ScenarioRow>, Connections)> {
     let options = &stage.options;
     let stub = stage.stub().await?;
     let proxy = passthrough(&stub.address).await?;
     let mut targets = vec![
-        Target {
+        LoadTarget {
             name: "direct",
             address: stub.address.clone(),
             pid: None,
-            ask: Ask::Runner,
+            ask: RequestKind::Runner,
         },
-        Target {
+        LoadTarget {
             name: "passthrough",
             address: proxy.address.clone(),
             pid: Some(proxy.pid),
-            ask: Ask::Runner,
+            ask: RequestKind::Runner,
         },
     ];
     let mut gateways = Vec::new();
     for database in stage.databases() {
-        let gateway = stage.gateway(database.name, &database, &stub.address, Extra::default());
+        let gateway = stage.gateway(
+            database.name,
+            &database,
+            &stub.address,
+            ConfigAdditions::default(),
+        );
         let (gateway, target) = gateway.await?;
         gateways.push(gateway);
         targets.push(target);
@@ -118,21 +126,21 @@ async fn measure(stage: &Stage, scenarios: &[Scenario]) -> anyhow::Result<(Vec<R
         .flat_map(|scenario| {
             targets
                 .iter()
-                .map(|target| Row::new(*scenario, target.name))
+                .map(|target| ScenarioRow::new(*scenario, target.name))
         })
         .collect();
     for _ in 0..options.rounds {
         for (place, scenario) in scenarios.iter().enumerate() {
-            let script = Script {
+            let script = StubScript {
                 deltas: scenario.deltas,
                 per_write: options.per_write,
                 hold: false,
             };
             play(&stub.address, script).await?;
             for (number, target) in targets.iter().enumerate() {
-                let before = seen(&stub.address).await?;
+                let before = stub_counts(&stub.address).await?;
                 let outcome = segment(target, stub.pid, scenario, options.seconds).await?;
-                let after = seen(&stub.address).await?;
+                let after = stub_counts(&stub.address).await?;
                 // Exclude the connection of the statistics request itself.
                 connections[number].1 += after.0 - before.0 - 1;
                 connections[number].2 += after.1 - before.1;
@@ -144,11 +152,11 @@ async fn measure(stage: &Stage, scenarios: &[Scenario]) -> anyhow::Result<(Vec<R
 }
 
 async fn segment(
-    target: &Target,
+    target: &LoadTarget,
     stub: u32,
     scenario: &Scenario,
     seconds: f64,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<LoadOutcome> {
     let events = scenario.deltas as u64 + 1;
     let outcome = drive(target, stub, scenario.clients, events, seconds).await?;
     for complaint in &outcome.told {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, ensure};
 use tokio::process::Command;
 
-use crate::stage::{SECRET, Served, Stage};
+use crate::stage::{BenchStage, MeasuredProcess, SECRET};
 
 /// A runner's binary, the variable of its signing secret, and its fixed address.
 pub(crate) struct RunnerBinary {
@@ -18,7 +18,11 @@ pub(crate) struct RunnerBinary {
 
 impl RunnerBinary {
     /// The binary from the directory of this program, with a free address.
-    pub(crate) fn find(stage: &Stage, name: &str, secret: &'static str) -> anyhow::Result<Self> {
+    pub(crate) fn find(
+        stage: &BenchStage,
+        name: &str,
+        secret: &'static str,
+    ) -> anyhow::Result<Self> {
         let binary = std::env::current_exe()?.with_file_name(name);
         ensure!(
             binary.exists(),
@@ -34,7 +38,7 @@ impl RunnerBinary {
         })
     }
 
-    pub(crate) async fn start(&self) -> anyhow::Result<Served> {
+    pub(crate) async fn start(&self) -> anyhow::Result<MeasuredProcess> {
         let mut command = Command::new(&self.binary);
         command.args(["--listen", &self.listen, "--log", "warn"]);
         command.env(self.secret, SECRET);
@@ -42,7 +46,7 @@ impl RunnerBinary {
             .create(true)
             .append(true)
             .open(&self.log)?;
-        let served = Served::start(&mut command, log.into()).await;
+        let served = MeasuredProcess::start(&mut command, log.into()).await;
         served.with_context(|| format!("{} does not start", self.binary.display()))
     }
 }

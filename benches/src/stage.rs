@@ -13,9 +13,9 @@ use tokio::process::{Child, ChildStdout, Command};
 use uuid::Uuid;
 
 use crate::Options;
-use crate::client::Connection;
-use crate::load::{Ask, Target};
-use crate::stub::{RUNNER_ID, Script};
+use crate::client::LoadConnection;
+use crate::load::{LoadTarget, RequestKind};
+use crate::stub::{RUNNER_ID, StubScript};
 
 /// The secret shared by the gateway and its runner.
 pub(crate) const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
@@ -27,7 +27,7 @@ pub(crate) fn announce(listener: &TcpListener) -> anyhow::Result<()> {
 }
 
 /// A running server process.
-pub(crate) struct Served {
+pub(crate) struct MeasuredProcess {
     pub(crate) address: String,
     pub(crate) pid: u32,
     child: Child,
@@ -35,7 +35,7 @@ pub(crate) struct Served {
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
-impl Served {
+impl MeasuredProcess {
     async fn spawn(command: &mut Command, stderr: &Path) -> anyhow::Result<Self> {
         Self::start(command, fs::File::create(stderr)?.into()).await
     }
@@ -71,13 +71,13 @@ impl Served {
 
 /// A gateway and an API key of role client.
 pub(crate) struct Gateway {
-    pub(crate) served: Served,
+    pub(crate) served: MeasuredProcess,
     pub(crate) key: String,
 }
 
 /// Additions to a gateway's configuration file.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Extra<'a> {
+pub(crate) struct ConfigAdditions<'a> {
     /// Lines of section `[runs]`.
     pub(crate) runs: &'a str,
     /// A further entry of `egress.allow`, in quotes.
@@ -102,7 +102,7 @@ impl Database {
 }
 
 /// The gateway's binary, the working directory, and the options.
-pub(crate) struct Stage {
+pub(crate) struct BenchStage {
     pub(crate) options: Options,
     binary: PathBuf,
     directory: PathBuf,
@@ -110,7 +110,7 @@ pub(crate) struct Stage {
     master_key: String,
 }
 
-impl Stage {
+impl BenchStage {
     pub(crate) async fn new(options: &Options) -> anyhow::Result<Self> {
         let own = std::env::current_exe()?;
         let beside = own.parent().context("a directory of this program")?;
@@ -127,12 +127,12 @@ impl Stage {
             directory: fs::canonicalize(directory)?,
             master_key: format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple()),
         };
-        stage.refuse_memory()?;
+        stage.reject_memory_file_system()?;
         Ok(stage)
     }
 
     /// Fails on a memory file system, where a commit is not durable.
-    fn refuse_memory(&self) -> anyhow::Result<()> {
+    fn reject_memory_file_system(&self) -> anyhow::Result<()> {
         let mounts = fs::read_to_string("/proc/mounts")?;
         let mut mounted: Vec<_> = mounts
             .lines()
@@ -168,14 +168,15 @@ impl Stage {
         Ok(crate::figures::median(&times))
     }
 
-    pub(crate) async fn stub(&self) -> anyhow::Result<Served> {
+    pub(crate) async fn stub(&self) -> anyhow::Result<MeasuredProcess> {
         let mut command = Command::new(std::env::current_exe()?);
-        let served = Served::spawn(command.arg("stub"), &self.directory.join("stub.log")).await;
+        let served =
+            MeasuredProcess::spawn(command.arg("stub"), &self.directory.join("stub.log")).await;
         served.context("the stub runner does not start")
     }
 
     /// The harness service with these settings, from the directory of the gateway's binary.
-    pub(crate) async fn harness(&self, settings: &str) -> anyhow::Result<Served> {
+    pub(crate) async fn harness(&self, settings: &str) -> anyhow::Result<MeasuredProcess> {
         let binary = self.binary.with_file_name("runnel-harness");
         ensure!(
             binary.exists(),
@@ -186,7 +187,8 @@ impl Stage {
         fs::write(&file, settings)?;
         let mut command = Command::new(binary);
         command.args(["serve", "--settings"]).arg(file);
-        let served = Served::spawn(&mut command, &self.directory.join("harness.log")).await;
+        let served =
+            MeasuredProcess::spawn(&mut command, &self.directory.join("harness.log")).await;
         served.context("the harness service does not start")
     }
 
@@ -220,8 +222,8 @@ impl Stage {
         place: &str,
         database: &Database,
         runner: &str,
-        extra: Extra<'_>,
-    ) -> anyhow::Result<(Gateway, Target)> {
+        extra: ConfigAdditions<'_>,
+    ) -> anyhow::Result<(Gateway, LoadTarget)> {
         let text = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\n[egress]\nallow = [\"{runner}\", {allow}]\n[runs]\n{runs}\n\
              [[runner_endpoints]]\nname = \"stub\"\nbase_url = \"http://{runner}\"\n\
@@ -243,7 +245,7 @@ impl Stage {
         place: &str,
         database: &Database,
         text: &str,
-    ) -> anyhow::Result<(Gateway, Target)> {
+    ) -> anyhow::Result<(Gateway, LoadTarget)> {
         let directory = self.directory.join(place);
         fs::create_dir_all(&directory)?;
         let url = database.url.clone().unwrap_or_else(|| {
@@ -262,14 +264,14 @@ impl Stage {
         let mut command = Command::new(&self.binary);
         command.arg("serve").arg("--config").arg(&config);
         let log = directory.join("stderr.log");
-        let served = Served::spawn(&mut command, &log).await;
+        let served = MeasuredProcess::spawn(&mut command, &log).await;
         let told = || fs::read_to_string(&log).unwrap_or_default();
         let served = served.with_context(|| format!("the gateway does not start: {}", told()))?;
-        let target = Target {
+        let target = LoadTarget {
             name: database.name,
             address: served.address.clone(),
             pid: Some(served.pid),
-            ask: Ask::Gateway { key: key.clone() },
+            ask: RequestKind::Gateway { key: key.clone() },
         };
         Ok((Gateway { served, key }, target))
     }
@@ -287,23 +289,26 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for BenchStage {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
 /// The proxy that only forwards.
-pub(crate) async fn passthrough(upstream: &str) -> anyhow::Result<Served> {
+pub(crate) async fn passthrough(upstream: &str) -> anyhow::Result<MeasuredProcess> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["passthrough", upstream]);
-    let served = Served::start(&mut command, Stdio::inherit()).await;
+    let served = MeasuredProcess::start(&mut command, Stdio::inherit()).await;
     served.context("the proxy does not start")
 }
 
 /// The connectors service, from the directory of the gateway's binary. It may also reach this platform, which is
 /// not public.
-pub(crate) async fn connectors(options: &Options, platform: &str) -> anyhow::Result<Served> {
+pub(crate) async fn connectors(
+    options: &Options,
+    platform: &str,
+) -> anyhow::Result<MeasuredProcess> {
     let beside = match &options.gateway {
         Some(gateway) => gateway.clone(),
         None => std::env::current_exe()?,
@@ -319,7 +324,7 @@ pub(crate) async fn connectors(options: &Options, platform: &str) -> anyhow::Res
         .args(["serve", "--listen", "127.0.0.1:0", "--log", "warn"])
         .args(["--allow", platform])
         .env("RUNNEL_CONNECTORS_SECRET", SECRET);
-    let served = Served::start(&mut command, Stdio::inherit()).await;
+    let served = MeasuredProcess::start(&mut command, Stdio::inherit()).await;
     served.context("the connectors service does not start")
 }
 
@@ -337,7 +342,7 @@ async fn build(beside: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Sets the script of the stub runner.
-pub(crate) async fn play(stub: &str, script: Script) -> anyhow::Result<()> {
+pub(crate) async fn play(stub: &str, script: StubScript) -> anyhow::Result<()> {
     let status = post(stub, "/control", &script.to_json().to_string()).await?;
     ensure!(status == 200, "the stub runner answered {status}");
     Ok(())
@@ -351,8 +356,8 @@ pub(crate) async fn release(stub: &str) -> anyhow::Result<()> {
 }
 
 /// Connections and runs that the stub runner has accepted.
-pub(crate) async fn seen(stub: &str) -> anyhow::Result<(u64, u64)> {
-    let mut connection = Connection::open(stub).await?;
+pub(crate) async fn stub_counts(stub: &str) -> anyhow::Result<(u64, u64)> {
+    let mut connection = LoadConnection::open(stub).await?;
     connection
         .send(b"GET /control HTTP/1.1\r\nhost: stub\r\n\r\n")
         .await?;
@@ -360,13 +365,13 @@ pub(crate) async fn seen(stub: &str) -> anyhow::Result<(u64, u64)> {
     connection
         .answer(|part| body.extend_from_slice(part))
         .await?;
-    let seen: Value = serde_json::from_slice(&body)?;
-    let count = |name: &str| seen[name].as_u64().context("a count");
+    let stub_counts: Value = serde_json::from_slice(&body)?;
+    let count = |name: &str| stub_counts[name].as_u64().context("a count");
     Ok((count("connections")?, count("runs")?))
 }
 
 async fn post(address: &str, path: &str, body: &str) -> anyhow::Result<u16> {
-    let mut connection = Connection::open(address).await?;
+    let mut connection = LoadConnection::open(address).await?;
     let length = body.len();
     let request =
         format!("POST {path} HTTP/1.1\r\nhost: stub\r\ncontent-length: {length}\r\n\r\n{body}");

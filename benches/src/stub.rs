@@ -16,11 +16,11 @@ use crate::stage::announce;
 
 pub(crate) const RUNNER_ID: &str = "plugin:bench/stub/default";
 /// Placeholder of the run id in the prepared response.
-const NO_RUN: &str = "00000000-0000-0000-0000-000000000000";
+const RUN_ID_PLACEHOLDER: &str = "00000000-0000-0000-0000-000000000000";
 
 /// The stub's current script.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Script {
+pub(crate) struct StubScript {
     /// Events before `run.completed`.
     pub(crate) deltas: usize,
     /// Events per write.
@@ -29,14 +29,14 @@ pub(crate) struct Script {
     pub(crate) hold: bool,
 }
 
-impl Script {
+impl StubScript {
     pub(crate) fn to_json(self) -> Value {
         json!({"deltas": self.deltas, "per_write": self.per_write, "hold": self.hold})
     }
 }
 
 /// A prepared response; `ids` are the offsets of the run id.
-struct Prepared {
+struct StubResponse {
     bytes: Vec<u8>,
     ids: Vec<usize>,
     /// The ends of the writes; if the script holds, the last part waits for the release.
@@ -45,8 +45,8 @@ struct Prepared {
 }
 
 /// Counters of the stub, and its current response.
-pub(crate) struct Shared {
-    prepared: Mutex<Arc<Prepared>>,
+pub(crate) struct BenchStubState {
+    prepared: Mutex<Arc<StubResponse>>,
     released: watch::Sender<u64>,
     connections: AtomicU64,
     runs: AtomicU64,
@@ -55,8 +55,8 @@ pub(crate) struct Shared {
     pub(crate) closed: Mutex<HashMap<String, Instant>>,
 }
 
-impl Shared {
-    pub(crate) fn new(script: Script) -> Arc<Self> {
+impl BenchStubState {
+    pub(crate) fn new(script: StubScript) -> Arc<Self> {
         Arc::new(Self {
             prepared: Mutex::new(Arc::new(prepare(script))),
             released: watch::Sender::new(0),
@@ -70,7 +70,7 @@ impl Shared {
     fn play(&self, body: &[u8]) -> Option<()> {
         let told: Value = serde_json::from_slice(body).ok()?;
         let count = |name: &str| usize::try_from(told.get(name)?.as_u64()?).ok();
-        let script = Script {
+        let script = StubScript {
             deltas: count("deltas")?,
             per_write: count("per_write")?.max(1),
             hold: told.get("hold")?.as_bool()?,
@@ -80,7 +80,7 @@ impl Shared {
         Some(())
     }
 
-    fn prepared(&self) -> Arc<Prepared> {
+    fn prepared(&self) -> Arc<StubResponse> {
         Arc::clone(&self.prepared.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -90,7 +90,7 @@ fn note(times: &Mutex<HashMap<String, Instant>>, run: &str) {
     times.insert(run.to_owned(), Instant::now());
 }
 
-fn prepare(script: Script) -> Prepared {
+fn prepare(script: StubScript) -> StubResponse {
     let mut bytes = Vec::from(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
     );
@@ -108,16 +108,16 @@ fn prepare(script: Script) -> Prepared {
         };
         let head = format!("event: {kind}\nid: {number}\ndata: {{\"run_id\":\"");
         let tail = format!("\",\"type\":\"{kind}\",\"data\":{data},\"sequence\":{number}}}\n\n");
-        let length = head.len() + NO_RUN.len() + tail.len();
+        let length = head.len() + RUN_ID_PLACEHOLDER.len() + tail.len();
         bytes.extend_from_slice(format!("{length:x}\r\n{head}").as_bytes());
         ids.push(bytes.len());
-        bytes.extend_from_slice(format!("{NO_RUN}{tail}\r\n").as_bytes());
+        bytes.extend_from_slice(format!("{RUN_ID_PLACEHOLDER}{tail}\r\n").as_bytes());
     }
     bytes.extend_from_slice(b"0\r\n\r\n");
     ends.push(bytes.len());
     ends.retain(|end| *end > 0);
     // The head goes with the first event.
-    Prepared {
+    StubResponse {
         bytes,
         ids,
         ends,
@@ -128,17 +128,17 @@ fn prepare(script: Script) -> Prepared {
 pub(crate) async fn serve_as_process() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     announce(&listener)?;
-    serve(listener, Shared::new(Script::default())).await;
+    serve(listener, BenchStubState::new(StubScript::default())).await;
     Ok(())
 }
 
-pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+pub(crate) async fn serve(listener: TcpListener, shared: Arc<BenchStubState>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => if let Ok((socket, _)) = accepted {
                 shared.connections.fetch_add(1, Ordering::Relaxed);
-                connections.spawn(converse(socket, Arc::clone(&shared)));
+                connections.spawn(serve_connection(socket, Arc::clone(&shared)));
             },
             Some(_) = connections.join_next() => {}
         }
@@ -146,7 +146,7 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// The parts of a request that the stub reads.
-pub(crate) struct Request {
+pub(crate) struct StubRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     run: String,
@@ -154,7 +154,7 @@ pub(crate) struct Request {
 }
 
 /// Serves requests in order until the peer closes.
-async fn converse(mut socket: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
+async fn serve_connection(mut socket: TcpStream, shared: Arc<BenchStubState>) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut buffer = Vec::with_capacity(16 * 1024);
     let mut answer = Vec::new();
@@ -192,7 +192,7 @@ async fn converse(mut socket: TcpStream, shared: Arc<Shared>) -> io::Result<()> 
 
 async fn run(
     socket: &mut TcpStream,
-    shared: &Shared,
+    shared: &BenchStubState,
     run: &str,
     answer: &mut Vec<u8>,
 ) -> io::Result<()> {
@@ -200,7 +200,7 @@ async fn run(
     let prepared = shared.prepared();
     answer.clear();
     answer.extend_from_slice(&prepared.bytes);
-    if run.len() == NO_RUN.len() {
+    if run.len() == RUN_ID_PLACEHOLDER.len() {
         for at in &prepared.ids {
             answer[*at..at + run.len()].copy_from_slice(run.as_bytes());
         }
@@ -254,7 +254,7 @@ pub(crate) async fn whole(socket: &mut TcpStream, status: &str, body: &Value) ->
 pub(crate) async fn read_request(
     socket: &mut TcpStream,
     buffer: &mut Vec<u8>,
-) -> io::Result<Option<Request>> {
+) -> io::Result<Option<StubRequest>> {
     let head_end = loop {
         let found = buffer.windows(4).position(|four| four == b"\r\n\r\n");
         if let Some(at) = found {
@@ -267,7 +267,7 @@ pub(crate) async fn read_request(
     let head = String::from_utf8_lossy(&buffer[..head_end]).into_owned();
     let mut lines = head.split("\r\n");
     let mut first = lines.next().unwrap_or_default().split(' ');
-    let mut request = Request {
+    let mut request = StubRequest {
         method: first.next().unwrap_or_default().to_owned(),
         path: first.next().unwrap_or_default().to_owned(),
         run: String::new(),

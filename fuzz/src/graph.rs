@@ -29,17 +29,17 @@ use serde_json::json;
 const BASE: usize = 4 << 10;
 
 /// The facts for the verdict on an output.
-struct World {
+struct JudgedFacts {
     catalog: Catalog,
     known: Known,
     rules: Rules,
 }
 
-static FLAT: LazyLock<World> = LazyLock::new(|| world(CarrierMode::Flat));
-static STRICT: LazyLock<World> = LazyLock::new(|| world(CarrierMode::Strict));
-static FENCED: LazyLock<World> = LazyLock::new(|| world(CarrierMode::Fenced));
+static FLAT: LazyLock<JudgedFacts> = LazyLock::new(|| world(CarrierMode::Flat));
+static STRICT: LazyLock<JudgedFacts> = LazyLock::new(|| world(CarrierMode::Strict));
+static FENCED: LazyLock<JudgedFacts> = LazyLock::new(|| world(CarrierMode::Fenced));
 
-fn world(carrier: CarrierMode) -> World {
+fn world(carrier: CarrierMode) -> JudgedFacts {
     let path =
         json!({"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]});
     let free = || json!({"type": "object"});
@@ -57,7 +57,7 @@ fn world(carrier: CarrierMode) -> World {
         delegation: true,
         ..Recovery::default()
     };
-    World {
+    JudgedFacts {
         catalog: Catalog::new(vec![
             tool("read", path).acting(&[Effect::Read], Idempotency::Safe),
             tool("list", free()).acting(&[Effect::Read], Idempotency::Safe),
@@ -71,7 +71,7 @@ fn world(carrier: CarrierMode) -> World {
     }
 }
 
-impl World {
+impl JudgedFacts {
     fn judge(&self, output: &ModelOutput) {
         let (catalog, known, rules) = (&self.catalog, &self.known, &self.rules);
         let context = Context {

@@ -62,7 +62,7 @@ fn check_plain(text: &str, url: &Url) {
 
 fn check_host(url: &Url, text: &str) {
     match literal(url) {
-        Some(address) => assert!(!is_plainly_inside(address.ip()), "{text}"),
+        Some(address) => assert!(!is_private_by_std(address.ip()), "{text}"),
         None => {
             let name = url.domain().expect("a name");
             assert!(name != "localhost" && !name.ends_with(".localhost"), "{text}");
@@ -72,7 +72,7 @@ fn check_host(url: &Url, text: &str) {
 }
 
 /// Private address, according to the standard library.
-fn is_plainly_inside(address: IpAddr) -> bool {
+fn is_private_by_std(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(a) => {
             a.is_loopback() || a.is_private() || a.is_link_local() || a.is_unspecified() || a.is_multicast()
@@ -94,7 +94,7 @@ fn check_address(data: &[u8]) {
     let mapped = IpAddr::from(std::net::Ipv4Addr::from(narrow).to_ipv6_mapped());
     assert_eq!(is_public(mapped), is_public(IpAddr::from(narrow)), "{mapped}");
     for address in [wide, IpAddr::from(narrow), mapped] {
-        assert!(!(is_public(address) && is_plainly_inside(address)), "{address}");
+        assert!(!(is_public(address) && is_private_by_std(address)), "{address}");
         let at = SocketAddr::new(address, 443);
         assert_eq!(CLOSED.check_resolved("a.example", at), is_public(address), "{address}");
         let named = Url::parse("https://a.example/").expect("a URL");

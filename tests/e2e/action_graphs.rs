@@ -3,14 +3,14 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::graphs::GraphHouse;
+use crate::support::graphs::GraphFixture;
 use crate::support::{Engine, Postgres, Sqlite, until};
 
 fn tool_call(id: &str, name: &str, text: &Value) -> Value {
     json!({"id": id, "type": "tool", "name": name, "args": {"text": text}})
 }
 
-async fn completed(house: &GraphHouse, run: &str) -> Value {
+async fn completed(house: &GraphFixture, run: &str) -> Value {
     let ended = house.client.finished(run).await;
     assert_eq!(ended["status"], "completed", "{ended}");
     ended
@@ -23,7 +23,7 @@ fn said(run: &Value) -> &str {
 #[rstest]
 #[tokio::test]
 async fn approved_calls_are_made_once_by_later_runs(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(house) = GraphHouse::open(engine).await else {
+    let Some(house) = GraphFixture::open(engine).await else {
         return;
     };
     let bound = json!({"$ref": "action:seen.output#/body/text"});
@@ -68,8 +68,10 @@ async fn approved_calls_are_made_once_by_later_runs(#[values(Sqlite, Postgres)] 
 
 #[rstest]
 #[tokio::test]
-async fn messages_of_others_leave_questions_open(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(house) = GraphHouse::open(engine).await else {
+async fn messages_of_other_users_keep_interactions_open(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let Some(house) = GraphFixture::open(engine).await else {
         return;
     };
     house.declares(&json!([tool_call("posted", "post", &json!("hi"))]));
@@ -92,7 +94,7 @@ async fn messages_of_others_leave_questions_open(#[values(Sqlite, Postgres)] eng
 
 #[tokio::test]
 async fn refused_calls_are_never_made() {
-    let house = GraphHouse::open(Sqlite).await.unwrap();
+    let house = GraphFixture::open(Sqlite).await.unwrap();
     house.declares(&json!([tool_call("posted", "post", &json!("hi"))]));
     let asking = house.post("Post it").await;
     completed(&house, &asking).await;
@@ -109,10 +111,8 @@ async fn refused_calls_are_never_made() {
 
 #[rstest]
 #[tokio::test]
-async fn child_runs_answer_within_the_grant_of_their_parent(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
-    let Some(house) = GraphHouse::open(engine).await else {
+async fn child_runs_answer_within_parent_grant(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(house) = GraphFixture::open(engine).await else {
         return;
     };
     house.declares(&json!([
@@ -136,14 +136,14 @@ async fn child_runs_answer_within_the_grant_of_their_parent(
 
 #[tokio::test]
 async fn cancels_reach_child_runs() {
-    let house = GraphHouse::open(Sqlite).await.unwrap();
+    let house = GraphFixture::open(Sqlite).await.unwrap();
     house.declares(&json!([
         {"id": "child", "type": "agent", "name": "helper", "args": {"prompt": "Look around."}}
     ]));
     // The helper's model stays silent.
     house
         .model
-        .reply(crate::support::upstream::Reply::Hold(Vec::new()));
+        .reply(crate::support::upstream::UpstreamReply::Hold(Vec::new()));
     let parent = house.post("Have it looked at").await;
     let path = format!("/v1/runs?parent_run_id={parent}");
     let mut child = Value::Null;
@@ -164,8 +164,8 @@ async fn cancels_reach_child_runs() {
 
 #[rstest]
 #[tokio::test]
-async fn graphs_go_on_after_the_service_was_killed(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(mut house) = GraphHouse::open(engine).await else {
+async fn resumes_graphs_after_service_kill(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(mut house) = GraphFixture::open(engine).await else {
         return;
     };
     house.declares(&json!([
@@ -176,13 +176,13 @@ async fn graphs_go_on_after_the_service_was_killed(#[values(Sqlite, Postgres)] e
     let lost = house.post("Do it").await;
     house
         .tools
-        .saw("the slow call", |seen| seen.path.starts_with("/slow"))
+        .wait_for_match("the slow call", |seen| seen.path.starts_with("/slow"))
         .await;
     house.restart_service().await;
     house.client.finished(&lost).await;
     house
         .model
-        .reply(crate::support::upstream::Reply::Hold(Vec::new()));
+        .reply(crate::support::upstream::UpstreamReply::Hold(Vec::new()));
     house.post("And?").await;
     // The read is repeated; the completed call is not.
     until("the slow call again", async || {

@@ -4,8 +4,8 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, Client, message, send};
-use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
+use crate::support::client::{ApiResponse, Client, message, send};
+use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
 use crate::support::script::sse;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
@@ -31,7 +31,7 @@ fn path_of(agent: &Value) -> String {
     format!("{AGENTS}/{}", agent["id"].as_str().unwrap())
 }
 
-async fn put(admin: &Client, agent: &Value, version: Option<i64>, spec: &Value) -> Answer {
+async fn put(admin: &Client, agent: &Value, version: Option<i64>, spec: &Value) -> ApiResponse {
     let request = admin.request(Method::PUT, &path_of(agent)).json(spec);
     let request = match version {
         Some(version) => request.header("if-match", version),
@@ -40,7 +40,7 @@ async fn put(admin: &Client, agent: &Value, version: Option<i64>, spec: &Value) 
     send(request).await.unwrap()
 }
 
-fn pointers(answer: &Answer) -> Vec<&str> {
+fn pointers(answer: &ApiResponse) -> Vec<&str> {
     assert_eq!(answer.status, 400, "{}", answer.body);
     assert_eq!(answer.error("code"), "invalid_argument");
     let faults = answer.detail("faults").as_array().unwrap();
@@ -50,7 +50,7 @@ fn pointers(answer: &Answer) -> Vec<&str> {
         .collect()
 }
 
-async fn event(client: &Client, event_id: &str, source: &str) -> Answer {
+async fn event(client: &Client, event_id: &str, source: &str) -> ApiResponse {
     let mut event = message(event_id);
     event["event_type"] = json!("test.event");
     event["source"] = json!(source);
@@ -59,9 +59,7 @@ async fn event(client: &Client, event_id: &str, source: &str) -> Answer {
 
 #[rstest]
 #[tokio::test]
-async fn an_agent_is_created_as_it_was_sent_and_gets_the_events(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn created_agent_receives_events(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -118,7 +116,7 @@ async fn an_agent_is_created_as_it_was_sent_and_gets_the_events(
 }
 
 #[tokio::test]
-async fn every_fault_of_an_agent_is_told_with_its_place() {
+async fn reports_each_agent_fault_with_pointer() {
     let (_stage, admin) = stage().await;
     for (member, value, pointer) in [
         ("nme", json!("x"), "/nme"),
@@ -167,7 +165,7 @@ async fn every_fault_of_an_agent_is_told_with_its_place() {
 }
 
 #[tokio::test]
-async fn the_config_is_held_against_the_runners_form() {
+async fn validates_agent_config_against_runner_form() {
     let mut manifest = manifest(RUNNER_ID);
     manifest["config_schema"] = json!([
         {"type": "select-llm-model", "name": "model", "required": true, "label": {"en_US": "Model"}},
@@ -198,7 +196,11 @@ async fn the_config_is_held_against_the_runners_form() {
     created(&admin, &spec).await;
     let run_id = event(&stage.client, "m-1", "api").await.run_id();
     stage.client.finished(&run_id).await;
-    let asked = stage.runner.asked("the run", Request::is_run).await.json();
+    let asked = stage
+        .runner
+        .asked("the run", RecordedRequest::is_run)
+        .await
+        .json();
     let config = &asked["context"]["config"];
     assert_eq!(
         (&config["model"], &config["top/k"]),
@@ -208,7 +210,7 @@ async fn the_config_is_held_against_the_runners_form() {
 }
 
 #[tokio::test]
-async fn a_runner_that_has_changed_keeps_nobody_from_starting_or_from_disabling_its_agents() {
+async fn changed_runner_form_blocks_neither_start_nor_disabling() {
     let mut stage = OwnStage::new().await;
     let admin = stage.admin.clone();
     let agent = created(&admin, &small("bound")).await;
@@ -217,7 +219,7 @@ async fn a_runner_that_has_changed_keeps_nobody_from_starting_or_from_disabling_
     stage.runner.list(json!([formed]));
     stage.gateway.kill().await;
     // The gateway runs discovery before it serves.
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let log = stage.gateway.log();
     assert!(log.contains("no longer fits its runner"), "{log}");
 
@@ -231,7 +233,7 @@ async fn a_runner_that_has_changed_keeps_nobody_from_starting_or_from_disabling_
 
 #[rstest]
 #[tokio::test]
-async fn an_agent_is_changed_by_version(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn updates_agent_with_matching_version_only(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -286,7 +288,7 @@ async fn an_agent_is_changed_by_version(#[values(Sqlite, Postgres)] engine: Engi
 }
 
 #[tokio::test]
-async fn a_name_is_given_once() {
+async fn rejects_duplicate_agent_names() {
     let (_stage, admin) = stage().await;
     let first = created(&admin, &small("first")).await;
     for name in ["first", "main"] {
@@ -304,7 +306,7 @@ async fn a_name_is_given_once() {
 }
 
 #[tokio::test]
-async fn what_stands_in_the_configuration_file_is_read_only() {
+async fn configured_agents_are_read_only() {
     let (_stage, admin) = stage().await;
     let main = admin.get(AGENTS).await.body["items"][0].clone();
     assert_eq!(
@@ -324,7 +326,7 @@ async fn what_stands_in_the_configuration_file_is_read_only() {
 }
 
 #[tokio::test]
-async fn lists_by_name_are_paged() {
+async fn pages_agents_by_name() {
     let (_stage, admin) = stage().await;
     for name in ["b", "d", "a", "c"] {
         created(&admin, &small(name)).await;
@@ -348,7 +350,7 @@ async fn lists_by_name_are_paged() {
 }
 
 #[tokio::test]
-async fn a_client_key_opens_nothing_of_the_operators() {
+async fn client_keys_open_no_admin_routes() {
     let (stage, _admin) = stage().await;
     let missing = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61";
     let endpoints = "/v1/runner-endpoints";

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, message};
 use crate::support::held::HeldRun;
-use crate::support::{Engine, OwnStage, Postgres, Printed, Sqlite, Stage};
+use crate::support::{CommandOutput, Engine, OwnStage, Postgres, Sqlite, Stage};
 
 /// Creates a key in the API. Returns its id and a client that uses it.
 async fn made(admin: &Client, name: &str, role: &str) -> (String, Client) {
@@ -43,9 +43,7 @@ async fn own_id(client: &Client, admin: &Client) -> String {
 
 #[rstest]
 #[tokio::test]
-async fn a_key_opens_what_its_role_does_until_it_is_revoked_on_every_replica(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn revoked_keys_are_refused_on_every_replica(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = OwnStage::on(engine, |_| {}).await else {
         return;
     };
@@ -120,7 +118,7 @@ async fn a_key_opens_what_its_role_does_until_it_is_revoked_on_every_replica(
 }
 
 #[tokio::test]
-async fn the_last_key_of_role_admin_stays() {
+async fn refuses_to_revoke_last_admin_key() {
     let stage = Stage::new().await;
     let first = stage.admin.clone();
     let first_id = own_id(&first, &first).await;
@@ -142,7 +140,7 @@ async fn the_last_key_of_role_admin_stays() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_key_is_said_by_pointer_and_nothing_is_made() {
+async fn reports_key_faults_by_pointer_and_creates_nothing() {
     let stage = Stage::new().await;
     let admin = stage.admin.clone();
     let before = listed(&admin).await;
@@ -172,9 +170,7 @@ async fn what_is_wrong_with_a_key_is_said_by_pointer_and_nothing_is_made() {
 
 #[rstest]
 #[tokio::test]
-async fn keys_are_listed_page_by_page_in_the_order_of_their_making(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn pages_keys_in_creation_order(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -210,16 +206,14 @@ async fn keys_are_listed_page_by_page_in_the_order_of_their_making(
     assert_eq!(answer.status, 400, "{}", answer.body);
 }
 
-fn json_of(printed: &Printed) -> Value {
+fn json_of(printed: &CommandOutput) -> Value {
     assert!(printed.status.success(), "{printed:?}");
     serde_json::from_str(&printed.stdout).unwrap()
 }
 
 #[rstest]
 #[tokio::test]
-async fn the_command_line_lists_keys_and_revokes_them_while_the_gateway_serves(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn cli_lists_and_revokes_keys_of_running_gateway(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = OwnStage::on(engine, |_| {}).await else {
         return;
     };
@@ -273,7 +267,7 @@ async fn the_command_line_lists_keys_and_revokes_them_while_the_gateway_serves(
 }
 
 #[tokio::test]
-async fn a_stream_ends_with_the_key_that_it_was_opened_by() {
+async fn revoking_a_key_ends_its_streams() {
     let often = "heartbeat_seconds = 0.2";
     let stage = Stage::with(|config| often.clone_into(&mut config.server)).await;
     let admin = stage.admin.clone();

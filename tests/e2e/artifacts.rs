@@ -11,13 +11,13 @@ use reqwest::{Method, Response};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, Client, message, send};
+use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::peer::environment;
-use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
-use crate::support::script::{Gate, Step, head, send as step, sse_head};
+use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
+use crate::support::script::{Gate, ScriptStep, head, send as step, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, hex, skipped, until, within};
 
 const OTHER: &str = "plugin:runnel/other/default";
@@ -44,7 +44,7 @@ fn sha256(bytes: &[u8]) -> String {
 
 /// Other users of the host may list the operator's directory, but cannot read the artifacts in it.
 #[tokio::test]
-async fn what_is_uploaded_is_for_the_gateway_alone() {
+async fn artifact_files_are_readable_by_gateway_user_only() {
     use std::os::unix::fs::PermissionsExt;
     let stage = stage(Sqlite, |_| {}).await.unwrap();
     let directory = stage.gateway.artifact_directory();
@@ -70,7 +70,7 @@ fn in_conversation(conversation: &str, event_id: &str) -> Value {
     event
 }
 
-async fn upload(run: &HeldRun, query: &str, kind: &str, bytes: Vec<u8>) -> Answer {
+async fn upload(run: &HeldRun, query: &str, kind: &str, bytes: Vec<u8>) -> ApiResponse {
     let request = run.request(Method::POST, &format!("/artifacts{query}"));
     let request = request.header(CONTENT_TYPE, kind).body(bytes);
     send(request).await.unwrap()
@@ -100,9 +100,7 @@ fn header(response: &Response, name: reqwest::header::HeaderName) -> &str {
 
 #[rstest]
 #[tokio::test]
-async fn an_artifact_is_read_as_it_was_uploaded_whole_and_in_parts(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn reads_artifacts_in_full_and_by_range(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, |_| {}).await else {
         return;
     };
@@ -217,7 +215,7 @@ async fn an_artifact_is_read_as_it_was_uploaded_whole_and_in_parts(
 }
 
 #[tokio::test]
-async fn fifty_mebibytes_go_in_and_out_unchanged_and_are_never_held() {
+async fn streams_50_mib_artifact_without_buffering() {
     let stage = stage(Sqlite, |_| {}).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     uploaded(&run, vec![1; 1000]).await;
@@ -237,7 +235,7 @@ async fn fifty_mebibytes_go_in_and_out_unchanged_and_are_never_held() {
 
 #[rstest]
 #[tokio::test]
-async fn an_artifact_is_for_its_run_and_its_conversation_and_nobody_else(
+async fn limits_artifacts_to_their_run_and_conversation(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some(stage) = stage(engine, |config| {
@@ -305,7 +303,7 @@ async fn an_artifact_is_for_its_run_and_its_conversation_and_nobody_else(
 }
 
 #[tokio::test]
-async fn what_was_not_granted_is_refused_and_leaves_nothing() {
+async fn ungranted_uploads_are_refused_and_leave_nothing() {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"]["artifacts"] = json!(["read"]);
     let runner = StubRunner::start_as(manifest).await;
@@ -327,7 +325,7 @@ async fn what_was_not_granted_is_refused_and_leaves_nothing() {
 
 #[rstest]
 #[tokio::test]
-async fn what_is_too_large_or_of_a_wrong_kind_is_refused_and_leaves_no_bytes(
+async fn rejects_oversized_or_wrong_type_uploads_without_leftovers(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let bounds = "max_bytes = 6000000\nworkspace_bytes = 7000000\nmime_types = [\"text/*\", \"application/octet-stream\"]";
@@ -404,7 +402,7 @@ fn files_in(directory: &Path) -> Vec<std::path::PathBuf> {
 
 #[rstest]
 #[tokio::test]
-async fn an_artifact_is_gone_when_its_time_is_over(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn deletes_expired_artifacts(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, |config| {
         "lease_seconds = 3".clone_into(&mut config.runs);
     })
@@ -434,9 +432,7 @@ async fn an_artifact_is_gone_when_its_time_is_over(#[values(Sqlite, Postgres)] e
 
 #[rstest]
 #[tokio::test]
-async fn what_a_killed_gateway_left_of_an_upload_is_swept(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn sweeps_partial_uploads_after_gateway_kill(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(mut stage) = stage(engine, |config| {
         "lease_seconds = 3".clone_into(&mut config.runs);
     })
@@ -468,7 +464,7 @@ async fn what_a_killed_gateway_left_of_an_upload_is_swept(
     let url = stage.gateway.database_url();
     // Simulate an expired upload.
     rows(&url, "UPDATE artifacts SET expires_at = 1").await;
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     no_files(&directory).await;
     until("the row to be deleted", async || {
         rows(&url, "SELECT id FROM artifacts").await.is_empty()
@@ -477,7 +473,7 @@ async fn what_a_killed_gateway_left_of_an_upload_is_swept(
 }
 
 #[tokio::test]
-async fn a_granted_file_is_read_as_it_was_at_the_start() {
+async fn reads_granted_files_as_of_run_start() {
     let directory = std::env::temp_dir().join(format!("runnel-files-{}", uuid::Uuid::new_v4()));
     std::fs::create_dir_all(&directory).unwrap();
     let (rules, book) = (directory.join("rules"), directory.join("book"));
@@ -536,7 +532,7 @@ async fn a_granted_file_is_read_as_it_was_at_the_start() {
 
 #[rstest]
 #[tokio::test]
-async fn a_large_file_of_an_event_becomes_an_artifact(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn large_event_files_become_artifacts(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, |_| {}).await else {
         return;
     };
@@ -609,9 +605,7 @@ async fn a_large_file_of_an_event_becomes_an_artifact(#[values(Sqlite, Postgres)
 /// A client that retries after a lost response needs the replay, not an error about the quota.
 #[rstest]
 #[tokio::test]
-async fn an_event_that_stands_is_told_so_where_its_file_would_find_no_room(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn replays_known_event_despite_full_workspace(#[values(Sqlite, Postgres)] engine: Engine) {
     let bounds = "max_bytes = 150000\nworkspace_bytes = 150000";
     let Some(stage) = stage(engine, |config| bounds.clone_into(&mut config.artifacts)).await else {
         return;
@@ -652,9 +646,7 @@ async fn an_event_that_stands_is_told_so_where_its_file_would_find_no_room(
 
 #[rstest]
 #[tokio::test]
-async fn a_run_announces_what_it_has_uploaded_and_nothing_else(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn runs_announce_only_their_own_uploads(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, |_| {}).await else {
         return;
     };
@@ -676,7 +668,7 @@ async fn a_run_announces_what_it_has_uploaded_and_nothing_else(
             step(announce(1, &foreign)),
             step(announce(2, "no id")),
             step(run.delta(3, "here")),
-            Step::Hold(hold.clone()),
+            ScriptStep::Hold(hold.clone()),
             step(run.completed(4)),
         ]
     });
@@ -698,7 +690,7 @@ async fn a_run_announces_what_it_has_uploaded_and_nothing_else(
 /// announcement does not matter.
 #[rstest]
 #[tokio::test]
-async fn an_announced_artifact_is_bound_to_its_event_and_its_message(
+async fn binds_announced_artifacts_to_event_and_message(
     #[values(Sqlite, Postgres)] engine: Engine,
     #[values(true, false)] at_once: bool,
 ) {
@@ -710,7 +702,11 @@ async fn an_announced_artifact_is_bound_to_its_event_and_its_message(
     });
     let event = in_conversation("c-7", "m-1");
     let run_id = stage.client.post(&event).await.run_id();
-    let asked = stage.runner.asked("the run", Request::is_run).await.json();
+    let asked = stage
+        .runner
+        .asked("the run", RecordedRequest::is_run)
+        .await
+        .json();
     let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
     let host = Client::new(&text("base_url"), &text("token"));
     let made = send(host.request(Method::POST, "/artifacts").body("made"))
@@ -818,7 +814,7 @@ impl Bucket {
 }
 
 #[tokio::test]
-async fn artifacts_stand_in_a_bucket_as_they_do_in_a_directory() {
+async fn stores_artifacts_in_s3_bucket() {
     let Some(mut bucket) = Bucket::start().await else {
         return;
     };

@@ -11,14 +11,14 @@ use tokio::process::Command;
 use uuid::Uuid;
 
 use crate::support::client::{Client, message, send};
-use crate::support::gateway::{Config, Gateway};
-use crate::support::listening::Listening;
+use crate::support::gateway::{Config, GatewayProcess};
+use crate::support::listening::ChildServer;
 use crate::support::programs::runnel;
 use crate::support::python::{example, python_with_openai};
 use crate::support::repository::repository_file;
 use crate::support::runner::SECRET;
-use crate::support::talker::{Said, Talker};
-use crate::support::{Directory, Sqlite, run};
+use crate::support::talker::{AnswerPiece, ScriptedProvider};
+use crate::support::{Sqlite, TempDirectory, run};
 use crate::tool_servers::{EVERYTHING, PEERS};
 
 /// Variant of the assistant.
@@ -32,7 +32,7 @@ enum Assistant {
 
 impl Assistant {
     /// Returns `None` if its Python is not available.
-    async fn start(self) -> Option<Listening> {
+    async fn start(self) -> Option<ChildServer> {
         match self {
             Self::Plain => example("python3", "assistant_runner.py").await,
             Self::OpenAi => example(python_with_openai().await?, "openai_runner.py").await,
@@ -50,19 +50,19 @@ fn with(text: &str, word: &str, by: &str) -> String {
     text.replacen(word, by, 1)
 }
 
-struct Desk {
+struct AssistantFixture {
     client: Client,
-    talker: Talker,
-    _running: (Gateway, Listening),
+    talker: ScriptedProvider,
+    _running: (GatewayProcess, ChildServer),
 }
 
-impl Desk {
+impl AssistantFixture {
     /// The tables of the example, with a fake model and a local copy of the MCP server. The handbook has one
     /// page.
     async fn open(assistant: Assistant) -> Option<Self> {
         let peers = PEERS.built("mcp").await?;
         let runner = assistant.start().await?;
-        let talker = Talker::start().await;
+        let talker = ScriptedProvider::start().await;
         let text = configuration();
         let tables = &text[text.find("[[model_providers]]").unwrap()..];
         let upstream = format!("{}/v1", talker.url);
@@ -75,7 +75,7 @@ impl Desk {
         config
             .environment
             .push(("OPENAI_API_KEY", "sk-of-a-test".to_owned()));
-        let gateway = Gateway::start(Sqlite, config).await.unwrap();
+        let gateway = GatewayProcess::start(Sqlite, config).await.unwrap();
 
         let admin = gateway.admin();
         crate::tool_servers::ready(&admin).await;
@@ -109,17 +109,17 @@ fn types(events: &[Value]) -> Vec<&str> {
 
 #[rstest]
 #[tokio::test]
-async fn an_assistant_answers_with_model_tool_knowledge_and_memory(
+async fn assistant_answers_with_model_tool_knowledge_memory(
     #[values(Assistant::Plain, Assistant::OpenAi)] assistant: Assistant,
 ) {
-    let Some(desk) = Desk::open(assistant).await else {
+    let Some(desk) = AssistantFixture::open(assistant).await else {
         return;
     };
     desk.talker.says([
-        Said::text("Let me see. "),
-        Said::call("get-sum", &json!({"a": 2, "b": 40})),
-        Said::text("It is "),
-        Said::text("42."),
+        AnswerPiece::text("Let me see. "),
+        AnswerPiece::call("get-sum", &json!({"a": 2, "b": 40})),
+        AnswerPiece::text("It is "),
+        AnswerPiece::text("42."),
     ]);
     let question = "Where is the breakfast room, and what is 2 + 40?";
     let events = desk.ask("m-1", question).await;
@@ -159,7 +159,8 @@ async fn an_assistant_answers_with_model_tool_knowledge_and_memory(
         "the model is told of the sum"
     );
 
-    desk.talker.says([Said::text("Of a breakfast room.")]);
+    desk.talker
+        .says([AnswerPiece::text("Of a breakfast room.")]);
     desk.ask("m-2", "What did I ask of?").await;
     let memory = desk.talker.asked().pop().unwrap();
     assert!(memory.all().contains(question), "{memory:?}");
@@ -168,16 +169,16 @@ async fn an_assistant_answers_with_model_tool_knowledge_and_memory(
 
 #[rstest]
 #[tokio::test]
-async fn a_tool_that_refuses_is_told_to_the_model_and_a_model_that_fails_to_the_client(
+async fn tool_errors_reach_model_model_errors_reach_client(
     #[values(Assistant::Plain, Assistant::OpenAi)] assistant: Assistant,
 ) {
-    let Some(desk) = Desk::open(assistant).await else {
+    let Some(desk) = AssistantFixture::open(assistant).await else {
         return;
     };
     desk.talker.says([
-        Said::call("get-sum", &json!({"a": "two", "b": 40})),
-        Said::call("get-env", &json!({})),
-        Said::text("I cannot."),
+        AnswerPiece::call("get-sum", &json!({"a": "two", "b": 40})),
+        AnswerPiece::call("get-env", &json!({})),
+        AnswerPiece::text("I cannot."),
     ]);
     let events = desk.ask("m-1", "add").await;
     assert_eq!(
@@ -191,7 +192,7 @@ async fn a_tool_that_refuses_is_told_to_the_model_and_a_model_that_fails_to_the_
         assert_eq!(told, format!("Error: {error}"));
     }
 
-    desk.talker.says([Said::Failure(400)]);
+    desk.talker.says([AnswerPiece::Failure(400)]);
     let events = desk.ask("m-2", "fail").await;
     let failed = events.last().unwrap();
     assert_eq!(failed["type"], "run.failed");
@@ -200,13 +201,14 @@ async fn a_tool_that_refuses_is_told_to_the_model_and_a_model_that_fails_to_the_
 
 #[rstest]
 #[tokio::test]
-async fn an_assistant_that_is_cancelled_while_its_model_is_silent_ends_as_cancelled(
+async fn cancels_assistant_with_silent_model(
     #[values(Assistant::Plain, Assistant::OpenAi)] assistant: Assistant,
 ) {
-    let Some(desk) = Desk::open(assistant).await else {
+    let Some(desk) = AssistantFixture::open(assistant).await else {
         return;
     };
-    desk.talker.says([Said::text("Well, "), Said::Silence]);
+    desk.talker
+        .says([AnswerPiece::text("Well, "), AnswerPiece::Silence]);
     let mut stream = desk.client.post_streaming(&message("m-1")).await;
     let run_id = stream.run_id();
     assert_eq!(stream.event().await.unwrap().event, "message.delta");
@@ -221,8 +223,8 @@ async fn an_assistant_that_is_cancelled_while_its_model_is_silent_ends_as_cancel
 }
 
 #[tokio::test]
-async fn the_configuration_of_the_assistant_is_valid_as_it_stands() {
-    let directory = Directory::new();
+async fn assistant_example_configuration_is_valid() {
+    let directory = TempDirectory::new();
     let data = directory.file("runnel-data");
     std::fs::create_dir(&data).unwrap();
     let key = [Uuid::new_v4(), Uuid::new_v4()].map(|half| half.simple().to_string());

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, message};
 use crate::support::held::HeldRun;
-use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
 use crate::support::script::sse;
 use crate::support::{OwnStage, Sqlite, Stage, skill};
 
@@ -77,7 +77,7 @@ async fn explained(stage: &Stage, event: &Value) -> (Value, Value) {
     event["event_type"] = json!("test.event");
     let run_id = stage.client.post(&event).await.run_id();
     stage.client.finished(&run_id).await;
-    let of_run = |request: &Request| {
+    let of_run = |request: &RecordedRequest| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
     };
     let asked = stage.runner.asked("the run", of_run).await.json();
@@ -116,7 +116,7 @@ fn assert_decided(explained: &Value, what: [&str; 3], layer: Option<&str>, rule:
 
 /// Defaults of the runner's form apply to members that the agent omits, and to its grants.
 #[tokio::test]
-async fn a_selector_that_the_form_fills_in_picks_as_if_the_agent_had() {
+async fn form_defaults_of_selectors_grant_resources() {
     let mut formed = manifest(RUNNER_ID);
     formed["permissions"] = json!({"models": ["invoke"], "tools": ["call"]});
     formed["config_schema"] = json!([
@@ -151,7 +151,7 @@ async fn a_selector_that_the_form_fills_in_picks_as_if_the_agent_had() {
 }
 
 #[tokio::test]
-async fn every_resource_is_explained_with_layer_and_rule() {
+async fn explains_every_resource_with_layer_and_rule() {
     let (stage, _admin) = stage().await;
     let (asked, explained) = explained(&stage, &message("m-1")).await;
     let (manifest, policy) = (Some("manifest"), Some("agent_policy"));
@@ -237,7 +237,7 @@ fn without_nulls(value: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn an_event_without_a_conversation_opens_no_conversation() {
+async fn event_without_conversation_grants_no_conversation_access() {
     let (stage, _admin) = stage().await;
     let mut event = message("m-1");
     event.as_object_mut().unwrap().remove("conversation");
@@ -263,7 +263,7 @@ async fn an_event_without_a_conversation_opens_no_conversation() {
 }
 
 #[tokio::test]
-async fn a_run_keeps_what_it_was_granted_when_its_agent_changes() {
+async fn run_keeps_its_explanation_after_agent_change() {
     let (stage, admin) = stage().await;
     let (_, before) = explained(&stage, &message("m-1")).await;
     let run_id = before["run_id"].as_str().unwrap();
@@ -291,7 +291,7 @@ async fn a_run_keeps_what_it_was_granted_when_its_agent_changes() {
 }
 
 #[tokio::test]
-async fn what_a_live_run_may_do_neither_grows_nor_shrinks_with_its_agent() {
+async fn live_run_keeps_its_grant_after_agent_change() {
     let (stage, admin) = stage().await;
     let search = json!({"query": "a"});
     let opens = async |run: &HeldRun| {
@@ -330,7 +330,7 @@ async fn what_a_live_run_may_do_neither_grows_nor_shrinks_with_its_agent() {
 }
 
 #[tokio::test]
-async fn the_catalog_can_be_read_by_operators() {
+async fn operators_read_the_catalog() {
     let (_stage, admin) = stage().await;
     for (path, member, ids) in [
         (
@@ -350,7 +350,7 @@ async fn the_catalog_can_be_read_by_operators() {
 }
 
 #[tokio::test]
-async fn runs_are_listed_newest_first_page_after_page() {
+async fn pages_runs_newest_first() {
     let (stage, admin) = stage().await;
     let mut run_ids = Vec::new();
     for number in 1..=5 {

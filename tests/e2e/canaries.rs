@@ -1,8 +1,8 @@
 //! Marked secrets: a gateway with maximum output, and a search for the marks in log, tables, responses and
 //! runner requests.
 
-#[path = "canaries/onward.rs"]
-mod onward;
+#[path = "canaries/upstream_credentials.rs"]
+mod upstream_credentials;
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::support::database::rows;
 use crate::support::gateway::{Config, STUB_API_KEY};
 use crate::support::held::HeldRun;
 use crate::support::routes::{Face, operations};
-use crate::support::runner::{Request, SECRET};
+use crate::support::runner::{RecordedRequest, SECRET};
 use crate::support::script::answer;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, within};
 
@@ -105,7 +105,7 @@ fn with_password(url: &str) -> String {
 }
 
 /// Classifies a runner request by endpoint and run.
-fn place_of(request: &Request, run_id: &str) -> &'static str {
+fn classify_request(request: &RecordedRequest, run_id: &str) -> &'static str {
     if request.path.starts_with("/second/") {
         "requests to the registered endpoint"
     } else if !request.is_run() {
@@ -148,7 +148,7 @@ fn wrong_requests(client: &Client, url: &str) -> Vec<RequestBuilder> {
 }
 
 /// Calls every operation without a body; read operations get a valid credential.
-async fn ask_everything(client: &Client, admin: &Client, run: &HeldRun, all: &mut Haystack) {
+async fn call_all_operations(client: &Client, admin: &Client, run: &HeldRun, all: &mut Haystack) {
     let host = Client::new(&client.url, &run.token);
     for operation in operations(client).await {
         let own = operation.path_with(|name| match name {
@@ -183,7 +183,7 @@ async fn ask_everything(client: &Client, admin: &Client, run: &HeldRun, all: &mu
 
 #[rstest]
 #[tokio::test]
-async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
+async fn secrets_never_reach_logs_tables_responses_or_requests(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let staged = OwnStage::on(engine, |config: &mut Config| {
@@ -239,7 +239,7 @@ async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
             within("a body", response.bytes()).await.unwrap(),
         );
     }
-    ask_everything(&stage.client, &admin, &run, &mut all).await;
+    call_all_operations(&stage.client, &admin, &run, &mut all).await;
     let outcome = run.end(&stage).await;
     all.add("answers", "the ledger", outcome.ledger.0.join("\n"));
     all.call("after the end", run.request(Method::GET, "/run"))
@@ -278,7 +278,7 @@ async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
     dump(&stage.gateway.database_url(), &mut all).await;
     for request in stage.runner.requests() {
         all.add(
-            place_of(&request, &run.run_id),
+            classify_request(&request, &run.run_id),
             request.path.clone(),
             format!("{request:?}\n{}", String::from_utf8_lossy(&request.body)),
         );
@@ -358,7 +358,7 @@ async fn no_secret_stands_in_a_log_a_table_an_answer_or_a_request(
 
 /// The gateway does not forward client headers, credentials or cookies.
 #[tokio::test]
-async fn what_a_client_shows_to_the_gateway_no_runner_sees() {
+async fn client_headers_are_not_forwarded_to_runners() {
     let stage = Stage::new().await;
     let posting = stage
         .client
@@ -380,7 +380,7 @@ async fn what_a_client_shows_to_the_gateway_no_runner_sees() {
         json!(format!("/v1/runs/{run_id}"))
     );
     stage.client.finished(&run_id).await;
-    let asked = stage.runner.asked("the run", Request::is_run).await;
+    let asked = stage.runner.asked("the run", RecordedRequest::is_run).await;
     let whole = format!("{asked:?}{}", String::from_utf8_lossy(&asked.body));
     for text in ["canary", "203.0.113.77", &stage.client.key] {
         assert!(!whole.contains(text), "{text}");

@@ -4,22 +4,22 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, Client, message, send};
+use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::script::{Gate, Run, Step, send as step, sse, sse_and_wait, sse_head};
+use crate::support::script::{Gate, Run, ScriptStep, send as step, sse, sse_and_wait, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, number};
 
 /// A message in a separate conversation.
-fn apart(event_id: &str) -> Value {
+fn in_own_conversation(event_id: &str) -> Value {
     let mut event = message(event_id);
     event["conversation"]["conversation_id"] = json!(format!("of-{event_id}"));
     event
 }
 
 #[track_caller]
-fn assert_refused(answer: &Answer, reason: &str) {
+fn assert_refused(answer: &ApiResponse, reason: &str) {
     assert_eq!(answer.status, 429, "{}", answer.body);
     assert_eq!(answer.error("code"), "rate_limited", "{}", answer.body);
     assert_eq!(answer.error("retryable"), true, "{}", answer.body);
@@ -30,45 +30,48 @@ fn assert_refused(answer: &Answer, reason: &str) {
 
 #[rstest]
 #[tokio::test]
-async fn a_run_beyond_the_most_of_a_workspace_is_refused_and_leaves_nothing_behind(
+async fn rejects_runs_beyond_workspace_limit_without_leftovers(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let two = |config: &mut Config| config.limits = "workspace_runs = 2".into();
     let Some(stage) = Stage::on(engine, two).await else {
         return;
     };
-    let first = HeldRun::start(&stage, &apart("m-1")).await;
-    let second = HeldRun::start(&stage, &apart("m-2")).await;
+    let first = HeldRun::start(&stage, &in_own_conversation("m-1")).await;
+    let second = HeldRun::start(&stage, &in_own_conversation("m-2")).await;
     for _ in 0..2 {
-        let refused = stage.client.post(&apart("m-3")).await;
+        let refused = stage.client.post(&in_own_conversation("m-3")).await;
         assert_refused(&refused, "workspace_runs");
         assert_eq!(refused.detail("limit"), 2);
     }
     let known = stage.client.get("/v1/events/m-3").await;
     assert_ne!(known.status, 200, "{}", known.body);
 
-    let again = stage.client.post(&apart("m-1")).await;
+    let again = stage.client.post(&in_own_conversation("m-1")).await;
     assert!(
         again.is_replay(),
         "what was accepted stays accepted: {}",
         again.body
     );
     assert_eq!(again.run_id(), first.run_id);
-    let mut bent = apart("m-1");
+    let mut bent = in_own_conversation("m-1");
     bent["input"]["text"] = json!("something else");
     assert_eq!(stage.client.post(&bent).await.status, 409);
 
     second.end(&stage).await;
     // The refused event was not recorded, so a retry starts its run. The run is held until released.
-    let third = HeldRun::start(&stage, &apart("m-3")).await;
-    assert_refused(&stage.client.post(&apart("m-4")).await, "workspace_runs");
+    let third = HeldRun::start(&stage, &in_own_conversation("m-3")).await;
+    assert_refused(
+        &stage.client.post(&in_own_conversation("m-4")).await,
+        "workspace_runs",
+    );
     third.end(&stage).await;
     first.end(&stage).await;
 }
 
 #[rstest]
 #[tokio::test]
-async fn replicas_together_make_no_run_too_many(#[values(3, 7)] most: usize) {
+async fn replicas_together_respect_workspace_run_limit(#[values(3, 7)] most: usize) {
     let bound = |config: &mut Config| config.limits = format!("workspace_runs = {most}");
     let Some(stage) = OwnStage::on(Postgres, bound).await else {
         return;
@@ -83,7 +86,7 @@ async fn replicas_together_make_no_run_too_many(#[values(3, 7)] most: usize) {
         } else {
             &beside.client
         };
-        let event = apart(&format!("m-{n}"));
+        let event = in_own_conversation(&format!("m-{n}"));
         async move { client.post(&event).await }
     });
     let answers = futures_util::future::join_all(posts).await;
@@ -110,24 +113,22 @@ const SECOND: &str = "plugin:test/second/default";
 
 /// An event of another type for the second endpoint.
 fn for_second(event_id: &str) -> Value {
-    let mut event = apart(event_id);
+    let mut event = in_own_conversation(event_id);
     event["event_type"] = json!("test.second");
     event
 }
 
 #[rstest]
 #[tokio::test]
-async fn an_endpoint_that_is_full_refuses_its_events_and_its_neighbour_takes_them(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn full_endpoint_does_not_affect_other_endpoints(#[values(Sqlite, Postgres)] engine: Engine) {
     let second = StubRunner::start_as(manifest(SECOND)).await;
     let stage = Stage::on(engine, |config| {
         config.endpoint = "max_runs = 1".into();
         second_endpoint(config, &second.url, SECOND);
     });
     let Some(stage) = stage.await else { return };
-    let held = HeldRun::start(&stage, &apart("m-1")).await;
-    let refused = stage.client.post(&apart("m-2")).await;
+    let held = HeldRun::start(&stage, &in_own_conversation("m-1")).await;
+    let refused = stage.client.post(&in_own_conversation("m-2")).await;
     assert_refused(&refused, "endpoint_runs");
     assert_eq!(refused.detail("limit"), 1);
     second.answer_all(|run| sse(run.talk(1).concat()));
@@ -150,11 +151,15 @@ async fn an_endpoint_that_is_full_refuses_its_events_and_its_neighbour_takes_the
     assert_eq!((most("stub"), most("second")), (json!(1), Value::Null));
     held.end(&stage).await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
-    stage.client.post(&apart("m-2")).await.run_id();
+    stage
+        .client
+        .post(&in_own_conversation("m-2"))
+        .await
+        .run_id();
 }
 
 #[tokio::test]
-async fn a_full_workspace_still_steers_and_neither_queues_nor_interrupts() {
+async fn full_workspace_steers_but_neither_enqueues_nor_interrupts() {
     for (policy, status) in [("steer", 202), ("enqueue", 429), ("interrupt", 429)] {
         let mut steering = manifest(RUNNER_ID);
         steering["capabilities"]["steering"] = json!(true);
@@ -172,7 +177,7 @@ async fn a_full_workspace_still_steers_and_neither_queues_nor_interrupts() {
             // Unpulled steering messages were accepted, so they start a run despite the limit.
             stage.runner.answer("m-2", |run| sse(run.talk(1).concat()));
             held.end(&stage).await;
-            let of_left = |request: &crate::support::runner::Request| {
+            let of_left = |request: &crate::support::runner::RecordedRequest| {
                 request.is_run() && request.json()["context"]["event"]["event_id"] == "m-2"
             };
             stage
@@ -188,21 +193,26 @@ async fn a_full_workspace_still_steers_and_neither_queues_nor_interrupts() {
 }
 
 #[tokio::test]
-async fn a_dry_run_tells_of_the_bound_and_how_near_it_is() {
+async fn dry_run_reports_limits_and_usage() {
     let stage = Stage::with(|config| {
         config.limits = "workspace_runs = 2".into();
         config.endpoint = "max_runs = 1".into();
     })
     .await;
     let admin = stage.admin.clone();
-    let dry = async || admin.create("/v1/agents/dry-run", &apart("m-2")).await.body;
+    let dry = async || {
+        admin
+            .create("/v1/agents/dry-run", &in_own_conversation("m-2"))
+            .await
+            .body
+    };
     let before = dry().await;
     let admission = &before["agent"]["admission"];
     assert_eq!(before["status"], 202, "{before}");
     assert_eq!(admission["workspace"], json!({"live": 0, "most": 2}));
     assert_eq!(admission["endpoint"], json!({"live": 0, "most": 1}));
 
-    let held = HeldRun::start(&stage, &apart("m-1")).await;
+    let held = HeldRun::start(&stage, &in_own_conversation("m-1")).await;
     let full = dry().await;
     assert_eq!(
         (&full["status"], &full["outcome"]),
@@ -219,7 +229,7 @@ async fn a_dry_run_tells_of_the_bound_and_how_near_it_is() {
 }
 
 #[tokio::test]
-async fn behind_an_event_of_a_batch_that_has_no_room_nothing_overtakes() {
+async fn batch_stops_at_first_event_over_limit() {
     let stage = Stage::with(|config| config.limits = "workspace_runs = 1".into()).await;
     stage
         .runner
@@ -241,7 +251,7 @@ async fn behind_an_event_of_a_batch_that_has_no_room_nothing_overtakes() {
 }
 
 /// Admin client of another workspace with an agent on the same runner.
-async fn neighbour(stage: &OwnStage) -> Client {
+async fn other_workspace(stage: &OwnStage) -> Client {
     let spec = json!({"id": "neighbour"});
     let made = stage.gateway.owner().create("/v1/workspaces", &spec).await;
     let key = made.body["api_key"]["key"].as_str().unwrap();
@@ -258,21 +268,25 @@ async fn neighbour(stage: &OwnStage) -> Client {
 }
 
 #[tokio::test]
-async fn a_workspace_that_floods_is_refused_and_its_neighbour_goes_on() {
+async fn flooding_workspace_does_not_affect_other_workspaces() {
     let limits = "workspace_events_per_second = 1\nworkspace_event_burst = 20\nworkspace_runs = 15";
     let stage = OwnStage::with(|config| config.limits = limits.into()).await;
     stage
         .runner
         .answer_all(|run| sse_and_wait(run.delta(1, "a")));
-    let neighbour = neighbour(&stage).await;
+    let other_workspace = other_workspace(&stage).await;
     let flood = (0..200).map(|n| {
         let client = &stage.client;
-        async move { client.post(&apart(&format!("f-{n}"))).await }
+        async move { client.post(&in_own_conversation(&format!("f-{n}"))).await }
     });
     let calm = async {
         let mut answers = Vec::new();
         for n in 0..10 {
-            answers.push(neighbour.post(&apart(&format!("f-{n}"))).await);
+            answers.push(
+                other_workspace
+                    .post(&in_own_conversation(&format!("f-{n}")))
+                    .await,
+            );
         }
         answers
     };
@@ -281,7 +295,7 @@ async fn a_workspace_that_floods_is_refused_and_its_neighbour_goes_on() {
         assert_eq!(answer.status, 202, "the neighbour: {}", answer.body);
     }
     let count = |status: u16, reason: &str| {
-        let is = |answer: &&Answer| {
+        let is = |answer: &&ApiResponse| {
             answer.status == status && (status == 202 || answer.detail("reason") == reason)
         };
         flooded.iter().filter(is).count()
@@ -303,7 +317,7 @@ fn flood() -> usize {
 
 #[rstest]
 #[tokio::test]
-async fn a_flooded_conversation_keeps_its_order_and_says_what_it_does_not_take(
+async fn flooded_conversation_keeps_order_and_reports_full_queue(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let enqueue = |config: &mut Config| config.agents[0].concurrency = "enqueue";
@@ -315,7 +329,7 @@ async fn a_flooded_conversation_keeps_its_order_and_says_what_it_does_not_take(
     stage.runner.answer_all(move |run: &Run| {
         vec![
             sse_head(),
-            Step::Hold(hold.clone()),
+            ScriptStep::Hold(hold.clone()),
             step(run.talk(1).concat()),
         ]
     });
@@ -341,7 +355,7 @@ async fn a_flooded_conversation_keeps_its_order_and_says_what_it_does_not_take(
 }
 
 #[tokio::test]
-async fn a_neighbour_neither_steers_nor_cancels_a_run_in_a_conversation_of_the_same_name() {
+async fn same_named_conversations_of_workspaces_are_isolated() {
     let mut steerable = manifest(RUNNER_ID);
     steerable["capabilities"]["steering"] = json!(true);
     let runner = StubRunner::start_as(steerable).await;
@@ -349,18 +363,18 @@ async fn a_neighbour_neither_steers_nor_cancels_a_run_in_a_conversation_of_the_s
         config.agents[0].concurrency = "steer";
     });
     let stage = staged.await.unwrap();
-    let neighbour = neighbour(&stage).await;
-    let agents = neighbour.get("/v1/agents").await.body;
+    let other_workspace = other_workspace(&stage).await;
+    let agents = other_workspace.get("/v1/agents").await.body;
     let agent = agents["items"][0]["id"].as_str().unwrap();
     let mut spec =
         json!({"name": "main", "event_types": ["message.received"], "runner_id": RUNNER_ID});
     spec["concurrency"] = json!("steer");
     let path = format!("/v1/agents/{agent}");
-    let changed = neighbour.call(Method::PUT, &path, &spec).await;
+    let changed = other_workspace.call(Method::PUT, &path, &spec).await;
     assert_eq!(changed.status, 200, "{}", changed.body);
 
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    let theirs = neighbour.post(&message("m-2")).await;
+    let theirs = other_workspace.post(&message("m-2")).await;
     assert_ne!(theirs.run_id(), run.run_id, "{}", theirs.body);
     assert_eq!(theirs.body["steered"], Value::Null);
     let own = stage.client.post(&message("m-3")).await;
@@ -373,8 +387,10 @@ async fn a_neighbour_neither_steers_nor_cancels_a_run_in_a_conversation_of_the_s
     assert_eq!(pulled.len(), 1, "{pulled:?}");
     assert_eq!(pulled[0]["event"]["event_id"], "m-3");
 
-    let unknown = neighbour.cancel(&uuid::Uuid::now_v7().to_string()).await;
-    let refused = neighbour.cancel(&run.run_id).await;
+    let unknown = other_workspace
+        .cancel(&uuid::Uuid::now_v7().to_string())
+        .await;
+    let refused = other_workspace.cancel(&run.run_id).await;
     assert_eq!((refused.status, &refused.body), (404, &unknown.body));
     let outcome = run.end(&stage).await;
     assert_eq!(outcome.ending(), "completed");

@@ -2,8 +2,8 @@
 
 #[path = "child_runs/bounds.rs"]
 mod bounds;
-#[path = "child_runs/family.rs"]
-mod family;
+#[path = "child_runs/lifecycle.rs"]
+mod lifecycle;
 #[path = "child_runs/rights.rs"]
 mod rights;
 
@@ -11,10 +11,10 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, Client, message, send};
+use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::gateway::{Agent, Config};
-use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
-use crate::support::script::{Gate, Step, send as step, sse_head};
+use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
+use crate::support::script::{Gate, ScriptStep, send as step, sse_head};
 use crate::support::{Engine, Postgres, Sqlite, Stage, until};
 
 /// Agents `main` and `other` may call `helper`, which may call itself.
@@ -43,7 +43,7 @@ pub async fn stage_with(engine: Engine, configure: impl FnOnce(&mut Config)) -> 
 }
 
 /// A run that pauses until the test releases it, and then sends one delta and ends.
-pub struct Held {
+pub struct PausedRun {
     pub run_id: String,
     /// The run request that the runner received.
     pub asked: Value,
@@ -51,7 +51,7 @@ pub struct Held {
     gate: Gate,
 }
 
-impl Held {
+impl PausedRun {
     /// Starts a run for `event` that ends with `finish_reason`.
     pub async fn start(stage: &Stage, event: &Value, finish_reason: &'static str) -> Self {
         let gate = Gate::new();
@@ -60,7 +60,7 @@ impl Held {
         stage.runner.answer(event_id, move |run| {
             let end = json!({"finish_reason": finish_reason}).to_string();
             let body = run.delta(1, "done") + &run.result(2, "run.completed", &end);
-            vec![sse_head(), Step::Hold(hold.clone()), step(body)]
+            vec![sse_head(), ScriptStep::Hold(hold.clone()), step(body)]
         });
         let run_id = stage.client.post(event).await.run_id();
         Self::of(stage, &run_id, gate).await
@@ -72,8 +72,9 @@ impl Held {
 
     /// Waits for the request of run `run_id`, which pauses at `gate`.
     pub async fn of(stage: &Stage, run_id: &str, gate: Gate) -> Self {
-        let of_run =
-            |request: &Request| request.is_run() && request.header("runnel-run-id") == Some(run_id);
+        let of_run = |request: &RecordedRequest| {
+            request.is_run() && request.header("runnel-run-id") == Some(run_id)
+        };
         let asked = stage.runner.asked("the run", of_run).await.json();
         let token = asked["host"]["token"].as_str().unwrap();
         Self {
@@ -94,7 +95,7 @@ impl Held {
     }
 
     /// Requests a child run of `helper`.
-    pub async fn spawn(&self, key: &str, more: &Value) -> Answer {
+    pub async fn spawn(&self, key: &str, more: &Value) -> ApiResponse {
         let mut request = json!({
             "agent_id": "helper", "input": {"text": "do it"}, "idempotency_key": key,
         });
@@ -109,7 +110,7 @@ impl Held {
         Self::of(stage, &run_id, gate.clone()).await
     }
 
-    pub async fn follow(&self, child: &str, seconds: u64) -> Answer {
+    pub async fn follow(&self, child: &str, seconds: u64) -> ApiResponse {
         let path = format!("/child-runs/{child}?wait_seconds={seconds}");
         self.host.get(&path).await
     }
@@ -123,7 +124,7 @@ pub fn hold_children(stage: &Stage, data: &Value) -> Gate {
         let said = json!({"message": {"role": "assistant", "content": "the answer"}}).to_string();
         let body =
             run.result(1, "message.completed", &said) + &run.result(2, "run.completed", &data);
-        vec![sse_head(), Step::Hold(hold.clone()), step(body)]
+        vec![sse_head(), ScriptStep::Hold(hold.clone()), step(body)]
     });
     gate
 }
@@ -142,7 +143,7 @@ async fn child_run_answers_its_parent(#[values(Sqlite, Postgres)] engine: Engine
         &stage,
         &json!({"finish_reason": "stop", "outcome": "need_input"}),
     );
-    let parent = Held::parent(&stage).await;
+    let parent = PausedRun::parent(&stage).await;
     let resources = &parent.asked["context"]["resources"]["agents"];
     assert_eq!(resources[0]["display_name"], "helper", "{resources}");
     assert_eq!(
@@ -152,7 +153,7 @@ async fn child_run_answers_its_parent(#[values(Sqlite, Postgres)] engine: Engine
     let started = parent.spawn("k", &json!({"context": {"order": 7}})).await;
     let id = started.run_id();
     assert_eq!(started.body["parent_run_id"], parent.run_id.as_str());
-    let child = Held::of(&stage, &id, gate).await;
+    let child = PausedRun::of(&stage, &id, gate).await;
 
     let event = &child.asked["context"]["event"];
     assert_eq!(event["data"]["context"], json!({"order": 7}), "{event}");
@@ -204,12 +205,12 @@ async fn child_run_answers_its_parent(#[values(Sqlite, Postgres)] engine: Engine
 
 #[rstest]
 #[tokio::test]
-async fn one_key_gives_one_child(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn one_idempotency_key_starts_one_child(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
     let gate = hold_children(&stage, &completed());
-    let parent = Held::parent(&stage).await;
+    let parent = PausedRun::parent(&stage).await;
     let nothing = json!({});
     let (one, other) = tokio::join!(parent.spawn("k", &nothing), parent.spawn("k", &nothing));
     assert_eq!(one.run_id(), other.run_id());
@@ -225,9 +226,9 @@ async fn one_key_gives_one_child(#[values(Sqlite, Postgres)] engine: Engine) {
 }
 
 #[tokio::test]
-async fn unsound_requests_are_refused_by_pointer() {
+async fn rejects_invalid_requests_by_pointer() {
     let stage = stage(Sqlite).await.unwrap();
-    let parent = Held::parent(&stage).await;
+    let parent = PausedRun::parent(&stage).await;
     for (more, pointer) in [
         (json!({"idempotency_key": ""}), "/idempotency_key"),
         (json!({"deadline_seconds": 0}), "/deadline_seconds"),
@@ -261,7 +262,7 @@ async fn parent_cancels_one_child(#[values(Sqlite, Postgres)] engine: Engine) {
         return;
     };
     let gate = hold_children(&stage, &completed());
-    let parent = Held::parent(&stage).await;
+    let parent = PausedRun::parent(&stage).await;
     let child = parent.child(&stage, "k", &gate).await;
     let path = format!("/child-runs/{}/cancel", child.run_id);
     let refused = parent.host.create(&path, &json!({"reason": ""})).await;
@@ -285,7 +286,7 @@ async fn mcp_tool_waits_for_the_answer(#[values(Sqlite, Postgres)] engine: Engin
         return;
     };
     let gate = hold_children(&stage, &completed());
-    let parent = Held::parent(&stage).await;
+    let parent = PausedRun::parent(&stage).await;
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
     let listed = parent.host.create("/mcp", &list).await.body;
     let tools = listed["result"]["tools"].as_array().unwrap();
@@ -298,7 +299,7 @@ async fn mcp_tool_waits_for_the_answer(#[values(Sqlite, Postgres)] engine: Engin
     };
     let (answered, asked) = (call("helper"), &parent.host);
     let (answered, ()) = tokio::join!(asked.create("/mcp", &answered), async {
-        let is_child = |request: &Request| {
+        let is_child = |request: &RecordedRequest| {
             request.is_run() && request.json()["context"]["actor"]["actor_type"] == "agent"
         };
         stage.runner.asked("the child run", is_child).await;
@@ -319,7 +320,7 @@ async fn mcp_tool_waits_for_the_answer(#[values(Sqlite, Postgres)] engine: Engin
 }
 
 /// Sends a request with the token of a finished run.
-pub async fn after_end(held: &Held, method: Method, path: &str) -> Answer {
+pub async fn after_end(held: &PausedRun, method: Method, path: &str) -> ApiResponse {
     let request = held.host.request(method, path);
     send(request.json(&json!({
         "agent_id": "helper", "input": {"text": "do it"}, "idempotency_key": "late",
@@ -329,7 +330,7 @@ pub async fn after_end(held: &Held, method: Method, path: &str) -> Answer {
 }
 
 /// Waits until the parent sees this status of a child run.
-pub async fn shows(held: &Held, child: &str, status: &str) {
+pub async fn shows(held: &PausedRun, child: &str, status: &str) {
     until("the status", async || {
         held.follow(child, 0).await.body["status"] == status
     })

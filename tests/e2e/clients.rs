@@ -8,18 +8,18 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::support::client::Client;
-use crate::support::node::{Project, files_of, fingerprint};
+use crate::support::node::{NodeProject, files_of, fingerprint};
 use crate::support::peer::environment;
 use crate::support::playground::Playground;
 use crate::support::repository::repository_file;
-use crate::support::{Directory, run, skipped};
+use crate::support::{TempDirectory, run, skipped};
 
-static TYPESCRIPT: Project = Project::at("tests/clients/typescript");
+static TYPESCRIPT: NodeProject = NodeProject::at("tests/clients/typescript");
 const PYTHON: &str = "tests/clients/python";
 
 /// A directory with a copy of `path` and the API document.
-fn workshop(path: &str) -> Directory {
-    let directory = Directory::new();
+fn client_project(path: &str) -> TempDirectory {
+    let directory = TempDirectory::new();
     let document = repository_file("openapi/gateway.json");
     std::fs::copy(document, directory.file("gateway.json")).unwrap();
     for (name, bytes) in files_of(&repository_file(path)) {
@@ -29,7 +29,7 @@ fn workshop(path: &str) -> Directory {
 }
 
 /// Output of a command that must succeed.
-async fn print(command: &mut Command, directory: &Directory) -> String {
+async fn print(command: &mut Command, directory: &TempDirectory) -> String {
     let printed = run(command.current_dir(directory.file(""))).await;
     let (stdout, stderr) = (&printed.stdout, &printed.stderr);
     assert!(printed.status.success(), "{command:?}\n{stdout}\n{stderr}");
@@ -37,9 +37,9 @@ async fn print(command: &mut Command, directory: &Directory) -> String {
 }
 
 /// Generates and compiles the client. `None` without Node.
-async fn typescript_client() -> Option<Directory> {
+async fn typescript_client() -> Option<TempDirectory> {
     let packages = TYPESCRIPT.built("clients").await?.join("node_modules");
-    let directory = workshop("tests/clients/typescript");
+    let directory = client_project("tests/clients/typescript");
     std::os::unix::fs::symlink(packages, directory.file("node_modules")).unwrap();
     for tool in ["openapi-ts", "tsc"] {
         let tool = Path::new("node_modules/.bin").join(tool);
@@ -49,9 +49,9 @@ async fn typescript_client() -> Option<Directory> {
 }
 
 /// Generates and type-checks the client. Returns its Python, or `None` if it cannot be installed.
-async fn python_client() -> Option<(Directory, PathBuf)> {
+async fn python_client() -> Option<(TempDirectory, PathBuf)> {
     static SKIPPED: Once = Once::new();
-    let directory = workshop(PYTHON);
+    let directory = client_project(PYTHON);
     let requirements = directory.file("requirements.txt");
     let pinned = (
         "requirements.txt".to_owned(),
@@ -87,7 +87,7 @@ async fn python_client() -> Option<(Directory, PathBuf)> {
 }
 
 /// Runs the program against a gateway and compares its output with the gateway's own data.
-async fn check(program: &mut Command, directory: &Directory) {
+async fn check(program: &mut Command, directory: &TempDirectory) {
     let playground = Playground::start_echoing(&directory.file("runnel-data")).await;
     program.env("RUNNEL_URL", &playground.url);
     program.env("RUNNEL_API_KEY", &playground.key);
@@ -99,7 +99,7 @@ async fn check(program: &mut Command, directory: &Directory) {
 async fn agrees(client: &Client, said: &Value) {
     let run_id = said["run_id"].as_str().unwrap();
     let ledger = client.ledger(run_id).await;
-    ledger.assert_sound(run_id);
+    ledger.assert_valid(run_id);
     assert_eq!(ledger.text(), "hello big world");
     assert_eq!(ledger.last()["type"], "run.completed");
     assert_eq!(said["events"], json!(ledger.events()));
@@ -117,7 +117,7 @@ async fn agrees(client: &Client, said: &Value) {
 }
 
 #[tokio::test]
-async fn a_generated_client_in_typescript_compiles_and_reads_a_run() {
+async fn generated_typescript_client_compiles_and_reads_a_run() {
     let Some(directory) = typescript_client().await else {
         return;
     };
@@ -125,7 +125,7 @@ async fn a_generated_client_in_typescript_compiles_and_reads_a_run() {
 }
 
 #[tokio::test]
-async fn a_generated_client_in_python_passes_its_types_and_reads_a_run() {
+async fn generated_python_client_type_checks_and_reads_runs() {
     let Some((directory, python)) = python_client().await else {
         return;
     };

@@ -5,7 +5,7 @@ use tokio::process::Command;
 
 use crate::support::client::send;
 use crate::support::runner::SECRET;
-use crate::support::{Directory, Printed, Stage, programs, run};
+use crate::support::{CommandOutput, Stage, TempDirectory, programs, run};
 
 const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
@@ -29,7 +29,7 @@ event_types = ["message.received"]
 runner_id = "plugin:runnel/echo/default"
 "#;
 
-async fn runnel(arguments: &[&str], directory: &Directory) -> Printed {
+async fn runnel(arguments: &[&str], directory: &TempDirectory) -> CommandOutput {
     let mut command = Command::new(programs::runnel());
     command
         .args(arguments)
@@ -39,8 +39,8 @@ async fn runnel(arguments: &[&str], directory: &Directory) -> Printed {
     run(&mut command).await
 }
 
-async fn with_config(command: &str, config: &str, more: &[&str]) -> Printed {
-    let directory = Directory::new();
+async fn with_config(command: &str, config: &str, more: &[&str]) -> CommandOutput {
+    let directory = TempDirectory::new();
     let place = directory.file("").display().to_string();
     let config = config.replace("DIRECTORY", place.trim_end_matches('/'));
     let file = directory.write("the.toml", &config);
@@ -54,7 +54,7 @@ async fn with_config(command: &str, config: &str, more: &[&str]) -> Printed {
 }
 
 #[tokio::test]
-async fn a_valid_configuration_is_called_so() {
+async fn accepts_a_valid_configuration() {
     let printed = with_config("check-config", VALID, &[]).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
     assert_eq!(printed.stdout, "the configuration is valid\n");
@@ -65,7 +65,7 @@ async fn a_valid_configuration_is_called_so() {
 }
 
 #[tokio::test]
-async fn what_an_agent_may_have_and_nobody_declares_is_remarked() {
+async fn warns_about_undeclared_resources_in_policies() {
     // Refer to the configuration file itself, because it exists.
     let files =
         "[[files]]\nname = \"known.txt\"\npath = \"DIRECTORY/the.toml\"\nkind = \"knowledge\"\n";
@@ -90,8 +90,8 @@ async fn what_an_agent_may_have_and_nobody_declares_is_remarked() {
 }
 
 #[tokio::test]
-async fn who_makes_a_key_without_a_configuration_is_told_in_which_database() {
-    let directory = Directory::new();
+async fn token_create_without_configuration_names_its_database() {
+    let directory = TempDirectory::new();
     let make = ["token", "create", "--role", "client", "--name", "x"];
     let printed = runnel(&make, &directory).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
@@ -109,7 +109,7 @@ async fn who_makes_a_key_without_a_configuration_is_told_in_which_database() {
 }
 
 #[tokio::test]
-async fn a_collector_of_traces_that_cannot_be_told_is_refused_with_what_to_do() {
+async fn rejects_unusable_trace_collector_with_remedy() {
     let telemetry = "[telemetry]\notlp_endpoint = \"http://127.0.0.1:4318\"\n\
         headers = { authorization = \"env:SURELY_NOT_SET\" }\n[egress]";
     let config = VALID.replace("[egress]", telemetry);
@@ -127,8 +127,8 @@ async fn a_collector_of_traces_that_cannot_be_told_is_refused_with_what_to_do() 
 }
 
 #[tokio::test]
-async fn what_is_wrong_in_a_directory_of_skills_is_named_by_its_path() {
-    let skills = Directory::new();
+async fn reports_skill_faults_by_path() {
+    let skills = TempDirectory::new();
     let write = |package: &str, front: &str| {
         std::fs::create_dir_all(skills.file(package)).unwrap();
         skills.write(&format!("{package}/SKILL.md"), front);
@@ -182,7 +182,7 @@ async fn faults_of_bus(database: &str, bus: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_bus_that_cannot_be_had_is_refused_with_what_to_do() {
+async fn rejects_unusable_bus_with_remedy() {
     for (database, bus, fault) in [
         (SQLITE, "kind = \"none\"", ""),
         (POSTGRES, "kind = \"none\"", ""),
@@ -217,7 +217,7 @@ async fn a_bus_that_cannot_be_had_is_refused_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_nats_server_that_cannot_be_used_is_refused_with_what_to_do() {
+async fn rejects_unusable_nats_settings_with_remedy() {
     for (more, fault) in [
         ("", ""),
         ("user = \"u\"\npassword = \"env:E2E_SECRET\"", ""),
@@ -270,7 +270,7 @@ async fn a_nats_server_that_cannot_be_used_is_refused_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_in_an_agent_is_named_by_its_place() {
+async fn reports_agent_faults_by_configuration_path() {
     for (written, said) in [
         (
             "resource_policy = { models = 5 }",
@@ -298,7 +298,7 @@ async fn what_is_wrong_in_an_agent_is_named_by_its_place() {
 }
 
 #[tokio::test]
-async fn a_database_that_no_url_leads_to_is_refused_before_anything_is_served() {
+async fn rejects_invalid_database_urls_before_serving() {
     for (url, said) in [
         (
             "postgres://runnel:hunter2@127.0.0.1:1/events?sslmode=bogus",
@@ -315,7 +315,7 @@ async fn a_database_that_no_url_leads_to_is_refused_before_anything_is_served() 
 }
 
 #[tokio::test]
-async fn a_server_that_lets_nobody_in_is_named_with_its_reason() {
+async fn reports_unreachable_database_server_with_reason() {
     let nowhere = VALID.replace(SQLITE, "postgres://runnel:hunter2@127.0.0.1:1/events");
     let served = with_config("serve", &nowhere, &[]).await;
     assert_eq!(served.status.code(), Some(1), "{served:?}");
@@ -329,7 +329,7 @@ async fn a_server_that_lets_nobody_in_is_named_with_its_reason() {
 }
 
 #[tokio::test]
-async fn all_that_is_wrong_is_said_at_once() {
+async fn reports_all_configuration_faults_at_once() {
     let wrong = VALID
         .replace("127.0.0.1:0", "everywhere")
         .replace("[egress]", "[egress]\nallowed = 1")
@@ -376,7 +376,7 @@ async fn all_that_is_wrong_is_said_at_once() {
 }
 
 #[tokio::test]
-async fn secrets_and_addresses_are_checked_as_well_and_never_repeated() {
+async fn checks_secrets_and_addresses_without_printing_them() {
     let wrong = VALID
         .replace("E2E_SECRET", "E2E_UNSET")
         .replace("E2E_MASTER_KEY", "E2E_SECRET")
@@ -397,7 +397,7 @@ async fn secrets_and_addresses_are_checked_as_well_and_never_repeated() {
 }
 
 #[tokio::test]
-async fn nothing_is_served_that_was_not_understood() {
+async fn refuses_to_serve_invalid_configuration() {
     for (wrong, place) in [
         (
             VALID.replace("master_key = \"env:E2E_MASTER_KEY\"", ""),
@@ -427,8 +427,8 @@ async fn nothing_is_served_that_was_not_understood() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_not_there_is_a_fault() {
-    let directory = Directory::new();
+async fn reports_missing_configuration_file() {
+    let directory = TempDirectory::new();
     for command in ["serve", "check-config"] {
         let printed = runnel(&[command, "--config", "nowhere.toml"], &directory).await;
         assert_eq!(printed.status.code(), Some(1), "{printed:?}");
@@ -437,7 +437,7 @@ async fn a_file_that_is_not_there_is_a_fault() {
 }
 
 #[tokio::test]
-async fn wrong_usage_ends_with_2() {
+async fn wrong_usage_exits_with_2() {
     for arguments in [
         &[][..],
         &["fly"][..],
@@ -458,9 +458,9 @@ async fn wrong_usage_ends_with_2() {
 }
 
 #[tokio::test]
-async fn the_documents_are_openapi_3_1_and_the_served_one_is_the_same() {
+async fn printed_and_served_openapi_documents_match() {
     let stage = Stage::new().await;
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     let printed = runnel(&["openapi"], &directory).await;
     assert!(printed.status.success(), "{printed:?}");
     let gateway: Value = serde_json::from_str(&printed.stdout).unwrap();

@@ -9,18 +9,18 @@ use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::support::bent::{BENT_ID, Bend, BentRunner};
+use crate::support::faulty_runner::{FAULTY_RUNNER_ID, FaultyRunner, InjectedFault};
 use crate::support::listening::rust_echo;
 use crate::support::node::typescript_echo;
 use crate::support::programs::runnel;
 use crate::support::python::python_echo;
 use crate::support::runner::{SECRET, StubRunner};
-use crate::support::{Directory, Printed, run, skipped};
+use crate::support::{CommandOutput, TempDirectory, run, skipped};
 
 /// Number of runners checked concurrently; checks mostly wait.
-const AT_A_TIME: usize = 8;
+const CONCURRENT_CHECKS: usize = 8;
 
-async fn conform(url: &str, arguments: &[&str]) -> Printed {
+async fn conform(url: &str, arguments: &[&str]) -> CommandOutput {
     let mut command = Command::new(runnel());
     command
         .args(["conform", url, "--secret", "env:E2E_SECRET"])
@@ -56,11 +56,11 @@ fn finding<'a>(report: &'a Value, id: &str) -> &'a Value {
 // --- runners that keep the contract ---
 
 /// Single-file examples do not deduplicate run ids and set no deadline on calls; the contract requires neither.
-const SMALL: [&str; 2] = ["signature.runs_an_id_once", "deadline.respected"];
-const SMALL_SKIPS: [&str; 2] = ["discovery.health", "cancel.unsupported"];
+const SINGLE_FILE_WARNINGS: [&str; 2] = ["signature.runs_an_id_once", "deadline.respected"];
+const SINGLE_FILE_SKIPS: [&str; 2] = ["discovery.health", "cancel.unsupported"];
 
 /// Asserts that no check fails, and that exactly these checks warn or are skipped.
-async fn passes(url: &str, arguments: &[&str], warnings: &[&str], skipped: &[&str]) {
+async fn assert_conforms(url: &str, arguments: &[&str], warnings: &[&str], skipped: &[&str]) {
     let report = report(url, arguments).await;
     let shown = serde_json::to_string_pretty(&report).unwrap();
     assert_eq!(with_outcome(&report, "fail"), [""; 0], "{shown}");
@@ -71,77 +71,87 @@ async fn passes(url: &str, arguments: &[&str], warnings: &[&str], skipped: &[&st
 }
 
 #[tokio::test]
-async fn the_rust_example_keeps_the_contract() {
+async fn rust_example_conforms() {
     let runner = rust_echo().await;
-    passes(&runner.url, &[], &[], &["cancel.unsupported"]).await;
+    assert_conforms(&runner.url, &[], &[], &["cancel.unsupported"]).await;
 }
 
 #[tokio::test]
-async fn the_rust_example_keeps_the_contract_at_a_single_url() {
+async fn rust_example_conforms_in_single_url_mode() {
     let runner = rust_echo().await;
     let single = ["--mode", "single_url"];
     let skipped = ["discovery.health", "cancel.unsupported"];
-    passes(&runner.url, &single, &[], &skipped).await;
+    assert_conforms(&runner.url, &single, &[], &skipped).await;
 }
 
 #[tokio::test]
-async fn the_python_example_keeps_the_contract() {
+async fn python_example_conforms() {
     let Some(runner) = python_echo().await else {
         return;
     };
-    passes(&runner.url, &[], &SMALL, &SMALL_SKIPS).await;
+    assert_conforms(&runner.url, &[], &SINGLE_FILE_WARNINGS, &SINGLE_FILE_SKIPS).await;
 }
 
 #[tokio::test]
-async fn the_typescript_example_keeps_the_contract() {
+async fn typescript_example_conforms() {
     let Some(runner) = typescript_echo().await else {
         return;
     };
-    passes(&runner.url, &[], &SMALL, &SMALL_SKIPS).await;
+    assert_conforms(&runner.url, &[], &SINGLE_FILE_WARNINGS, &SINGLE_FILE_SKIPS).await;
 }
 
 // --- runners that violate it ---
 
 /// A fault, the checks that fail, and the checks that warn.
-type Row = (Bend, &'static [&'static str], &'static [&'static str]);
+type FaultCase = (
+    InjectedFault,
+    &'static [&'static str],
+    &'static [&'static str],
+);
 
-async fn check_rows(rows: &[Row]) {
+async fn check_rows(rows: &[FaultCase]) {
     let checked = stream::iter(rows).map(|row| check_row(*row));
-    let faults: Vec<_> = checked.buffer_unordered(AT_A_TIME).collect().await;
+    let faults: Vec<_> = checked.buffer_unordered(CONCURRENT_CHECKS).collect().await;
     let faults: Vec<_> = faults.into_iter().flatten().collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-async fn check_row((bend, fails, warns): Row) -> Option<String> {
-    let runner = BentRunner::start(bend).await;
+async fn check_row((bend, fails, warns): FaultCase) -> Option<String> {
+    let runner = FaultyRunner::start(bend).await;
     let timeout = match bend {
-        Bend::NeverAnswers | Bend::AppendsNothing | Bend::AppendsWithAHole => "5",
+        InjectedFault::NeverAnswers
+        | InjectedFault::AppendsNothing
+        | InjectedFault::AppendsWithAGap => "5",
         _ => "30",
     };
-    let report = report(&runner.url, &["--runner", BENT_ID, "--timeout", timeout]).await;
+    let report = report(
+        &runner.url,
+        &["--runner", FAULTY_RUNNER_ID, "--timeout", timeout],
+    )
+    .await;
     let told = (with_outcome(&report, "fail"), with_outcome(&report, "warn"));
     (told != (fails.to_vec(), warns.to_vec()))
         .then(|| format!("{bend:?}: {told:?}\n{:#}", report["checks"]))
 }
 
 #[tokio::test]
-async fn a_runner_that_breaks_nothing_passes_whatever_it_speaks() {
+async fn correct_runners_pass_in_every_framing() {
     check_rows(&[
-        (Bend::Nothing, &[], &[]),
-        (Bend::SpeaksLines, &[], &[]),
-        (Bend::AnswersAtOnce, &[], &[]),
-        (Bend::Appends, &[], &[]),
-        (Bend::SaysItAllAlong, &[], &[]),
+        (InjectedFault::Nothing, &[], &[]),
+        (InjectedFault::SendsJsonLines, &[], &[]),
+        (InjectedFault::AnswersAsOneDocument, &[], &[]),
+        (InjectedFault::Appends, &[], &[]),
+        (InjectedFault::SendsAllContent, &[], &[]),
     ])
     .await;
 }
 
 #[tokio::test]
-async fn who_answers_202_and_does_not_append_all_is_told_by_name() {
+async fn reports_missing_appends_after_202() {
     check_rows(&[
-        (Bend::AppendsNothing, &["stream.terminal"], &[]),
+        (InjectedFault::AppendsNothing, &["stream.terminal"], &[]),
         (
-            Bend::AppendsWithAHole,
+            InjectedFault::AppendsWithAGap,
             &["stream.terminal", "callbacks.bodies"],
             &[],
         ),
@@ -151,8 +161,8 @@ async fn who_answers_202_and_does_not_append_all_is_told_by_name() {
 
 /// The same checks apply to appended runs as to streams, except checks of a response body.
 #[tokio::test]
-async fn runs_that_are_appended_are_checked_like_those_of_a_stream() {
-    let runner = BentRunner::start(Bend::Appends).await;
+async fn checks_appended_runs_like_streams() {
+    let runner = FaultyRunner::start(InjectedFault::Appends).await;
     let bodiless = [
         "stream.content_type",
         "stream.framing",
@@ -160,11 +170,11 @@ async fn runs_that_are_appended_are_checked_like_those_of_a_stream() {
         "deadline.respected",
     ];
     let mut skipped = Vec::from(bodiless);
-    let streamed = BentRunner::start(Bend::Nothing).await;
-    let streamed = report(&streamed.url, &["--runner", BENT_ID]).await;
+    let streamed = FaultyRunner::start(InjectedFault::Nothing).await;
+    let streamed = report(&streamed.url, &["--runner", FAULTY_RUNNER_ID]).await;
     skipped.extend(with_outcome(&streamed, "skip"));
     skipped.sort_unstable();
-    let appended = report(&runner.url, &["--runner", BENT_ID]).await;
+    let appended = report(&runner.url, &["--runner", FAULTY_RUNNER_ID]).await;
     let mut seen = with_outcome(&appended, "skip");
     seen.sort_unstable();
     assert_eq!(seen, skipped, "{:#}", appended["checks"]);
@@ -172,16 +182,32 @@ async fn runs_that_are_appended_are_checked_like_those_of_a_stream() {
 }
 
 #[tokio::test]
-async fn a_bad_list_is_told_by_name() {
+async fn reports_invalid_runner_lists() {
     check_rows(&[
-        (Bend::ListsNothing, &["discovery.lists"], &[]),
-        (Bend::ListFails, &["discovery.lists"], &[]),
-        (Bend::ListsABadManifest, &["discovery.manifests"], &[]),
-        (Bend::ListsABadId, &["discovery.runner_ids"], &[]),
-        (Bend::ListsVersionTwo, &["discovery.protocol_version"], &[]),
-        (Bend::ListsOtherIdsEachTime, &["discovery.stable"], &[]),
+        (InjectedFault::ListsNothing, &["discovery.lists"], &[]),
+        (InjectedFault::ListFails, &["discovery.lists"], &[]),
         (
-            Bend::ListsAnUnknownCapability,
+            InjectedFault::ListsInvalidManifest,
+            &["discovery.manifests"],
+            &[],
+        ),
+        (
+            InjectedFault::ListsInvalidId,
+            &["discovery.runner_ids"],
+            &[],
+        ),
+        (
+            InjectedFault::ListsVersionTwo,
+            &["discovery.protocol_version"],
+            &[],
+        ),
+        (
+            InjectedFault::ListsOtherIdsEachTime,
+            &["discovery.stable"],
+            &[],
+        ),
+        (
+            InjectedFault::ListsAnUnknownCapability,
             &[],
             &["discovery.known_words"],
         ),
@@ -190,38 +216,50 @@ async fn a_bad_list_is_told_by_name() {
 }
 
 #[tokio::test]
-async fn who_lets_strangers_in_is_told_by_name() {
+async fn reports_missing_signature_checks() {
     check_rows(&[
-        (Bend::TakesUnsigned, &["signature.refuses_unsigned"], &[]),
         (
-            Bend::TakesUnsignedLists,
+            InjectedFault::AcceptsUnsigned,
+            &["signature.refuses_unsigned"],
+            &[],
+        ),
+        (
+            InjectedFault::AcceptsUnsignedLists,
             &[],
             &["signature.refuses_unsigned_list"],
         ),
         (
-            Bend::TakesAnySecret,
+            InjectedFault::AcceptsAnySecret,
             &["signature.refuses_wrong_secret"],
             &[],
         ),
         (
-            Bend::TakesTamperedBodies,
+            InjectedFault::AcceptsTamperedBodies,
             &["signature.refuses_tampered_body"],
             &[],
         ),
         (
-            Bend::TakesOldTimestamps,
+            InjectedFault::AcceptsOldTimestamps,
             &["signature.refuses_old_timestamp"],
             &[],
         ),
         (
-            Bend::TakesFutureTimestamps,
+            InjectedFault::AcceptsFutureTimestamps,
             &[],
             &["signature.refuses_future_timestamp"],
         ),
-        (Bend::TakesAnIdTwice, &[], &["signature.runs_an_id_once"]),
-        (Bend::RefusesSigned, &["signature.accepts_signed"], &[]),
         (
-            Bend::TakesUnsignedCancels,
+            InjectedFault::AcceptsDuplicateIds,
+            &[],
+            &["signature.runs_an_id_once"],
+        ),
+        (
+            InjectedFault::RefusesSigned,
+            &["signature.accepts_signed"],
+            &[],
+        ),
+        (
+            InjectedFault::AcceptsUnsignedCancels,
             &["cancel.refuses_unsigned"],
             &[],
         ),
@@ -230,56 +268,68 @@ async fn who_lets_strangers_in_is_told_by_name() {
 }
 
 #[tokio::test]
-async fn a_bad_answer_is_told_by_name() {
+async fn reports_invalid_run_responses() {
     check_rows(&[
-        (Bend::NeverAnswers, &["stream.first_byte"], &[]),
-        (Bend::AnswersServerError, &["stream.status"], &[]),
-        (Bend::AnswersHtml, &["stream.content_type"], &[]),
-        (Bend::Compresses, &["stream.content_type"], &[]),
-        (Bend::SendsNoJson, &["stream.results"], &[]),
-        (Bend::SendsALongLine, &["stream.limits"], &[]),
-        (Bend::NamesAnotherRun, &["stream.run_id"], &[]),
-        (Bend::CountsBackward, &["stream.sequence"], &[]),
-        (Bend::LeavesAHole, &[], &["stream.sequence_dense"]),
-        (Bend::BendsAPayload, &["stream.payloads"], &[]),
-        (Bend::WritesHostState, &["stream.state_keys"], &[]),
-        (Bend::LeaksTheToken, &["stream.no_token"], &[]),
+        (InjectedFault::NeverAnswers, &["stream.first_byte"], &[]),
+        (InjectedFault::AnswersServerError, &["stream.status"], &[]),
+        (InjectedFault::AnswersHtml, &["stream.content_type"], &[]),
+        (InjectedFault::Compresses, &["stream.content_type"], &[]),
+        (InjectedFault::SendsInvalidJson, &["stream.results"], &[]),
+        (InjectedFault::SendsALongLine, &["stream.limits"], &[]),
+        (InjectedFault::UsesAnotherRunId, &["stream.run_id"], &[]),
+        (InjectedFault::CountsBackward, &["stream.sequence"], &[]),
+        (
+            InjectedFault::LeavesASequenceGap,
+            &[],
+            &["stream.sequence_dense"],
+        ),
+        (
+            InjectedFault::SendsInvalidPayload,
+            &["stream.payloads"],
+            &[],
+        ),
+        (InjectedFault::WritesHostState, &["stream.state_keys"], &[]),
+        (InjectedFault::LeaksTheToken, &["stream.no_token"], &[]),
     ])
     .await;
 }
 
 #[tokio::test]
-async fn a_bad_end_is_told_by_name() {
+async fn reports_invalid_terminals() {
     check_rows(&[
-        (Bend::ForgetsTheTerminal, &["stream.terminal"], &[]),
-        (Bend::EndsTwice, &["stream.one_terminal"], &[]),
+        (InjectedFault::OmitsTheTerminal, &["stream.terminal"], &[]),
         (
-            Bend::TalksAfterTheEnd,
+            InjectedFault::SendsTwoTerminals,
+            &["stream.one_terminal"],
+            &[],
+        ),
+        (
+            InjectedFault::SendsAfterTheTerminal,
             &["stream.nothing_after_terminal"],
             &[],
         ),
-        (Bend::StaysOpen, &[], &["stream.closes"]),
-        (Bend::SaysNothing, &["stream.output"], &[]),
-        (Bend::SendsSnapshots, &["stream.pieces"], &[]),
-        (Bend::HidesStreaming, &[], &["stream.capability"]),
+        (InjectedFault::StaysOpen, &[], &["stream.closes"]),
+        (InjectedFault::SendsNothing, &["stream.output"], &[]),
+        (InjectedFault::SendsSnapshots, &["stream.pieces"], &[]),
+        (InjectedFault::HidesStreaming, &[], &["stream.capability"]),
     ])
     .await;
 }
 
 #[tokio::test]
-async fn warns_of_forgiven_deviations() {
+async fn warns_about_tolerated_deviations() {
     check_rows(&[
-        (Bend::SendsForeignEvents, &[], &["stream.framing"]),
-        (Bend::EndsEventsByOneBreak, &[], &["stream.framing"]),
-        (Bend::SaysJsonForEvents, &[], &["stream.framing"]),
-        (Bend::CutsCharacters, &[], &["stream.text"]),
+        (InjectedFault::SendsForeignEvents, &[], &["stream.framing"]),
+        (InjectedFault::OmitsEmptyLines, &[], &["stream.framing"]),
+        (InjectedFault::LabelsEventsAsJson, &[], &["stream.framing"]),
+        (InjectedFault::SplitsCharacters, &[], &["stream.text"]),
         (
-            Bend::FailsInTheGatewaysName,
+            InjectedFault::UsesGatewayErrorCode,
             &[],
             &["stream.completes", "stream.failure_code"],
         ),
         (
-            Bend::WritesStateOfNoConversation,
+            InjectedFault::WritesMissingConversationState,
             &[],
             &["request.bare_event"],
         ),
@@ -288,29 +338,57 @@ async fn warns_of_forgiven_deviations() {
 }
 
 #[tokio::test]
-async fn who_cannot_take_what_comes_is_told_by_name() {
+async fn reports_refused_valid_requests() {
     check_rows(&[
-        (Bend::RefusesUnknownFields, &["request.unknown_fields"], &[]),
-        (Bend::NeedsAConversation, &["request.bare_event"], &[]),
-        (Bend::RefusesACharset, &[], &["request.content_type"]),
-        (Bend::RefusesCancels, &["cancel.accepted"], &[]),
-        (Bend::IgnoresCancels, &["cancel.ends"], &[]),
-        (Bend::StumblesOverCancels, &["cancel.unsupported"], &[]),
-        (Bend::FailsAfterACut, &["deadline.survives_cut"], &[]),
-        (Bend::MixesRuns, &["concurrency.separate"], &[]),
+        (
+            InjectedFault::RefusesUnknownFields,
+            &["request.unknown_fields"],
+            &[],
+        ),
+        (
+            InjectedFault::RequiresAConversation,
+            &["request.bare_event"],
+            &[],
+        ),
+        (
+            InjectedFault::RefusesACharset,
+            &[],
+            &["request.content_type"],
+        ),
+        (InjectedFault::RefusesCancels, &["cancel.accepted"], &[]),
+        (InjectedFault::IgnoresCancels, &["cancel.ends"], &[]),
+        (InjectedFault::FailsCancels, &["cancel.unsupported"], &[]),
+        (
+            InjectedFault::FailsAfterACut,
+            &["deadline.survives_cut"],
+            &[],
+        ),
+        (InjectedFault::MixesRuns, &["concurrency.separate"], &[]),
     ])
     .await;
 }
 
 #[tokio::test]
-async fn a_bad_callback_is_told_by_name() {
+async fn reports_invalid_callbacks() {
     check_rows(&[
-        (Bend::CallsWithoutToken, &["callbacks.token"], &[]),
-        (Bend::CallsNowhere, &["callbacks.routes"], &[]),
-        (Bend::CallsWithABadBody, &["callbacks.bodies"], &[]),
-        (Bend::CallsWhatIsNotGranted, &[], &["callbacks.granted"]),
+        (InjectedFault::CallsWithoutToken, &["callbacks.token"], &[]),
         (
-            Bend::CallsAfterTheEnd,
+            InjectedFault::CallsUnknownRoutes,
+            &["callbacks.routes"],
+            &[],
+        ),
+        (
+            InjectedFault::CallsWithInvalidBody,
+            &["callbacks.bodies"],
+            &[],
+        ),
+        (
+            InjectedFault::CallsWithoutGrant,
+            &[],
+            &["callbacks.granted"],
+        ),
+        (
+            InjectedFault::CallsAfterTheEnd,
             &["callbacks.none_after_terminal"],
             &[],
         ),
@@ -319,8 +397,8 @@ async fn a_bad_callback_is_told_by_name() {
 }
 
 #[tokio::test]
-async fn snapshots_are_fine_where_they_are_registered() {
-    let runner = BentRunner::start(Bend::SendsSnapshots).await;
+async fn accepts_snapshots_in_snapshot_delta_mode() {
+    let runner = FaultyRunner::start(InjectedFault::SendsSnapshots).await;
     let report = report(&runner.url, &["--delta-mode", "snapshot"]).await;
     assert_eq!(
         finding(&report, "stream.pieces")["outcome"],
@@ -332,11 +410,11 @@ async fn snapshots_are_fine_where_they_are_registered() {
 // --- reports ---
 
 #[tokio::test]
-async fn a_failure_says_what_was_expected_seen_and_to_be_done() {
-    let runner = BentRunner::start(Bend::NamesAnotherRun).await;
+async fn failures_report_expectation_observation_and_remedy() {
+    let runner = FaultyRunner::start(InjectedFault::UsesAnotherRunId).await;
     let report = report(&runner.url, &[]).await;
     let failed = finding(&report, "stream.run_id");
-    assert_eq!(failed["runner"], BENT_ID);
+    assert_eq!(failed["runner"], FAULTY_RUNNER_ID);
     assert!(
         failed["expected"]
             .as_str()
@@ -368,14 +446,14 @@ async fn a_failure_says_what_was_expected_seen_and_to_be_done() {
 }
 
 #[tokio::test]
-async fn hostile_text_stays_text_in_every_document() {
-    let directory = Directory::new();
+async fn escapes_hostile_text_in_every_report_format() {
+    let directory = TempDirectory::new();
     for bend in [
-        Bend::FailsWithHostileText,
-        Bend::AnswersHtml,
-        Bend::LeaksTheToken,
+        InjectedFault::FailsWithHostileText,
+        InjectedFault::AnswersHtml,
+        InjectedFault::LeaksTheToken,
     ] {
-        let runner = BentRunner::start(bend).await;
+        let runner = FaultyRunner::start(bend).await;
         let file = directory.file(&format!("{bend:?}.xml"));
         let printed = conform(&runner.url, &["--junit", file.to_str().unwrap()]).await;
         let xml = std::fs::read_to_string(&file).unwrap();
@@ -390,15 +468,15 @@ async fn hostile_text_stays_text_in_every_document() {
         let Some(parsed) = parse_junit(&file) else {
             return;
         };
-        let failed = u64::from(bend != Bend::FailsWithHostileText);
+        let failed = u64::from(bend != InjectedFault::FailsWithHostileText);
         assert_eq!(parsed["failures"], failed, "{xml}");
         assert_eq!(parsed["failed"].as_array().unwrap().len() as u64, failed);
         assert_eq!(parsed["tests"], parsed["cases"]);
         assert_eq!(parsed["skipped"], parsed["skips"]);
-        if bend == Bend::AnswersHtml {
+        if bend == InjectedFault::AnswersHtml {
             let failure = &parsed["failed"][0];
             assert_eq!(failure["name"], "stream.content_type");
-            assert_eq!(failure["classname"], BENT_ID);
+            assert_eq!(failure["classname"], FAULTY_RUNNER_ID);
             assert_eq!(failure["message"], "text/<b>&\"html\"");
         }
     }
@@ -438,7 +516,7 @@ json.dump({"tests": int(suite.get("tests")), "failures": int(suite.get("failures
 }
 
 #[tokio::test]
-async fn static_headers_and_given_manifests_are_used() {
+async fn sends_static_headers_and_uses_given_manifests() {
     let runner = StubRunner::start().await;
     let manifests = json!([crate::support::runner::manifest("plugin:test/stub/default")]);
     let manifests = manifests.to_string();
@@ -455,7 +533,11 @@ async fn static_headers_and_given_manifests_are_used() {
     let failed = with_outcome(&report, "fail");
     assert_eq!(failed, ["stream.status"], "{report:#}");
     let requests = runner.requests();
-    assert!(requests.iter().any(crate::support::runner::Request::is_run));
+    assert!(
+        requests
+            .iter()
+            .any(crate::support::runner::RecordedRequest::is_run)
+    );
     for request in requests {
         assert_eq!(
             request.header("x-api-key"),
@@ -466,7 +548,7 @@ async fn static_headers_and_given_manifests_are_used() {
 }
 
 #[tokio::test]
-async fn wrong_usage_ends_with_2_and_repeats_no_secret() {
+async fn wrong_usage_exits_with_2_without_secrets() {
     let runner = rust_echo().await;
     let url = runner.url.as_str();
     for (url, arguments, told) in [

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::support::connectors::{ConnectorHouse, PLATFORM_KEY, connectors};
+use crate::support::connectors::{DifyFixture, PLATFORM_KEY, connectors};
 use crate::support::runner::SECRET;
-use crate::support::upstream::Reply;
+use crate::support::upstream::UpstreamReply;
 use crate::support::{Stage, until};
 
 const CONVERSATION: &str = "11111111-2222-3333-4444-555555555555";
@@ -17,17 +17,17 @@ fn event(kind: &str, members: &Value) -> String {
     format!("data: {event}")
 }
 
-fn answer(text: &str) -> Reply {
+fn answer(text: &str) -> UpstreamReply {
     let usage = json!({"usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}});
-    Reply::Events(vec![
+    UpstreamReply::Events(vec![
         event("message", &json!({"answer": text})),
         event("message_end", &json!({"metadata": usage})),
     ])
 }
 
 #[tokio::test]
-async fn two_turns_share_the_conversation_of_the_platform() {
-    let house = ConnectorHouse::open(KEY).await;
+async fn two_turns_share_one_platform_conversation() {
+    let house = DifyFixture::open(KEY).await;
     house.platform.reply(answer("Hello"));
     house.platform.reply(answer("Again"));
     for (text, told) in [("hi", "Hello"), ("more", "Again")] {
@@ -52,14 +52,14 @@ async fn two_turns_share_the_conversation_of_the_platform() {
 
 #[tokio::test]
 async fn cancellation_reaches_the_platform() {
-    let house = ConnectorHouse::open(KEY).await;
-    house.platform.reply(Reply::Hold(vec![event(
+    let house = DifyFixture::open(KEY).await;
+    house.platform.reply(UpstreamReply::Hold(vec![event(
         "message",
         &json!({"answer": "Hel"}),
     )]));
     house
         .platform
-        .reply(Reply::Json(200, json!({"result": "success"})));
+        .reply(UpstreamReply::Json(200, json!({"result": "success"})));
     let run = house.post("hi").await;
     until("a piece of the answer", async || {
         !house.results(&run, "message.delta").await.is_empty()
@@ -80,10 +80,10 @@ async fn cancellation_reaches_the_platform() {
 
 #[tokio::test]
 async fn failures_of_the_platform_hide_the_key() {
-    let house = ConnectorHouse::open(KEY).await;
+    let house = DifyFixture::open(KEY).await;
     let told =
         json!({"code": "unauthorized", "message": format!("no such key: {}", PLATFORM_KEY.1)});
-    house.platform.reply(Reply::Json(401, told));
+    house.platform.reply(UpstreamReply::Json(401, told));
     let run = house.post("hi").await;
     let ended = house.client.finished(&run).await;
     assert_eq!(ended["error"]["code"], "dify.auth_error", "{ended}");
@@ -98,7 +98,7 @@ async fn invalid_configurations_fail_before_the_network() {
         ("api-key = \"env:CONNECTOR_NOT_SET\"", "/api-key"),
         ("api-key = \"k\"\nidle-timeout = 0", "/idle-timeout"),
     ] {
-        let house = ConnectorHouse::open(config).await;
+        let house = DifyFixture::open(config).await;
         let run = house.post("hi").await;
         let ended = house.client.finished(&run).await;
         assert_eq!(ended["error"]["code"], "dify.config_invalid", "{ended}");

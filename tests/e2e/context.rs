@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::client::{Client, message};
 use crate::support::gateway::Agent;
 use crate::support::held::HeldRun;
-use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
 use crate::support::script::sse;
 use crate::support::{Sqlite, Stage};
 
@@ -26,7 +26,7 @@ fn names(object: &Value) -> Vec<&str> {
 async fn told(stage: &Stage, event: &Value) -> Value {
     let run_id = stage.client.post(event).await.run_id();
     stage.client.finished(&run_id).await;
-    let of_run = |request: &Request| {
+    let of_run = |request: &RecordedRequest| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
     };
     stage.runner.asked("the run", of_run).await.json()["context"].clone()
@@ -81,7 +81,7 @@ fn plain() -> Value {
 }
 
 #[tokio::test]
-async fn a_context_has_these_members_and_no_others() {
+async fn context_has_exactly_the_documented_members() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let context = &run.asked["context"];
@@ -129,7 +129,7 @@ fn assert_open(apis: &Value) {
 }
 
 #[tokio::test]
-async fn a_trigger_names_one_of_six_sources() {
+async fn trigger_names_one_of_six_sources() {
     let stage = Stage::new().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     for (source, trigger) in [
@@ -155,7 +155,7 @@ async fn a_trigger_names_one_of_six_sources() {
 }
 
 #[tokio::test]
-async fn triggers_without_a_time_have_that_of_arrival() {
+async fn trigger_time_defaults_to_arrival_time() {
     let stage = Stage::new().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let before = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
@@ -173,7 +173,7 @@ async fn triggers_without_a_time_have_that_of_arrival() {
 }
 
 #[tokio::test]
-async fn actor_and_subject_reach_the_runner_as_they_were_posted() {
+async fn passes_actor_and_subject_unchanged() {
     let stage = Stage::with(|config| config.agents[0].event_types = "*").await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let user = |id: &str| json!({"actor_type": "user", "actor_id": id, "actor_name": "Ada"});
@@ -207,7 +207,7 @@ async fn actor_and_subject_reach_the_runner_as_they_were_posted() {
 }
 
 #[tokio::test]
-async fn the_context_window_of_the_first_model_is_told() {
+async fn context_includes_context_window_of_first_model() {
     let mut speaking = manifest(RUNNER_ID);
     speaking["permissions"] = json!({"models": ["invoke"]});
     let runner = StubRunner::start_as(speaking).await;
@@ -260,7 +260,7 @@ fn greedy() -> Value {
 }
 
 #[tokio::test]
-async fn a_long_conversation_makes_no_longer_context() {
+async fn context_size_is_independent_of_conversation_length() {
     const TURNS: usize = 50;
     let runner = StubRunner::start_as(greedy()).await;
     runner.answer_all(|run| sse(run.talk(1).concat()));
@@ -352,7 +352,7 @@ async fn bound(admin: &Client, source: &str, changes: &Value) {
 }
 
 #[tokio::test]
-async fn two_agents_of_one_runner_differ_in_what_they_configure_and_grant_alone() {
+async fn agents_differ_only_in_configuration_and_grants() {
     let mut formed = manifest(RUNNER_ID);
     formed["config_schema"] = json!([{"type": "string", "name": "tone"}]);
     let runner = StubRunner::start_as(formed).await;

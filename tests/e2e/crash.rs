@@ -8,12 +8,14 @@
 //! ```
 //! The test prints `RUNNEL_TEST_SEED`, which reproduces the moments.
 
-#[path = "crash/abandoned.rs"]
-mod abandoned;
-#[path = "crash/beginning.rs"]
-mod beginning;
 #[path = "crash/checks.rs"]
 mod checks;
+#[path = "crash/client_disconnects.rs"]
+mod client_disconnects;
+#[path = "crash/deferred_results.rs"]
+mod deferred_results;
+#[path = "crash/dispatch_commit.rs"]
+mod dispatch_commit;
 #[path = "crash/failpoints.rs"]
 mod failpoints;
 #[path = "crash/fencing.rs"]
@@ -22,8 +24,6 @@ mod fencing;
 mod journal;
 #[path = "crash/kills.rs"]
 mod kills;
-#[path = "crash/later.rs"]
-mod later;
 #[path = "crash/load.rs"]
 mod load;
 

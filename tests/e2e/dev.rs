@@ -12,9 +12,9 @@ use crate::support::client::message;
 use crate::support::playground::Playground;
 use crate::support::programs::runnel;
 use crate::support::script::sse;
-use crate::support::terminal::Terminal;
-use crate::support::upstream::{Reply, Upstream};
-use crate::support::{Directory, OwnStage, Printed, run};
+use crate::support::terminal::PseudoTerminal;
+use crate::support::upstream::{Upstream, UpstreamReply};
+use crate::support::{CommandOutput, OwnStage, TempDirectory, run};
 
 const KEY: &str = "sk-a-key-that-nobody-prints";
 /// First words of the document about Runnel.
@@ -23,15 +23,15 @@ const RUNNEL: &str = "Runnel is a gateway for agent runs over plain HTTP";
 const NOTES: &str = "My notes say:\n\nRunnel is a gateway for agent runs over plain HTTP";
 
 /// A playground with its data in `runnel-data` of a new directory.
-async fn start() -> (Playground, Directory) {
-    let directory = Directory::new();
+async fn start() -> (Playground, TempDirectory) {
+    let directory = TempDirectory::new();
     let playground = Playground::start(&directory.file("runnel-data")).await;
     (playground, directory)
 }
 
 /// The same with the echo runner.
-async fn start_echoing() -> (Playground, Directory) {
-    let directory = Directory::new();
+async fn start_echoing() -> (Playground, TempDirectory) {
+    let directory = TempDirectory::new();
     let playground = Playground::start_echoing(&directory.file("runnel-data")).await;
     (playground, directory)
 }
@@ -47,12 +47,12 @@ pub(crate) fn sending(here: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-async fn send(here: &Path, arguments: &[&str]) -> Printed {
+async fn send(here: &Path, arguments: &[&str]) -> CommandOutput {
     run(&mut sending(here, arguments)).await
 }
 
 /// Sends `input` through standard input, as a program does.
-async fn pipe(here: &Path, input: &str) -> Printed {
+async fn pipe(here: &Path, input: &str) -> CommandOutput {
     let mut command = sending(here, &[]);
     command
         .stdin(Stdio::piped())
@@ -64,14 +64,14 @@ async fn pipe(here: &Path, input: &str) -> Printed {
     drop(stdin);
     let output = crate::support::within("send to end", child.wait_with_output()).await;
     let output = output.unwrap();
-    Printed {
+    CommandOutput {
         status: output.status,
         stdout: String::from_utf8(output.stdout).unwrap(),
         stderr: String::from_utf8(output.stderr).unwrap(),
     }
 }
 
-fn assert_sent(printed: &Printed, text: &str) {
+fn assert_sent(printed: &CommandOutput, text: &str) {
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
     assert_eq!(printed.stdout, format!("{text}\n"));
     assert!(printed.stderr.starts_with("[run "), "{printed:?}");
@@ -80,10 +80,10 @@ fn assert_sent(printed: &Printed, text: &str) {
 }
 
 #[tokio::test]
-async fn connectors_of_files_serve_their_conversations() {
-    let directory = Directory::new();
+async fn configured_connectors_serve_their_conversations() {
+    let directory = TempDirectory::new();
     let platform = Upstream::start().await;
-    platform.reply(Reply::Events(vec![
+    platform.reply(UpstreamReply::Events(vec![
         r#"data: {"event": "message", "task_id": "t", "conversation_id": "d-1", "answer": "from Dify"}"#.to_owned(),
         r#"data: {"event": "message_end", "task_id": "t", "conversation_id": "d-1", "metadata": {}}"#.to_owned(),
     ]));
@@ -142,7 +142,7 @@ async fn called(playground: &Playground, run_id: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_printed_curl_command_works_as_it_is_printed() {
+async fn printed_curl_command_works() {
     let (playground, _directory) = start().await;
 
     let mut shell = Command::new("sh");
@@ -172,7 +172,7 @@ async fn the_printed_curl_command_works_as_it_is_printed() {
 }
 
 #[tokio::test]
-async fn it_says_what_it_serves() {
+async fn greeting_lists_the_served_components() {
     let (playground, directory) = start().await;
     let data = directory.file("runnel-data");
     let data = data.display();
@@ -211,7 +211,7 @@ async fn it_says_what_it_serves() {
 }
 
 #[tokio::test]
-async fn a_first_conversation_shows_knowledge_a_tool_and_memory() {
+async fn first_conversation_uses_knowledge_tool_and_memory() {
     let (playground, directory) = start().await;
     let here = directory.file("");
 
@@ -259,7 +259,7 @@ async fn a_first_conversation_shows_knowledge_a_tool_and_memory() {
 }
 
 #[tokio::test]
-async fn a_new_conversation_remembers_nothing_and_goes_on_until_the_next() {
+async fn new_conversation_has_no_history_and_persists() {
     let (playground, directory) = start().await;
     let here = directory.file("");
     assert!(
@@ -294,7 +294,7 @@ async fn a_new_conversation_remembers_nothing_and_goes_on_until_the_next() {
 }
 
 #[tokio::test]
-async fn what_a_program_writes_to_it_is_one_message() {
+async fn piped_input_is_one_message() {
     let (playground, directory) = start_echoing().await;
     let here = directory.file("");
     assert_sent(&pipe(&here, "two\nlines\n").await, "two\nlines");
@@ -310,9 +310,9 @@ async fn what_a_program_writes_to_it_is_one_message() {
 }
 
 #[tokio::test]
-async fn at_a_terminal_it_is_a_chat() {
+async fn send_on_a_terminal_is_a_chat() {
     let (playground, directory) = start().await;
-    let mut terminal = Terminal::start(&mut sending(&directory.file(""), &[]), 60);
+    let mut terminal = PseudoTerminal::start(&mut sending(&directory.file(""), &[]), 60);
     terminal.say("", "> ", 1).await;
     terminal.say("What is Runnel?\n", "completed in", 1).await;
     terminal
@@ -348,10 +348,10 @@ async fn at_a_terminal_it_is_a_chat() {
 }
 
 #[tokio::test]
-async fn what_a_runner_says_does_not_steer_a_terminal() {
+async fn escapes_terminal_control_sequences_of_runners() {
     let (_playground, directory) = start_echoing().await;
     let text = "a\u{1b}[2Jb\u{7}";
-    let mut terminal = Terminal::start(&mut sending(&directory.file(""), &[text]), 80);
+    let mut terminal = PseudoTerminal::start(&mut sending(&directory.file(""), &[text]), 80);
     terminal.say("", "completed in", 1).await;
     let screen = terminal.screen();
     assert!(
@@ -361,7 +361,7 @@ async fn what_a_runner_says_does_not_steer_a_terminal() {
 }
 
 #[tokio::test]
-async fn events_for_programs_hold_no_raw_control_characters() {
+async fn json_events_hold_no_raw_control_characters() {
     let (_playground, directory) = start_echoing().await;
     let printed = run(&mut sending(
         &directory.file(""),
@@ -393,11 +393,11 @@ fn chunks(texts: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_model_that_the_environment_names_is_asked_with_its_key() {
+async fn uses_model_and_key_from_environment() {
     let upstream = Upstream::start().await;
     let listed = json!({"data": [{"id": "acme/small-1"}, {"id": "acme/large-1"}]});
-    upstream.reply(Reply::Json(200, listed));
-    let directory = Directory::new();
+    upstream.reply(UpstreamReply::Json(200, listed));
+    let directory = TempDirectory::new();
     let data = directory.file("runnel-data");
     let base_url = format!("{}/v1", upstream.url);
     let variables = [
@@ -408,7 +408,7 @@ async fn a_model_that_the_environment_names_is_asked_with_its_key() {
     let expected = format!("acme/small-1 at {base_url}, by OPENAI_…");
     assert_eq!(line(&playground, "model "), expected);
 
-    upstream.reply(Reply::Events(chunks(&["Hello ", "there."])));
+    upstream.reply(UpstreamReply::Events(chunks(&["Hello ", "there."])));
     assert_sent(
         &send(&directory.file(""), &["Is Runnel a gateway?"]).await,
         "Hello there.",
@@ -449,10 +449,10 @@ async fn a_model_that_the_environment_names_is_asked_with_its_key() {
 }
 
 #[tokio::test]
-async fn a_model_of_the_settings_here_is_taken_and_nothing_else_of_them() {
+async fn reads_only_the_model_from_local_settings() {
     let upstream = Upstream::start().await;
-    upstream.reply(Reply::Events(chunks(&["From the file."])));
-    let directory = Directory::new();
+    upstream.reply(UpstreamReply::Events(chunks(&["From the file."])));
+    let directory = TempDirectory::new();
     let settings = format!(
         "[server]\nlisten = \"nowhere\"\n[[model_providers]]\nname = \"p\"\nkind = \"openai\"\nbase_url = \"{}/v1\"\n\
          [[models]]\nmodel_id = \"vectors\"\nprovider = \"p\"\noperations = [\"invoke\"]\n\
@@ -477,8 +477,8 @@ async fn a_model_of_the_settings_here_is_taken_and_nothing_else_of_them() {
 }
 
 #[tokio::test]
-async fn a_model_that_cannot_be_asked_ends_the_start_and_its_secret_is_not_repeated() {
-    let directory = Directory::new();
+async fn unusable_model_fails_start_without_printing_secret() {
+    let directory = TempDirectory::new();
     let check = async |variables: &[(&str, &str)], expected: &str| {
         let mut command = Command::new(runnel());
         command
@@ -496,7 +496,7 @@ async fn a_model_that_cannot_be_asked_ends_the_start_and_its_secret_is_not_repea
     let credentials = "OPENAI_BASE_URL holds a user name or a password";
     check(&[("OPENAI_BASE_URL", &secret)], credentials).await;
     let upstream = Upstream::start().await;
-    upstream.reply(Reply::Json(401, json!({"error": {"message": KEY}})));
+    upstream.reply(UpstreamReply::Json(401, json!({"error": {"message": KEY}})));
     let variables = [
         ("OPENAI_BASE_URL", upstream.url.as_str()),
         ("OPENAI_API_KEY", KEY),
@@ -505,7 +505,7 @@ async fn a_model_that_cannot_be_asked_ends_the_start_and_its_secret_is_not_repea
 }
 
 #[tokio::test]
-async fn its_settings_are_a_configuration_to_go_on_with() {
+async fn generated_settings_are_a_valid_configuration() {
     let (_playground, directory) = start().await;
     let mut command = Command::new(runnel());
     command
@@ -516,7 +516,7 @@ async fn its_settings_are_a_configuration_to_go_on_with() {
 }
 
 #[tokio::test]
-async fn send_finds_the_playground_here_and_in_a_parent() {
+async fn send_finds_playground_in_parent_directories() {
     let (_playground, directory) = start_echoing().await;
     let below = directory.file("some/where/below");
     std::fs::create_dir_all(&below).unwrap();
@@ -527,7 +527,7 @@ async fn send_finds_the_playground_here_and_in_a_parent() {
 }
 
 #[tokio::test]
-async fn send_goes_where_it_is_told_to() {
+async fn send_uses_given_url_and_key() {
     let (playground, _directory) = start_echoing().await;
     let root = Path::new("/");
     let arguments = ["hello", "--url", &playground.url, "--key", &playground.key];
@@ -552,7 +552,7 @@ async fn send_goes_where_it_is_told_to() {
 }
 
 #[tokio::test]
-async fn send_gives_the_events_themselves_to_programs() {
+async fn send_prints_json_events() {
     let (_playground, directory) = start_echoing().await;
     let printed = send(&directory.file(""), &["hello big world", "--json"]).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
@@ -570,7 +570,7 @@ async fn send_gives_the_events_themselves_to_programs() {
 }
 
 #[tokio::test]
-async fn send_says_that_it_knows_no_gateway() {
+async fn send_without_gateway_explains_the_remedy() {
     let printed = send(Path::new("/"), &["hello"]).await;
     assert_eq!(printed.status.code(), Some(2), "{printed:?}");
     assert_eq!(printed.stdout, "");
@@ -578,7 +578,7 @@ async fn send_says_that_it_knows_no_gateway() {
 }
 
 #[tokio::test]
-async fn send_fails_when_the_run_fails_or_there_is_no_gateway() {
+async fn send_fails_with_failed_run_or_no_gateway() {
     let stage = OwnStage::new().await;
     stage
         .runner
@@ -599,7 +599,7 @@ async fn send_fails_when_the_run_fails_or_there_is_no_gateway() {
 }
 
 #[tokio::test]
-async fn a_second_start_finds_everything_again() {
+async fn restart_keeps_all_data() {
     const DOCUMENTS: &str = "/v1/knowledge-bases/runnel/documents";
     let (first, directory) = start_echoing().await;
     let data = directory.file("runnel-data");
@@ -634,7 +634,7 @@ async fn a_second_start_finds_everything_again() {
 }
 
 #[tokio::test]
-async fn what_it_keeps_is_its_owners_alone() {
+async fn data_files_are_readable_by_owner_only() {
     let (playground, directory) = start().await;
     let data = directory.file("runnel-data");
     assert!(

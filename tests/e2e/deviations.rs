@@ -6,9 +6,9 @@ use serde_json::Value;
 use crate::support::client::message;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::runner::Request;
-use crate::support::script::{Gate, Run, Step, answer, chunk, frame, send, sse, sse_head};
-use crate::support::stage::Outcome;
+use crate::support::runner::RecordedRequest;
+use crate::support::script::{Gate, Run, ScriptStep, answer, chunk, frame, send, sse, sse_head};
+use crate::support::stage::VerifiedOutcome;
 use crate::support::{Engine, Postgres, Sqlite, Stage};
 
 const DELTA: &str = "message.delta";
@@ -22,7 +22,7 @@ fn said(text: &str) -> String {
 }
 
 /// Notes of the gateway in the ledger of a run.
-fn notes(outcome: &Outcome) -> Vec<String> {
+fn notes(outcome: &VerifiedOutcome) -> Vec<String> {
     let events = outcome.ledger.events();
     let notes = events
         .iter()
@@ -32,7 +32,7 @@ fn notes(outcome: &Outcome) -> Vec<String> {
         .collect()
 }
 
-fn output(outcome: &Outcome) -> &Value {
+fn output(outcome: &VerifiedOutcome) -> &Value {
     &outcome.run["output"]["content"]
 }
 
@@ -77,7 +77,7 @@ async fn repairs_texts_of_results(#[values(Sqlite, Postgres)] engine: Engine) {
 }
 
 #[tokio::test]
-async fn fails_runs_whose_message_was_refused() {
+async fn fails_runs_with_rejected_message() {
     let stage = Stage::new().await;
     let script = |run: &Run| {
         let deep = format!("{}{}", "[".repeat(70), "]".repeat(70));
@@ -129,13 +129,13 @@ async fn counts_foreign_events_as_heartbeats() {
 }
 
 /// Produces bytes that are no result.
-type Beside = fn() -> String;
+type NonResultBytes = fn() -> String;
 
 #[tokio::test]
-async fn bounds_bytes_that_are_no_results() {
+async fn limits_bytes_without_results() {
     let small = "run_bytes = 65536\nevent_bytes = 65536\nline_bytes = 65536";
     let stage = Stage::with(|config| config.limits = small.into()).await;
-    let rows: [(&str, Beside); 6] = [
+    let rows: [(&str, NonResultBytes); 6] = [
         ("text/event-stream", || ": x\n".repeat(1000)),
         ("text/event-stream", || "\n".repeat(4000)),
         ("text/event-stream", || "nope: ever\n".repeat(400)),
@@ -175,19 +175,19 @@ async fn bounds_bytes_that_are_no_results() {
 }
 
 /// A run whose runner sends its terminal after a cancel.
-async fn ended_behind_cancel(
+async fn terminal_after_cancel(
     stage: &Stage,
     event_id: &str,
     (kind, data): (&'static str, &'static str),
-) -> Outcome {
+) -> VerifiedOutcome {
     let gate = Gate::new();
     let hold = gate.clone();
     stage.runner.answer(event_id, move |run| {
         let last = send(run.result(1, kind, data));
-        vec![sse_head(), Step::Hold(hold.clone()), last]
+        vec![sse_head(), ScriptStep::Hold(hold.clone()), last]
     });
     let run_id = stage.client.post(&message(event_id)).await.run_id();
-    let of_run = |request: &Request| {
+    let of_run = |request: &RecordedRequest| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
     };
     stage.runner.asked("the run", of_run).await;
@@ -217,7 +217,7 @@ async fn cancelled_runs_end_as_cancelled(#[values(Sqlite, Postgres)] engine: Eng
             "cancelled",
         ),
     ] {
-        let outcome = ended_behind_cancel(&stage, event, (FAILED, data)).await;
+        let outcome = terminal_after_cancel(&stage, event, (FAILED, data)).await;
         outcome.assert("cancelled cancelled", &[FAILED]);
         let told = outcome.ledger.last();
         assert_eq!(told["source"], "runner", "{told}");
@@ -228,10 +228,10 @@ async fn cancelled_runs_end_as_cancelled(#[values(Sqlite, Postgres)] engine: Eng
         COMPLETED,
         r#"{"message":{"role":"assistant","content":"done"}}"#,
     );
-    let outcome = ended_behind_cancel(&stage, "m-4", done).await;
+    let outcome = terminal_after_cancel(&stage, "m-4", done).await;
     outcome.assert("cancelled cancelled", &[COMPLETED]);
     assert_eq!(output(&outcome), "done");
-    let broken = ended_behind_cancel(&stage, "m-5", ("run.completed", "7")).await;
+    let broken = terminal_after_cancel(&stage, "m-5", ("run.completed", "7")).await;
     assert_eq!(broken.ending(), "cancelled cancelled");
 }
 

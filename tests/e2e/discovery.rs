@@ -5,10 +5,10 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, Client, message};
+use crate::support::client::{ApiResponse, Client, message};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::runner::{RUNNER_ID, Request, SECRET, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, RecordedRequest, SECRET, StubRunner, manifest};
 use crate::support::script::{chunk, sse, sse_and_wait};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
@@ -76,7 +76,7 @@ async fn history(admin: &Client, endpoint: &str) -> Vec<Value> {
     answer.body["items"].as_array().unwrap().clone()
 }
 
-async fn event(client: &Client, event_id: &str, event_type: &str) -> Answer {
+async fn event(client: &Client, event_id: &str, event_type: &str) -> ApiResponse {
     let mut event = message(event_id);
     event["event_type"] = json!(event_type);
     client.post(&event).await
@@ -91,7 +91,7 @@ fn ids(list: &Value) -> Vec<&str> {
 
 #[rstest]
 #[tokio::test]
-async fn a_dry_run_tells_what_a_refresh_would_change_and_stores_nothing(
+async fn dry_run_reports_refresh_changes_and_stores_nothing(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
@@ -196,7 +196,7 @@ async fn a_dry_run_tells_what_a_refresh_would_change_and_stores_nothing(
 }
 
 #[tokio::test]
-async fn a_dry_run_of_a_registration_tells_what_replaces_would_do() {
+async fn registration_dry_run_reports_effect_of_replaces() {
     let stage = Stage::new().await;
     let admin = stage.admin.clone();
     let first = other_runner().await;
@@ -254,9 +254,7 @@ async fn a_dry_run_of_a_registration_tells_what_replaces_would_do() {
 
 #[rstest]
 #[tokio::test]
-async fn an_endpoint_is_asked_again_and_what_it_says_holds(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn periodic_refresh_applies_valid_lists(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |config| EAGER.clone_into(&mut config.runs)).await else {
         return;
     };
@@ -339,7 +337,7 @@ async fn an_endpoint_is_asked_again_and_what_it_says_holds(
 }
 
 #[tokio::test]
-async fn the_history_of_health_is_paged_from_its_end() {
+async fn pages_health_history_newest_first() {
     let stage = Stage::new().await;
     let admin = stage.admin.clone();
     let mut other = other_runner().await;
@@ -388,7 +386,7 @@ async fn the_history_of_health_is_paged_from_its_end() {
 }
 
 #[tokio::test]
-async fn a_runner_id_moves_while_its_run_is_active_and_the_run_stays() {
+async fn moving_runner_id_keeps_active_run_in_place() {
     let stage = Stage::new().await;
     let admin = stage.admin.clone();
     let held = HeldRun::start(&stage, &message("m-1")).await;
@@ -423,7 +421,7 @@ async fn a_runner_id_moves_while_its_run_is_active_and_the_run_stays() {
 }
 
 #[tokio::test]
-async fn snapshots_reach_clients_as_increments_with_the_whole_beside() {
+async fn converts_snapshots_to_deltas_with_full_text() {
     let stage = Stage::new().await;
     let admin = stage.admin.clone();
     let other = StubRunner::start_as(manifest(OTHER)).await;
@@ -445,11 +443,11 @@ async fn snapshots_reach_clients_as_increments_with_the_whole_beside() {
         .collect();
     let told = |content: &str, whole: &str| json!({"role": "assistant", "content": content, "all_content": whole});
     assert_eq!(chunks, [told("one", "one"), told(" two", "one two")]);
-    assert!(other.requests().iter().any(Request::is_run));
+    assert!(other.requests().iter().any(RecordedRequest::is_run));
 }
 
 #[tokio::test]
-async fn a_function_with_a_single_url_is_told_to_stop_there() {
+async fn single_url_runner_receives_cancel_there() {
     let stage = Stage::with(|config| config.runs = "cancel_grace_seconds = 0.2".into()).await;
     let admin = stage.admin.clone();
     let mut interruptible = manifest(OTHER);
@@ -463,7 +461,7 @@ async fn a_function_with_a_single_url_is_told_to_stop_there() {
     registered(&admin, &spec).await;
     bound(&admin, "other", OTHER, &json!({})).await;
     let run_id = event(&stage.client, "m-1", "test.other").await.run_id();
-    let action = |request: &Request, action: &str| {
+    let action = |request: &RecordedRequest, action: &str| {
         request.path == "/function" && request.json()["action"] == action
     };
     other.asked("the run", |one| action(one, "run")).await;
@@ -477,7 +475,7 @@ async fn a_function_with_a_single_url_is_told_to_stop_there() {
 
 /// Two replicas of one database with one endpoint due for a refresh.
 #[tokio::test]
-async fn replicas_take_turns_in_asking_an_endpoint() {
+async fn replicas_take_turns_in_discovery() {
     const TTL: Duration = Duration::from_millis(400);
     let eager = |config: &mut Config| config.runs = "discovery_ttl_seconds = 0.4".into();
     let Some(stage) = OwnStage::on(Postgres, eager).await else {

@@ -41,7 +41,7 @@ fn own_path(page: &Url, named: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_page_of_the_api_loads_nothing_from_elsewhere() {
+async fn api_page_loads_only_own_files() {
     let stage = Stage::new().await;
     let page = fetch(&stage.client, "/docs").await;
     assert_eq!(page.url.path(), "/docs/");
@@ -86,7 +86,7 @@ async fn the_page_of_the_api_loads_nothing_from_elsewhere() {
 }
 
 #[tokio::test]
-async fn the_page_of_the_api_may_run_its_own_files_alone() {
+async fn api_page_policy_allows_own_scripts_only() {
     let stage = Stage::new().await;
     for path in ["/docs", "/docs/index.html", "/docs/swagger-initializer.js"] {
         let file = fetch(&stage.client, path).await;
@@ -126,7 +126,7 @@ async fn the_page_of_the_api_may_run_its_own_files_alone() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_of_the_page_is_no_route() {
+async fn unknown_api_page_files_are_not_found() {
     let stage = Stage::new().await;
     for (method, path, status) in [
         (Method::GET, "/docs/nothing.js", 404),

@@ -11,7 +11,9 @@ use crate::support::held::HeldRun;
 use crate::support::programs::runnel;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Directory, Engine, OwnStage, Postgres, Printed, Sqlite, Stage, run};
+use crate::support::{
+    CommandOutput, Engine, OwnStage, Postgres, Sqlite, Stage, TempDirectory, run,
+};
 
 const AGENTS: &str = "/v1/agents";
 const CATALOG: &str = r#"
@@ -88,7 +90,7 @@ async fn nothing_was_stored(stage: &Stage) {
 
 #[rstest]
 #[tokio::test]
-async fn every_candidate_is_told_why_it_loses_and_nothing_is_stored(
+async fn explains_each_losing_candidate_and_stores_nothing(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some((stage, admin)) = stage(engine, "concurrent").await else {
@@ -169,7 +171,7 @@ async fn every_candidate_is_told_why_it_loses_and_nothing_is_stored(
 }
 
 #[tokio::test]
-async fn what_a_dry_run_tells_is_what_the_run_gets() {
+async fn dry_run_matches_the_later_run() {
     let (stage, admin) = stage(Sqlite, "concurrent").await.unwrap();
     let agent = json!({
         "event_types": ["test.event"], "config": {"model": "picked"},
@@ -244,7 +246,7 @@ async fn what_a_dry_run_tells_is_what_the_run_gets() {
 #[case("interrupt", "interrupt", "queued", 202)]
 #[case("steer", "steer", "steered", 202)]
 #[tokio::test]
-async fn a_busy_conversation_is_seen_as_it_stands_now(
+async fn dry_run_reflects_current_busy_conversation(
     #[case] policy: &'static str,
     #[case] decision: &str,
     #[case] outcome: &str,
@@ -280,7 +282,7 @@ async fn a_busy_conversation_is_seen_as_it_stands_now(
 }
 
 #[tokio::test]
-async fn a_runner_that_went_and_a_form_that_changed_are_told_before_an_event_meets_them() {
+async fn reports_absent_runners_and_changed_forms() {
     let (stage, admin) = stage(Sqlite, "concurrent").await.unwrap();
     let list = admin.get("/v1/runner-endpoints").await.body;
     let endpoint = list["items"][0]["id"].as_str().unwrap();
@@ -315,7 +317,7 @@ async fn a_runner_that_went_and_a_form_that_changed_are_told_before_an_event_mee
     );
 }
 
-async fn explain(client: &Client, directory: &Directory, arguments: &[&str]) -> Printed {
+async fn explain(client: &Client, directory: &TempDirectory, arguments: &[&str]) -> CommandOutput {
     let mut command = Command::new(runnel());
     command
         .arg("explain")
@@ -327,9 +329,9 @@ async fn explain(client: &Client, directory: &Directory, arguments: &[&str]) -> 
 }
 
 #[tokio::test]
-async fn explain_says_who_wins_who_loses_and_what_each_layer_removed() {
+async fn explain_lists_winner_losers_and_layer_decisions() {
     let (stage, admin) = stage(Sqlite, "concurrent").await.unwrap();
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     let careful = json!({
         "scope": {"kind": "bot", "bot_id": "b-1"}, "config": {"model": "picked"},
         "resource_policy": {"models": "*", "tools": ["search"]},

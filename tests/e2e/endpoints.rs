@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, message, send};
 use crate::support::gateway::Config;
-use crate::support::runner::{RUNNER_ID, Request, SECRET, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, RecordedRequest, SECRET, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Directory, Engine, OwnStage, Postgres, Sqlite, Stage, until};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, TempDirectory, until};
 
 const OTHER: &str = "plugin:test/other/default";
 const ENDPOINTS: &str = "/v1/runner-endpoints";
@@ -67,7 +67,7 @@ fn codes_of(faults: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn registering_an_endpoint_discovers_it_and_keeps_its_secrets() {
+async fn registration_discovers_runners_and_hides_secrets() {
     let (_stage, admin) = stage().await;
     let no_label = json!({"id": "plugin:test/other/second", "name": "second"});
     let echo = StubRunner::start_listing(json!([manifest(OTHER), no_label])).await;
@@ -119,12 +119,12 @@ async fn registering_an_endpoint_discovers_it_and_keeps_its_secrets() {
     assert!(asked.is_signed());
     assert!(asked.header("webhook-id").unwrap().starts_with("list_"));
     assert_eq!(run_once(&admin, OTHER).await["runner_id"], OTHER);
-    let asked = echo.asked("the run", Request::is_run).await;
+    let asked = echo.asked("the run", RecordedRequest::is_run).await;
     assert_eq!(asked.header("x-api-key"), Some("opens-everything"));
 }
 
 #[tokio::test]
-async fn a_secret_that_was_made_is_shown_once() {
+async fn shows_generated_secret_once() {
     let (_stage, admin) = stage().await;
     let other = other_runner().await;
     let answer = registered(&admin, &json!({"name": "other", "base_url": other.url})).await;
@@ -147,7 +147,7 @@ async fn a_secret_that_was_made_is_shown_once() {
 }
 
 #[tokio::test]
-async fn one_bad_manifest_never_hides_its_neighbours() {
+async fn invalid_manifest_does_not_hide_others() {
     let (_stage, admin) = stage().await;
     let mut newer = manifest("plugin:test/newer/default");
     newer["protocol_version"] = json!("2");
@@ -194,7 +194,7 @@ async fn one_bad_manifest_never_hides_its_neighbours() {
 }
 
 #[tokio::test]
-async fn a_runner_id_moves_to_another_endpoint_only_by_name() {
+async fn runner_id_moves_only_with_explicit_replaces() {
     let (_stage, admin) = stage().await;
     let (first, second) = (other_runner().await, other_runner().await);
     registered(&admin, &json!({"name": "first", "base_url": first.url})).await;
@@ -221,8 +221,8 @@ async fn a_runner_id_moves_to_another_endpoint_only_by_name() {
     registered(&admin, &spec).await;
     assert_eq!(runner(&admin, OTHER).await.unwrap()["endpoint"], "second");
     run_once(&admin, OTHER).await;
-    assert!(second.requests().iter().any(Request::is_run));
-    assert!(!first.requests().iter().any(Request::is_run));
+    assert!(second.requests().iter().any(RecordedRequest::is_run));
+    assert!(!first.requests().iter().any(RecordedRequest::is_run));
 
     let taken = json!({"name": "stub", "base_url": "http://127.0.0.1:9"});
     let refused = admin.create(ENDPOINTS, &taken).await;
@@ -230,7 +230,7 @@ async fn a_runner_id_moves_to_another_endpoint_only_by_name() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_does_not_answer_is_stored_with_its_health() {
+async fn stores_unreachable_endpoint_with_health() {
     let (_stage, admin) = stage().await;
     let mut gone = StubRunner::start().await;
     gone.stop().await;
@@ -249,7 +249,7 @@ async fn an_endpoint_that_does_not_answer_is_stored_with_its_health() {
 }
 
 #[tokio::test]
-async fn a_refresh_finds_what_has_changed() {
+async fn refresh_applies_changes() {
     let (_stage, admin) = stage().await;
     let other = other_runner().await;
     let answer = registered(&admin, &json!({"name": "other", "base_url": other.url})).await;
@@ -269,7 +269,7 @@ async fn a_refresh_finds_what_has_changed() {
 }
 
 #[tokio::test]
-async fn a_refresh_takes_no_runner_from_another_endpoint() {
+async fn refresh_claims_no_runner_of_another_endpoint() {
     let (_stage, admin) = stage().await;
     let other = other_runner().await;
     let answer = registered(&admin, &json!({"name": "other", "base_url": other.url})).await;
@@ -289,7 +289,7 @@ async fn a_refresh_takes_no_runner_from_another_endpoint() {
 }
 
 #[tokio::test]
-async fn a_deleted_endpoint_takes_its_runners_along() {
+async fn deleting_an_endpoint_removes_its_runners() {
     let (_stage, admin) = stage().await;
     let other = other_runner().await;
     let answer = registered(&admin, &json!({"name": "other", "base_url": other.url})).await;
@@ -311,7 +311,7 @@ async fn a_deleted_endpoint_takes_its_runners_along() {
 }
 
 #[tokio::test]
-async fn the_agents_of_a_deleted_endpoint_go_to_no_other_by_themselves() {
+async fn periodic_discovery_claims_no_bound_runner_ids() {
     let often = |config: &mut Config| config.runs = "discovery_ttl_seconds = 0.05".into();
     let stage = Stage::with(often).await;
     let admin = stage.admin.clone();
@@ -352,7 +352,7 @@ async fn the_agents_of_a_deleted_endpoint_go_to_no_other_by_themselves() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_called_is_not_registered() {
+async fn rejects_endpoint_urls_outside_egress_policy() {
     let (_stage, admin) = stage().await;
     for base_url in [
         "http://10.0.0.1:80",
@@ -394,7 +394,7 @@ async fn what_may_not_be_called_is_not_registered() {
 }
 
 #[tokio::test]
-async fn a_registration_may_carry_its_manifests() {
+async fn registers_endpoint_with_given_manifests() {
     let (_stage, admin) = stage().await;
     let other = other_runner().await;
     let spec = json!({"name": "other", "base_url": other.url, "manifests": [manifest(OTHER)]});
@@ -402,13 +402,13 @@ async fn a_registration_may_carry_its_manifests() {
     assert_eq!(answer["accepted"], json!([{"id": OTHER}]));
     run_once(&admin, OTHER).await;
     assert!(
-        other.requests().iter().all(Request::is_run),
+        other.requests().iter().all(RecordedRequest::is_run),
         "it was asked for its runners"
     );
 }
 
 #[tokio::test]
-async fn a_function_with_a_single_url_gets_everything_there() {
+async fn single_url_endpoint_receives_all_requests() {
     let (_stage, admin) = stage().await;
     let other = other_runner().await;
     let base_url = format!("{}/function", other.url);
@@ -434,13 +434,13 @@ async fn a_function_with_a_single_url_gets_everything_there() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_gone_from_the_configuration_is_disabled_and_named() {
+async fn disables_endpoints_removed_from_configuration() {
     let second = "[[runner_endpoints]]\nname = \"second\"\nbase_url = \"http://127.0.0.1:9\"\n\
                   secret = \"env:STUB_SECRET\"\n";
     let mut stage = OwnStage::with(|config| config.rest = second.to_owned()).await;
     stage.gateway.kill().await;
     stage.gateway.reconfigure(|config| config.rest.clear());
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let log = stage.gateway.log();
     let told = "endpoint second of an earlier configuration, or of another replica's, is disabled";
     assert!(log.contains(told), "{log}");
@@ -449,7 +449,9 @@ async fn an_endpoint_that_is_gone_from_the_configuration_is_disabled_and_named()
 
 #[rstest]
 #[tokio::test]
-async fn refuses_an_unfit_agent_and_serves_the_rest(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn disables_agent_with_invalid_config_and_serves_rest(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
     let entry = |config: &str| {
         format!(
             "[[agents]]\nname = \"unfit\"\nevent_types = [\"a.b\"]\nrunner_id = \"{RUNNER_ID}\"\n\
@@ -465,7 +467,7 @@ async fn refuses_an_unfit_agent_and_serves_the_rest(#[values(Sqlite, Postgres)] 
         .gateway
         .reconfigure(|config| config.rest = entry("{ colour = 1 }"));
     for starts in 1..=2 {
-        stage.gateway.start_again().await;
+        stage.gateway.restart().await;
         let log = stage.gateway.log();
         let told = "/config/colour is no field of the runner's config_schema";
         let told = format!(
@@ -474,7 +476,7 @@ async fn refuses_an_unfit_agent_and_serves_the_rest(#[values(Sqlite, Postgres)] 
         assert_eq!(log.matches(&told).count(), starts, "{log}");
         stage.gateway.kill().await;
     }
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let client = stage.client.clone();
     let run_id = client.post(&message("m-1")).await.run_id();
@@ -509,7 +511,7 @@ async fn refuses_an_unfit_agent_and_serves_the_rest(#[values(Sqlite, Postgres)] 
     stage
         .gateway
         .reconfigure(|config| config.rest = entry("{}"));
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let admin = stage.admin.clone();
     let unfit = admin
         .get(&format!("/v1/agents/{}", unfit["id"].as_str().unwrap()))
@@ -523,8 +525,8 @@ async fn refuses_an_unfit_agent_and_serves_the_rest(#[values(Sqlite, Postgres)] 
 }
 
 #[tokio::test]
-async fn probes_whether_agents_fit_their_runners() {
-    let directory = Directory::new();
+async fn check_config_probes_agent_configs_against_runners() {
+    let directory = TempDirectory::new();
     let half = || uuid::Uuid::new_v4().simple().to_string();
     let key = directory.write("master.key", &(half() + &half()));
     let secret = directory.write("endpoint.secret", SECRET);
@@ -573,7 +575,7 @@ async fn probes_whether_agents_fit_their_runners() {
 }
 
 #[tokio::test]
-async fn what_the_configuration_takes_over_from_the_api_is_named() {
+async fn logs_api_agents_taken_over_by_configuration() {
     let mut stage = OwnStage::new().await;
     let admin = stage.admin.clone();
     let third = json!({"name": "third", "event_types": ["a.b"], "runner_id": RUNNER_ID});
@@ -586,7 +588,7 @@ async fn what_the_configuration_takes_over_from_the_api_is_named() {
     let told = "agent third was created over the API; the configuration replaces it";
     // Logged at the first start only: then the agent belongs to the configuration.
     for _ in 0..2 {
-        stage.gateway.start_again().await;
+        stage.gateway.restart().await;
         assert_eq!(stage.gateway.log().matches(told).count(), 1);
         stage.gateway.kill().await;
     }

@@ -7,7 +7,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::pipeline_adapter::query;
-use crate::support::client::{Answer, Client, message, send};
+use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
@@ -175,7 +175,7 @@ async fn uploads_of_runs_stay_closed_without_grants() {
 
 #[rstest]
 #[tokio::test]
-async fn photos_come_in_bodies_of_many_mebibytes(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn accepts_pictures_in_large_bodies(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, |_| {}).await else {
         return;
     };
@@ -224,7 +224,7 @@ async fn photos_come_in_bodies_of_many_mebibytes(#[values(Sqlite, Postgres)] eng
 }
 
 #[tokio::test]
-async fn bodies_have_a_bound_and_so_has_their_text() {
+async fn limits_body_size_and_text_size() {
     let stage = stage(Sqlite, |config| {
         "event_body_bytes = 2000000".clone_into(&mut config.limits);
     });
@@ -253,9 +253,7 @@ async fn bodies_have_a_bound_and_so_has_their_text() {
 
 #[rstest]
 #[tokio::test]
-async fn same_bytes_are_one_artifact_and_one_attachment(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn deduplicates_files_with_same_bytes(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, |_| {}).await else {
         return;
     };
@@ -300,7 +298,7 @@ async fn same_bytes_are_one_artifact_and_one_attachment(
     run.end(&stage).await;
 }
 
-async fn post(client: &Client, path: &str, body: &Value) -> Answer {
+async fn post(client: &Client, path: &str, body: &Value) -> ApiResponse {
     send(client.request(Method::POST, path).json(body))
         .await
         .unwrap()
@@ -308,14 +306,14 @@ async fn post(client: &Client, path: &str, body: &Value) -> Answer {
 
 /// The context that the runner of this run received.
 async fn context_of(stage: &Stage, run_id: &str) -> Value {
-    let of_run = |request: &crate::support::runner::Request| {
+    let of_run = |request: &crate::support::runner::RecordedRequest| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id)
     };
     let asked = stage.runner.asked("the run", of_run).await.json();
     asked["context"].clone()
 }
 
-async fn upload(client: &Client, query: &str, bytes: Vec<u8>) -> Answer {
+async fn upload(client: &Client, query: &str, bytes: Vec<u8>) -> ApiResponse {
     let request = client.request(Method::POST, &format!("/v1/artifacts{query}"));
     send(request.header(CONTENT_TYPE, "image/png").body(bytes))
         .await
@@ -338,7 +336,7 @@ async fn client_key(stage: &Stage) -> (Client, String) {
 
 #[rstest]
 #[tokio::test]
-async fn clients_upload_files_that_events_name(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn events_reference_uploads_of_clients(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, |_| {}).await else {
         return;
     };
@@ -398,7 +396,7 @@ async fn clients_upload_files_that_events_name(#[values(Sqlite, Postgres)] engin
 }
 
 #[tokio::test]
-async fn refused_events_leave_their_uploads_free() {
+async fn refused_events_keep_their_uploads_unclaimed() {
     let stage = stage(Sqlite, |config| config.agents[0].concurrency = "reject")
         .await
         .unwrap();
@@ -415,7 +413,7 @@ async fn refused_events_leave_their_uploads_free() {
 }
 
 #[tokio::test]
-async fn uploads_of_revoked_keys_are_refused_at_their_end() {
+async fn refuses_finishing_uploads_of_revoked_keys() {
     let stage = stage(Sqlite, |_| {}).await.unwrap();
     let admin = stage.admin.clone();
     let (client, key) = client_key(&stage).await;
@@ -502,7 +500,9 @@ async fn fill(run: &HeldRun, bytes: usize) -> (usize, Value) {
 
 #[rstest]
 #[tokio::test]
-async fn runs_and_agents_leave_room_for_events(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn artifact_shares_of_runs_reserve_space_for_events(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"]["artifacts"] = json!(["create"]);
     let runner = StubRunner::start_as(manifest).await;
@@ -538,7 +538,7 @@ async fn runs_and_agents_leave_room_for_events(#[values(Sqlite, Postgres)] engin
 }
 
 #[tokio::test]
-async fn unnamed_uploads_leave_room_for_events() {
+async fn unreferenced_uploads_reserve_space_for_events() {
     let stage = stage(Sqlite, |config| {
         "max_bytes = 400000\nworkspace_bytes = 1000000".clone_into(&mut config.artifacts);
     });
@@ -558,9 +558,7 @@ async fn unnamed_uploads_leave_room_for_events() {
 
 #[rstest]
 #[tokio::test]
-async fn runs_leave_room_in_the_storage_of_the_workspace(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn limits_share_of_a_run_in_workspace_storage(#[values(Sqlite, Postgres)] engine: Engine) {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"]["storage"] = json!(["workspace"]);
     let runner = StubRunner::start_as(manifest).await;

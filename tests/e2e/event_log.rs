@@ -39,7 +39,7 @@ fn elsewhere(event_id: &str) -> Value {
 
 #[rstest]
 #[tokio::test]
-async fn the_log_holds_every_event_whoever_wanted_it(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn logs_every_event_regardless_of_agents(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -115,9 +115,7 @@ async fn the_log_holds_every_event_whoever_wanted_it(#[values(Sqlite, Postgres)]
 
 #[rstest]
 #[tokio::test]
-async fn a_run_reads_the_events_of_its_own_conversation_and_no_others(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn runs_read_only_events_of_their_conversation(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -189,7 +187,7 @@ async fn a_run_reads_the_events_of_its_own_conversation_and_no_others(
 }
 
 #[tokio::test]
-async fn events_are_closed_to_a_run_that_was_not_granted_them() {
+async fn reading_events_requires_a_grant() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     for path in ["/events", "/events/m-1"] {
@@ -204,7 +202,7 @@ async fn events_are_closed_to_a_run_that_was_not_granted_them() {
 }
 
 #[tokio::test]
-async fn a_cloud_event_is_taken_in_both_modes_once() {
+async fn accepts_cloud_events_in_both_modes_once() {
     let stage = Stage::new().await;
     let of_envelope = json!({
         "conversation": {"conversation_id": "c-7"}, "input": {"text": "hello big world"},

@@ -6,22 +6,22 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::support::client::{Client, message, send};
-use crate::support::gateway::{Config, Gateway};
+use crate::support::gateway::{Config, GatewayProcess};
 use crate::support::node;
 use crate::support::playground::Playground;
 use crate::support::python;
 use crate::support::runner::SECRET;
-use crate::support::{Directory, Sqlite};
+use crate::support::{Sqlite, TempDirectory};
 
 const PYTHON: &str = "plugin:runnel/echo-python/default";
 const TYPESCRIPT: &str = "plugin:runnel/echo-typescript/default";
 
 /// Events of a run, without ids and times.
-type Told = Vec<(String, Value)>;
+type RunEvents = Vec<(String, Value)>;
 
 /// The Rust example, as `runnel dev` serves it.
 async fn rust_echo() -> (Client, impl Sized) {
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     let playground = Playground::start_echoing(&directory.file("runnel-data")).await;
     (playground.client(), (playground, directory))
 }
@@ -29,32 +29,32 @@ async fn rust_echo() -> (Client, impl Sized) {
 /// The Python example behind a gateway. `None` without Python.
 async fn python_echo() -> Option<(Client, impl Sized)> {
     let runner = python::python_echo().await?;
-    let gateway = gateway_before(&runner.url, PYTHON).await;
+    let gateway = gateway_for_runner(&runner.url, PYTHON).await;
     Some((gateway.client(), (gateway, runner)))
 }
 
 /// The TypeScript example behind a gateway. `None` without Node.
 async fn typescript_echo() -> Option<(Client, impl Sized)> {
     let runner = node::typescript_echo().await?;
-    let gateway = gateway_before(&runner.url, TYPESCRIPT).await;
+    let gateway = gateway_for_runner(&runner.url, TYPESCRIPT).await;
     Some((gateway.client(), (gateway, runner)))
 }
 
 /// A gateway with one agent that takes every event.
-async fn gateway_before(runner_url: &str, runner_id: &'static str) -> Gateway {
+async fn gateway_for_runner(runner_url: &str, runner_id: &'static str) -> GatewayProcess {
     let mut config = Config::for_runner_at(runner_url);
     config.agents[0].runner_id = runner_id;
     config.agents[0].event_types = "*";
-    let started = Gateway::start(Sqlite, config).await;
+    let started = GatewayProcess::start(Sqlite, config).await;
     started.expect("SQLite is always at hand")
 }
 
-async fn say(client: &Client, text: &str) -> Told {
+async fn say(client: &Client, text: &str) -> RunEvents {
     let mut event = message(&Uuid::new_v4().to_string());
     event["input"]["text"] = json!(text);
     let mut stream = client.post_streaming(&event).await;
     let run_id = stream.run_id();
-    let mut told = Told::new();
+    let mut told = RunEvents::new();
     while let Some(frame) = stream.event().await {
         let event: Value = serde_json::from_str(&frame.data).unwrap();
         assert_eq!(event["source"], "runner", "{event}");
@@ -74,7 +74,7 @@ fn delta(text: &str) -> (String, Value) {
     ("message.delta".to_owned(), chunk)
 }
 
-fn ending(count: u32, text: &str) -> Told {
+fn ending(count: u32, text: &str) -> RunEvents {
     let state = json!({"scope": "conversation", "key": "echo.count", "value": count});
     let message = json!({"message": {"role": "assistant", "content": text}, "file_ids": []});
     [
@@ -87,7 +87,7 @@ fn ending(count: u32, text: &str) -> Told {
 }
 
 /// Two events in one conversation.
-async fn hold_a_conversation(client: &Client) -> Vec<Told> {
+async fn run_conversation(client: &Client) -> Vec<RunEvents> {
     let first = say(client, "hello big world").await;
     let words = ["hello ", "big ", "world"].map(delta).to_vec();
     assert_eq!(first, [words, ending(1, "hello big world")].concat());
@@ -123,35 +123,35 @@ async fn cancel_midway(client: &Client) {
 }
 
 #[tokio::test]
-async fn the_rust_example_echoes_and_counts() {
+async fn rust_example_echoes_and_counts() {
     let (client, _playground) = rust_echo().await;
-    hold_a_conversation(&client).await;
+    run_conversation(&client).await;
 }
 
 #[tokio::test]
-async fn the_python_example_echoes_and_counts() {
+async fn python_example_echoes_and_counts() {
     let Some((client, _processes)) = python_echo().await else {
         return;
     };
-    hold_a_conversation(&client).await;
+    run_conversation(&client).await;
 }
 
 #[tokio::test]
-async fn the_typescript_example_echoes_and_counts() {
+async fn typescript_example_echoes_and_counts() {
     let Some((client, _processes)) = typescript_echo().await else {
         return;
     };
-    hold_a_conversation(&client).await;
+    run_conversation(&client).await;
 }
 
 #[tokio::test]
-async fn the_rust_example_can_be_cancelled() {
+async fn rust_example_can_be_cancelled() {
     let (client, _playground) = rust_echo().await;
     cancel_midway(&client).await;
 }
 
 #[tokio::test]
-async fn the_python_example_can_be_cancelled() {
+async fn python_example_can_be_cancelled() {
     let Some((client, _processes)) = python_echo().await else {
         return;
     };
@@ -159,7 +159,7 @@ async fn the_python_example_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn the_typescript_example_can_be_cancelled() {
+async fn typescript_example_can_be_cancelled() {
     let Some((client, _processes)) = typescript_echo().await else {
         return;
     };
@@ -169,9 +169,9 @@ async fn the_typescript_example_can_be_cancelled() {
 const TOO_LONG: &str = "too long a body";
 
 /// A forged request: name, the three signature headers, body.
-type Forged = (&'static str, String, String, Vec<u8>);
+type ForgedRequest = (&'static str, String, String, Vec<u8>);
 
-fn forged() -> Vec<Forged> {
+fn forged() -> Vec<ForgedRequest> {
     let secret: SigningSecret = SECRET.parse().unwrap();
     let now = chrono::Utc::now().timestamp();
     let signed = |when: i64, body: &[u8]| secret.sign("list_1", when, body);
@@ -213,7 +213,7 @@ fn forged() -> Vec<Forged> {
     ]
 }
 
-async fn refuses_strangers(runner_url: &str) {
+async fn assert_rejects_forged_requests(runner_url: &str) {
     let http = Client::new(runner_url, "");
     for (name, when, signature, body) in forged() {
         let request = http
@@ -242,11 +242,11 @@ async fn refuses_strangers(runner_url: &str) {
 }
 
 #[tokio::test]
-async fn the_examples_without_the_kit_refuse_strangers() {
+async fn examples_without_runner_kit_reject_forged_requests() {
     if let Some(python) = python::python_echo().await {
-        refuses_strangers(&python.url).await;
+        assert_rejects_forged_requests(&python.url).await;
     }
     if let Some(typescript) = node::typescript_echo().await {
-        refuses_strangers(&typescript.url).await;
+        assert_rejects_forged_requests(&typescript.url).await;
     }
 }

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::support::client::{Client, message, send};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
-use crate::support::script::{Script, send as step, sse, sse_and_wait, sse_head};
+use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
+use crate::support::script::{RunScript, send as step, sse, sse_and_wait, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 /// A gateway that grants its runs every read and write of facts.
@@ -32,7 +32,7 @@ fn members(page: &Value, name: &str) -> Vec<Value> {
 
 #[rstest]
 #[tokio::test]
-async fn what_a_run_left_is_there_after_a_restart(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn facts_of_runs_survive_restart(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(mut stage) = stage(engine).await else {
         return;
     };
@@ -47,7 +47,7 @@ async fn what_a_run_left_is_there_after_a_restart(#[values(Sqlite, Postgres)] en
     let before = run.end(&stage).await;
 
     stage.gateway.stop().await;
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let run = HeldRun::start(&stage, &message("m-2")).await;
     let count = json!({"value": 7, "version": 1});
     assert_eq!(run.get("/state/conversation/count").await.body, count);
@@ -68,7 +68,7 @@ async fn what_a_run_left_is_there_after_a_restart(#[values(Sqlite, Postgres)] en
 }
 
 #[tokio::test]
-async fn what_is_hidden_from_a_run_looks_like_what_is_not_there() {
+async fn hidden_objects_look_like_absent_ones() {
     let stage = stage(Sqlite).await.unwrap();
     let mut far = message("far");
     far["conversation"]["conversation_id"] = json!("c-8");
@@ -92,7 +92,7 @@ async fn what_is_hidden_from_a_run_looks_like_what_is_not_there() {
     run.end(&stage).await;
 }
 
-const ENDINGS: [(&str, Script); 6] = [
+const ENDINGS: [(&str, RunScript); 6] = [
     ("completed", |run| sse(run.talk(1).concat())),
     ("failed boom", |run| sse(run.failed(1))),
     ("failed runner.stream_truncated", |_| sse("")),
@@ -116,13 +116,13 @@ const ENDINGS: [(&str, Script); 6] = [
 ];
 
 #[tokio::test]
-async fn however_a_run_ends_its_token_opens_nothing_afterwards() {
+async fn run_token_is_invalid_after_any_ending() {
     let soon = |config: &mut Config| config.agents[0].timeout_seconds = 3.0;
     let stage = Stage::with(soon).await;
     for (ending, script) in ENDINGS {
         let run_id = stage.start(script).await;
         assert_eq!(stage.outcome(&run_id).await.ending(), ending);
-        let of_run = |request: &Request| {
+        let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
         };
         let host = stage.runner.asked("the run", of_run).await.json()["host"].clone();

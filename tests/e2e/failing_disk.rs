@@ -15,15 +15,15 @@ use tokio::process::{Child, ChildStderr, Command};
 
 use crate::support::client::{message, send as ask};
 use crate::support::gateway::Config;
-use crate::support::script::{Gate, Run, Step, send, sse, sse_head};
+use crate::support::script::{Gate, Run, ScriptStep, send, sse, sse_head};
 use crate::support::{OwnStage, Postgres, Stage, number, run, skipped, until, within};
 
-fn talk(run: &Run) -> Vec<Step> {
+fn talk(run: &Run) -> Vec<ScriptStep> {
     sse(run.talk(2).concat())
 }
 
 #[tokio::test]
-async fn a_database_that_another_process_holds_is_waited_for() {
+async fn waits_for_locked_sqlite_database() {
     let stage = OwnStage::new().await;
     stage.runner.answer_all(talk);
     let path = stage.gateway.database_url();
@@ -101,7 +101,7 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_events_and_is_over_when_there_is_room_again() {
+async fn full_disk_refuses_events_until_space_is_free() {
     let Some(disk) = SmallDisk::mount(16 * 1024 * 1024).await else {
         return;
     };
@@ -119,7 +119,7 @@ async fn a_full_disk_refuses_events_and_is_over_when_there_is_room_again() {
         vec![
             sse_head(),
             send(run.delta(1, "a")),
-            Step::Hold(hold.clone()),
+            ScriptStep::Hold(hold.clone()),
             send(rest),
         ]
     });
@@ -226,7 +226,7 @@ impl Tracing {
 
 /// `RUNNEL_TEST_FAILED_SYNCS`: number of gateway runs; each fails a later sync.
 #[tokio::test]
-async fn what_was_acknowledged_around_a_failed_sync_is_there_after_a_crash() {
+async fn acknowledged_events_survive_failed_syncs_and_crash() {
     let mut stage = OwnStage::with(|config| config.runs = "lease_seconds = 2".into()).await;
     stage.runner.answer_all(talk);
     let mut acknowledged = BTreeMap::new();
@@ -260,7 +260,7 @@ async fn what_was_acknowledged_around_a_failed_sync_is_there_after_a_crash() {
         assert!(tracing.has_hit(), "no sync was made to fail");
         tracing.end().await;
         stage.gateway.kill().await;
-        stage.gateway.start_again().await;
+        stage.gateway.restart().await;
         for (event_id, run_id) in &acknowledged {
             let run = stage.client.run(run_id).await;
             assert_eq!(run["event_id"], event_id.as_str());
@@ -274,7 +274,7 @@ async fn what_was_acknowledged_around_a_failed_sync_is_there_after_a_crash() {
         assert_eq!(again.body["run_id"], run_id.as_str());
         stage.client.finished(run_id).await;
         let ledger = stage.client.ledger(run_id).await;
-        ledger.assert_sound(run_id);
+        ledger.assert_valid(run_id);
         assert!(ledger.is_ended());
         assert!(stage.runner.posts(run_id) <= 1);
     }
@@ -282,7 +282,7 @@ async fn what_was_acknowledged_around_a_failed_sync_is_there_after_a_crash() {
 
 /// The server or the database may be configured to acknowledge a commit before it is durable.
 #[tokio::test]
-async fn commits_of_postgresql_are_synchronous_whatever_the_database_is_set_to() {
+async fn postgresql_commits_are_always_synchronous() {
     let Some(mut stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
@@ -305,7 +305,7 @@ async fn commits_of_postgresql_are_synchronous_whatever_the_database_is_set_to()
             .unwrap();
     }
     stage.gateway.stop().await;
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let run_id = stage.client.post(&message("m-1")).await.run_id();
     assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
 }

@@ -8,8 +8,8 @@ use crate::support::client::message;
 use crate::support::database::rows;
 use crate::support::gateway::STUB_API_KEY;
 use crate::support::held::HeldRun;
-use crate::support::runner::{RUNNER_ID, Request};
-use crate::support::script::{Gate, Run, Step, chunk, send, sse, sse_head};
+use crate::support::runner::{RUNNER_ID, RecordedRequest};
+use crate::support::script::{Gate, Run, ScriptStep, chunk, send, sse, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 const DELTA: &str = r#"{"chunk":{"role":"assistant","content":"hello "}}"#;
@@ -24,7 +24,7 @@ const EVENTS: [(&str, &str); 4] = [
     ("run.completed", STOP),
 ];
 
-fn short_run(run: &Run) -> Vec<Step> {
+fn short_run(run: &Run) -> Vec<ScriptStep> {
     sse([
         ": hi\n\nevent: message.delta\nid: 1\n".to_owned(),
         run.result(1, "message.delta", DELTA),
@@ -37,9 +37,7 @@ fn short_run(run: &Run) -> Vec<Step> {
 
 #[rstest]
 #[tokio::test]
-async fn an_event_becomes_a_run_and_its_answer_the_stream_of_that_run(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn posted_event_returns_stream_of_its_run(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -85,9 +83,7 @@ async fn an_event_becomes_a_run_and_its_answer_the_stream_of_that_run(
 
 #[rstest]
 #[tokio::test]
-async fn a_client_that_does_not_ask_for_the_stream_is_told_where_it_is(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn response_without_stream_names_stream_url(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -106,13 +102,13 @@ async fn a_client_that_does_not_ask_for_the_stream_is_told_where_it_is(
 }
 
 #[tokio::test]
-async fn the_runner_is_asked_once_in_a_signed_request() {
+async fn sends_one_signed_request_to_the_runner() {
     let stage = Stage::new().await;
     stage.runner.answer_all(short_run);
     let run_id = stage.client.post(&message("m-1001")).await.run_id();
     stage.outcome(&run_id).await;
 
-    let request = stage.runner.asked("the run", Request::is_run).await;
+    let request = stage.runner.asked("the run", RecordedRequest::is_run).await;
     let hex = run_id.replace('-', "");
     for (header, value) in [
         ("accept", "text/event-stream"),
@@ -141,7 +137,7 @@ async fn the_runner_is_asked_once_in_a_signed_request() {
 }
 
 #[tokio::test]
-async fn the_headers_of_the_endpoint_go_along_with_every_request() {
+async fn sends_endpoint_headers_with_every_request() {
     let headers = format!("headers = {{ x-api-key = \"env:{}\" }}", STUB_API_KEY.0);
     let stage = Stage::with(|config| config.endpoint = headers).await;
     let outcome = stage.play(short_run).await;
@@ -156,12 +152,12 @@ async fn the_headers_of_the_endpoint_go_along_with_every_request() {
 }
 
 #[tokio::test]
-async fn the_runner_gets_the_context_and_a_token_that_stands_nowhere_else() {
+async fn runner_gets_context_and_unstored_token() {
     let stage = Stage::new().await;
     stage.runner.answer_all(short_run);
     let run_id = stage.client.post(&message("m-1001")).await.run_id();
 
-    let request = stage.runner.asked("the run", Request::is_run).await;
+    let request = stage.runner.asked("the run", RecordedRequest::is_run).await;
     let text = String::from_utf8(request.body.clone()).unwrap();
     let start = format!(r#"{{"runner_id":"{RUNNER_ID}","runner_name":"default","context":{{"#);
     assert!(text.starts_with(&start), "{text}");
@@ -192,7 +188,7 @@ async fn the_runner_gets_the_context_and_a_token_that_stands_nowhere_else() {
 }
 
 #[tokio::test]
-async fn the_bytes_of_a_result_reach_the_client_as_the_runner_wrote_them() {
+async fn result_bytes_reach_the_client_unchanged() {
     const DATA: &str =
         r#"{ "zeta":1.50, "chunk" : {"content":"\u00e9\/é","role":"assistant"},"alpha":1E2 }"#;
     let stage = Stage::new().await;
@@ -205,12 +201,12 @@ async fn the_bytes_of_a_result_reach_the_client_as_the_runner_wrote_them() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_does_not_cancel_its_run() {
+async fn client_disconnect_does_not_cancel_the_run() {
     let stage = Stage::new().await;
     let gate = Gate::new();
     let held = gate.clone();
     stage.runner.answer_all(move |run| {
-        let wait = Step::Hold(held.clone());
+        let wait = ScriptStep::Hold(held.clone());
         vec![
             sse_head(),
             send(run.delta(1, "a")),
@@ -234,7 +230,7 @@ async fn a_client_that_leaves_does_not_cancel_its_run() {
 }
 
 #[tokio::test]
-async fn the_transcript_message_is_made_of_the_deltas_when_no_message_came() {
+async fn builds_transcript_message_from_deltas() {
     let stage = Stage::new().await;
     let outcome = stage
         .play(|run| {
@@ -251,7 +247,7 @@ fn json_of(text: &str) -> Value {
 }
 
 #[tokio::test]
-async fn an_embedded_database_has_one_gateway_at_a_time() {
+async fn sqlite_database_allows_one_gateway() {
     let mut stage = OwnStage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let second = stage.gateway.command(&["serve"]).await;
@@ -262,11 +258,11 @@ async fn an_embedded_database_has_one_gateway_at_a_time() {
     );
     assert_eq!(run.end(&stage).await.ending(), "completed");
     stage.gateway.kill().await;
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
 }
 
 #[tokio::test]
-async fn what_an_agent_may_have_and_nobody_declares_is_told_at_the_start() {
+async fn logs_undeclared_policy_resources_at_start() {
     let stage = OwnStage::with(|config| {
         config.agents[0].resources =
             r#"models = ["gpt-largo"], knowledge_bases = "*", files = ["rules"]"#;
@@ -280,7 +276,7 @@ async fn what_an_agent_may_have_and_nobody_declares_is_told_at_the_start() {
 
 /// After a graceful stop, a copy of the one database file is complete.
 #[tokio::test]
-async fn a_graceful_stop_leaves_everything_in_the_database_itself() {
+async fn graceful_stop_checkpoints_the_wal() {
     let mut stage = OwnStage::new().await;
     stage.runner.answer_all(short_run);
     let run_id = stage.client.post(&message("m-1")).await.run_id();

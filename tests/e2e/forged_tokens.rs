@@ -26,13 +26,13 @@ use crate::support::runner::SECRET;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, number, within};
 
 /// A request with an invalid credential.
-struct Bad {
+struct InvalidCredential {
     what: String,
     headers: HeaderMap,
     query: String,
 }
 
-impl Bad {
+impl InvalidCredential {
     fn header(what: impl Into<String>, name: &str, value: impl AsRef<[u8]>) -> Self {
         let mut headers = HeaderMap::new();
         let name = HeaderName::try_from(name).unwrap();
@@ -50,9 +50,9 @@ impl Bad {
 }
 
 /// Invalid headers: algorithm, key id, members that a library might obey.
-fn bad_headers(forger: &Forger) -> Vec<Bad> {
+fn invalid_headers(forger: &Forger) -> Vec<InvalidCredential> {
     let mut all = Vec::new();
-    let mut add = |what: String, token: &str| all.push(Bad::bearer(what, token));
+    let mut add = |what: String, token: &str| all.push(InvalidCredential::bearer(what, token));
     for alg in ["none", "None", "nOnE", "NONE", "", "eddsa", "EDDSA"] {
         let token = forger.with_header(&json!({"alg": alg}));
         add(format!("alg {alg:?}"), &token);
@@ -164,10 +164,10 @@ fn bad_headers(forger: &Forger) -> Vec<Bad> {
 }
 
 /// Claims that are missing, of a wrong type, of another run, or out of time.
-fn bad_claims(forger: &Forger) -> Vec<Bad> {
+fn invalid_claims(forger: &Forger) -> Vec<InvalidCredential> {
     let mut all = Vec::new();
     let mut add = |change: Value| {
-        all.push(Bad::bearer(
+        all.push(InvalidCredential::bearer(
             change.to_string(),
             &forger.with_claims(&change),
         ));
@@ -252,23 +252,23 @@ fn bad_claims(forger: &Forger) -> Vec<Bad> {
     for twice in ["run_id", "exp", "aud", "attempt"] {
         let again = format!("{{\"{twice}\":{},", forger.claims[twice]);
         let token = forger.sign(&header, &claims.replacen('{', &again, 1));
-        all.push(Bad::bearer(format!("{twice} twice"), &token));
+        all.push(InvalidCredential::bearer(format!("{twice} twice"), &token));
     }
     for payload in ["", "{}", "null", "[]", "{", "\"x\""] {
-        all.push(Bad::bearer(
+        all.push(InvalidCredential::bearer(
             format!("claims {payload}"),
             &forger.sign(&header, payload),
         ));
     }
     let trailing = forger.sign(&header, &format!("{claims}{{}}"));
-    all.push(Bad::bearer("claims twice", &trailing));
+    all.push(InvalidCredential::bearer("claims twice", &trailing));
     all
 }
 
 /// Signatures by other keys, truncated and modified ones, and oversized tokens.
-fn bad_signatures(forger: &Forger, good: &str, other: &str) -> Vec<Bad> {
+fn invalid_signatures(forger: &Forger, good: &str, other: &str) -> Vec<InvalidCredential> {
     let mut all = Vec::new();
-    let mut add = |what: &str, token: &str| all.push(Bad::bearer(what, token));
+    let mut add = |what: &str, token: &str| all.push(InvalidCredential::bearer(what, token));
     let public = forger.public_key();
     let mut der = vec![
         0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
@@ -375,7 +375,7 @@ fn bad_signatures(forger: &Forger, good: &str, other: &str) -> Vec<Bad> {
 }
 
 /// The valid token in other places, and credentials of other kinds.
-fn bad_places(good: &str, keys: &[&str]) -> Vec<Bad> {
+fn misplaced_tokens(good: &str, keys: &[&str]) -> Vec<InvalidCredential> {
     let mut all = Vec::new();
     for (name, value) in [
         (
@@ -406,52 +406,64 @@ fn bad_places(good: &str, keys: &[&str]) -> Vec<Bad> {
         ("authorization", "Bearer undefined".to_owned()),
     ] {
         let shown = value.replace(good, "…");
-        all.push(Bad::header(format!("{name}: {shown}"), name, value));
+        all.push(InvalidCredential::header(
+            format!("{name}: {shown}"),
+            name,
+            value,
+        ));
     }
     let bytes = |tail: &[u8]| [b"Bearer ", good.as_bytes(), tail].concat();
-    all.push(Bad::header(
+    all.push(InvalidCredential::header(
         "a byte beyond ASCII",
         "authorization",
         bytes(b"\xff"),
     ));
-    all.push(Bad::header(
+    all.push(InvalidCredential::header(
         "a letter beyond ASCII",
         "authorization",
         bytes("é".as_bytes()),
     ));
     for name in ["access_token", "token", "authorization", "run_id"] {
-        all.push(Bad {
+        all.push(InvalidCredential {
             what: format!("{name} in the query"),
             headers: HeaderMap::new(),
             query: format!("?{name}={good}"),
         });
     }
-    all.push(Bad {
+    all.push(InvalidCredential {
         what: "nothing at all".to_owned(),
         headers: HeaderMap::new(),
         query: String::new(),
     });
     for key in keys {
-        all.push(Bad::bearer("an API key", key));
-        all.push(Bad::bearer("half an API key", &key[..20]));
+        all.push(InvalidCredential::bearer("an API key", key));
+        all.push(InvalidCredential::bearer("half an API key", &key[..20]));
     }
-    all.push(Bad::bearer(
+    all.push(InvalidCredential::bearer(
         "a key that nobody has",
         &format!("rnl_aaaaaaaa_{}", "A".repeat(43)),
     ));
-    all.push(Bad::bearer("the secret of the endpoint", SECRET));
+    all.push(InvalidCredential::bearer(
+        "the secret of the endpoint",
+        SECRET,
+    ));
     all
 }
 
 /// A refusal from the caller's view.
 #[derive(Debug, PartialEq)]
-struct Refusal {
+struct RefusedResponse {
     status: StatusCode,
     headers: Vec<(String, String)>,
     body: String,
 }
 
-async fn call(http: &Http, url: &str, route: &Operation, bad: &Bad) -> Refusal {
+async fn call(
+    http: &Http,
+    url: &str,
+    route: &Operation,
+    bad: &InvalidCredential,
+) -> RefusedResponse {
     let path = route.path_with(|name| match name {
         "scope" => "conversation".to_owned(),
         "area" => "plugin".to_owned(),
@@ -473,7 +485,7 @@ async fn call(http: &Http, url: &str, route: &Operation, bad: &Bad) -> Refusal {
     headers.sort();
     let body = within("its body", response.text()).await.unwrap();
     let body = without_request_id(body);
-    Refusal {
+    RefusedResponse {
         status,
         headers,
         body,
@@ -506,7 +518,7 @@ fn connections() -> Http {
 const MANY: &str = "refused_credentials = 1000000";
 
 #[tokio::test]
-async fn every_bad_token_is_refused_by_every_host_route_in_the_same_words() {
+async fn host_routes_reject_invalid_tokens_with_same_response() {
     let stage = OwnStage::with(|config| MANY.clone_into(&mut config.limits)).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let mut elsewhere = message("m-2");
@@ -522,11 +534,17 @@ async fn every_bad_token_is_refused_by_every_host_route_in_the_same_words() {
         assert_eq!(host.get("/run").await.status, 200);
     }
 
-    let mut bad = bad_headers(&forger);
-    bad.extend(bad_claims(&forger));
-    bad.extend(bad_signatures(&forger, &run.token, &other.token));
-    bad.extend(bad_places(&run.token, &[&stage.client.key, &admin.key]));
-    bad.push(Bad::bearer("of a run that has ended", &ended.token));
+    let mut bad = invalid_headers(&forger);
+    bad.extend(invalid_claims(&forger));
+    bad.extend(invalid_signatures(&forger, &run.token, &other.token));
+    bad.extend(misplaced_tokens(
+        &run.token,
+        &[&stage.client.key, &admin.key],
+    ));
+    bad.push(InvalidCredential::bearer(
+        "of a run that has ended",
+        &ended.token,
+    ));
     assert!(bad.len() >= 100, "{}", bad.len());
 
     let mut routes = operations(&stage.client).await;
@@ -562,7 +580,7 @@ async fn every_bad_token_is_refused_by_every_host_route_in_the_same_words() {
     // Two headers are an invalid request, and a header of 1 MiB is not read to the end.
     let bearer = HeaderValue::try_from(format!("Bearer {}", run.token)).unwrap();
     for route in &routes {
-        let mut twice = Bad::bearer("twice", &run.token);
+        let mut twice = InvalidCredential::bearer("twice", &run.token);
         twice.headers.append(AUTHORIZATION, bearer.clone());
         assert_eq!(
             call(&http, url, route, &twice).await.status,
@@ -589,11 +607,11 @@ async fn every_bad_token_is_refused_by_every_host_route_in_the_same_words() {
 }
 
 /// Minimum number of calls that start after the terminal is committed.
-const AFTER_THE_END: usize = 20;
+const MIN_LATE_CALLS: usize = 20;
 
 /// Calls with the token before and after the end of its run. Returns the number of calls that started after the
 /// terminal was committed and were still accepted.
-async fn calls_after_the_end(
+async fn accepted_late_calls(
     stage: &OwnStage,
     urls: &[String],
     round: usize,
@@ -605,7 +623,7 @@ async fn calls_after_the_end(
     let (http, answered) = (connections(), AtomicUsize::new(0));
     let (has_ended, after) = (AtomicBool::new(false), AtomicUsize::new(0));
     let calls = stream::iter(0..).take_while(|number| {
-        let goes_on = *number < most || after.load(Ordering::SeqCst) < AFTER_THE_END;
+        let goes_on = *number < most || after.load(Ordering::SeqCst) < MIN_LATE_CALLS;
         std::future::ready(goes_on)
     });
     let calls = calls.map(async |number| {
@@ -649,14 +667,14 @@ async fn calls_after_the_end(
         assert_eq!(host.get("/run").await.status, 401);
     }
     let after: Vec<_> = calls.iter().filter(|(began, _)| *began > ended).collect();
-    assert!(after.len() >= AFTER_THE_END, "{} calls", after.len());
+    assert!(after.len() >= MIN_LATE_CALLS, "{} calls", after.len());
     let late = after.iter().filter(|(_, status)| *status != 401);
     late.count()
 }
 
 #[rstest]
 #[tokio::test]
-async fn no_call_that_begins_after_the_terminal_is_committed_is_answered_on_any_replica(
+async fn replicas_refuse_calls_after_committed_terminal(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let configured = OwnStage::on(engine, |config| {
@@ -675,13 +693,13 @@ async fn no_call_that_begins_after_the_terminal_is_committed_is_answered_on_any_
     urls.extend(replica.as_ref().map(|replica| replica.client.url.clone()));
     let rounds = number("RUNNEL_TEST_TOKEN_CALLS", 400).div_ceil(200);
     for round in 0..rounds {
-        let late = calls_after_the_end(&stage, &urls, round, 200).await;
+        let late = accepted_late_calls(&stage, &urls, round, 200).await;
         assert_eq!(late, 0, "round {round} of {rounds}");
     }
 }
 
 #[tokio::test]
-async fn guesses_wait_in_line_and_a_good_credential_counts_when_its_turn_comes() {
+async fn rate_limits_guesses_but_admits_valid_credentials() {
     let stage =
         OwnStage::with(|config| "refused_credentials = 20".clone_into(&mut config.limits)).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
@@ -724,7 +742,7 @@ async fn guesses_wait_in_line_and_a_good_credential_counts_when_its_turn_comes()
 }
 
 #[tokio::test]
-async fn no_method_but_those_of_the_document_is_served_by_a_host_route() {
+async fn host_routes_serve_only_documented_methods() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let routes = operations(&stage.client).await;

@@ -5,12 +5,12 @@ use futures_util::{StreamExt, stream};
 use serde_json::Value;
 
 use crate::support::client::message;
-use crate::support::script::{Run, Step, answer, chunk, send, sse, sse_in_chunks};
+use crate::support::script::{Run, ScriptStep, answer, chunk, send, sse, sse_in_chunks};
 use crate::support::stream::Frame;
 use crate::support::{Stage, number, seed};
 
 /// Number of concurrent runs in tests with hundreds of runs.
-const TOGETHER: usize = 16;
+const CONCURRENT_RUNS: usize = 16;
 /// Characters of one to four bytes, and grapheme clusters of several characters.
 const TEXT: &str = "hé 世界 \u{1F389} \u{1F469}\u{200D}\u{1F469}\u{200D}\u{1F467} e\u{301}";
 
@@ -44,7 +44,7 @@ const TYPES: [&str; 7] = [
 ];
 
 /// The fixture as a complete response: head, and one chunk with the whole body.
-fn whole_answer(run: &Run) -> (String, usize) {
+fn full_response(run: &Run) -> (String, usize) {
     let body = fixture(run);
     let head = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n",
@@ -65,7 +65,7 @@ fn any_run() -> Run {
 async fn stream_run(
     stage: &Stage,
     event_id: &str,
-    script: impl Fn(&Run) -> Vec<Step> + Send + Sync + 'static,
+    script: impl Fn(&Run) -> Vec<ScriptStep> + Send + Sync + 'static,
 ) -> Vec<Frame> {
     stage.runner.answer(event_id, script);
     stage
@@ -77,7 +77,7 @@ async fn stream_run(
 }
 
 /// Number of complete events in the first `cut` bytes of the body.
-fn whole_events(cut: usize) -> usize {
+fn complete_events(cut: usize) -> usize {
     fixture(&any_run()).as_bytes()[..cut]
         .split_inclusive(|byte| *byte == b'\n')
         .fold((0, false), |(count, was_data), line| match line {
@@ -94,7 +94,7 @@ fn assert_is_prefix(frames: &[Frame], n: usize, cut: usize) {
     let mut expected = TYPES[..n].to_vec();
     let is_unfinished = kinds.last().is_some_and(|last| last == "run.completed");
     if n + 1 == TYPES.len() && is_unfinished {
-        let missing = whole_answer(&any_run()).0.len() - cut;
+        let missing = full_response(&any_run()).0.len() - cut;
         assert!(missing <= 2, "cut after {cut} bytes");
         expected.extend(["processor.log", "run.completed"]);
     } else if n < TYPES.len() {
@@ -120,7 +120,7 @@ fn kind(frame: &Frame) -> String {
 /// Every offset with `RUNNEL_TEST_CUT_STEP=1`, by default every seventh from a random start.
 fn cuts() -> impl Iterator<Item = usize> {
     let (length, step) = (
-        whole_answer(&any_run()).0.len(),
+        full_response(&any_run()).0.len(),
         number("RUNNEL_TEST_CUT_STEP", 7),
     );
     let first = usize::try_from(seed() % step as u64).unwrap();
@@ -129,29 +129,29 @@ fn cuts() -> impl Iterator<Item = usize> {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_cut_after_any_byte_leaves_whole_events_only() {
+async fn response_cut_at_any_byte_keeps_whole_events() {
     let stage = Stage::new().await;
     let stage = &stage;
     let check = |cut: usize| async move {
-        let script = move |run: &Run| vec![send(&whole_answer(run).0.as_bytes()[..cut])];
+        let script = move |run: &Run| vec![send(&full_response(run).0.as_bytes()[..cut])];
         let frames = stream_run(stage, &format!("cut-{cut}"), script).await;
-        let head = whole_answer(&any_run()).1;
-        assert_is_prefix(&frames, whole_events(cut.saturating_sub(head)), cut);
+        let head = full_response(&any_run()).1;
+        assert_is_prefix(&frames, complete_events(cut.saturating_sub(head)), cut);
     };
     stream::iter(cuts())
-        .for_each_concurrent(TOGETHER, check)
+        .for_each_concurrent(CONCURRENT_RUNS, check)
         .await;
 }
 
 /// A reset may drop sent bytes, but never changes them.
 #[tokio::test]
-async fn an_answer_that_is_reset_after_any_byte_leaves_whole_events_only() {
+async fn response_reset_at_any_byte_keeps_whole_events() {
     let stage = Stage::new().await;
     let stage = &stage;
     let check = |cut: usize| async move {
         let script = move |run: &Run| {
-            let sent = send(&whole_answer(run).0.as_bytes()[..cut]);
-            vec![sent, Step::Reset]
+            let sent = send(&full_response(run).0.as_bytes()[..cut]);
+            vec![sent, ScriptStep::Reset]
         };
         let frames = stream_run(stage, &format!("reset-{cut}"), script).await;
         let last = frames.last().expect("a terminal event");
@@ -161,18 +161,18 @@ async fn an_answer_that_is_reset_after_any_byte_leaves_whole_events_only() {
             "run.failed" => frames.len() - 1,
             _ => frames.len() - unfinished,
         };
-        let head = whole_answer(&any_run()).1;
-        let most = whole_events(cut.saturating_sub(head));
+        let head = full_response(&any_run()).1;
+        let most = complete_events(cut.saturating_sub(head));
         assert!(events <= most, "{events} events in {cut} bytes");
         assert_is_prefix(&frames, events, cut);
     };
     stream::iter(cuts())
-        .for_each_concurrent(TOGETHER, check)
+        .for_each_concurrent(CONCURRENT_RUNS, check)
         .await;
 }
 
 #[tokio::test]
-async fn text_that_is_split_at_any_byte_arrives_as_it_was() {
+async fn text_split_at_any_byte_arrives_unchanged() {
     let stage = Stage::new().await;
     let stage = &stage;
     let check = |at: usize| async move {
@@ -188,13 +188,13 @@ async fn text_that_is_split_at_any_byte_arrives_as_it_was() {
     };
     let splits = 0..any_run().delta(1, TEXT).len();
     stream::iter(splits)
-        .for_each_concurrent(TOGETHER, check)
+        .for_each_concurrent(CONCURRENT_RUNS, check)
         .await;
 }
 
-type Write = fn(String) -> String;
+type StreamEncoding = fn(String) -> String;
 
-const WAYS: [(&str, Write); 11] = [
+const STREAM_ENCODINGS: [(&str, StreamEncoding); 11] = [
     ("as it is", |text| text),
     ("a byte order mark", |text| format!("\u{FEFF}{text}")),
     ("CR LF", |text| text.replace('\n', "\r\n")),
@@ -224,9 +224,9 @@ const WAYS: [(&str, Write); 11] = [
 ];
 
 #[tokio::test]
-async fn every_way_to_write_a_stream_is_read_the_same() {
+async fn reads_every_stream_encoding_alike() {
     let stage = Stage::new().await;
-    for (way, write) in WAYS {
+    for (way, write) in STREAM_ENCODINGS {
         let body = move |run: &Run| write(run.talk(3).concat());
         let byte_by_byte = move |run: &Run| sse_in_chunks(body(run).as_bytes().chunks(1));
         let outcomes = [
@@ -247,7 +247,7 @@ async fn every_way_to_write_a_stream_is_read_the_same() {
 }
 
 #[tokio::test]
-async fn takes_whole_terminals_without_their_empty_line() {
+async fn accepts_terminals_without_trailing_empty_line() {
     let stage = Stage::new().await;
     for kept in ["", "\n"] {
         let script = move |run: &Run| sse(run.talk(1).concat().trim_end().to_owned() + kept);
@@ -270,11 +270,11 @@ async fn takes_whole_terminals_without_their_empty_line() {
 }
 
 /// Encodes two results as one body.
-type WriteTwo = fn(&[String; 2]) -> String;
+type PairEncoding = fn(&[String; 2]) -> String;
 
 /// Bodies under another content type, and the missing part as the message names it.
 #[tokio::test]
-async fn reads_bodies_of_another_framing_where_all_is_there() {
+async fn reads_complete_bodies_of_another_framing() {
     let stage = Stage::new().await;
     let talk = |run: &Run| {
         [
@@ -287,7 +287,7 @@ async fn reads_bodies_of_another_framing_where_all_is_there() {
         "application/x-ndjson",
         "application/json",
     );
-    let rows: [(&str, WriteTwo); 12] = [
+    let rows: [(&str, PairEncoding); 12] = [
         (events, |[one, two]| format!("data: {one}\ndata: {two}\n")),
         (events, |[one, two]| {
             format!(": hi\nevent: message.delta\ndata: {one}\nevent: run.completed\ndata: {two}\n")
@@ -345,7 +345,7 @@ async fn reads_bodies_of_another_framing_where_all_is_there() {
 }
 
 #[tokio::test]
-async fn an_event_with_empty_data_is_nothing_worse_than_a_rejected_one() {
+async fn events_with_empty_data_do_not_end_runs() {
     let stage = Stage::new().await;
     for empty in ["data:\n\n", "data\n\n", "data: \n\n", "data:\ndata:\n\n"] {
         let script = move |run: &Run| sse(run.delta(1, "a") + empty + &run.completed(2));

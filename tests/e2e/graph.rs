@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-use crate::support::{Directory, Printed, programs, run, within};
+use crate::support::{CommandOutput, TempDirectory, programs, run, within};
 
 const CHAIN: &str = r#"{"kind": "act", "message": "I look.", "calls": [
     {"id": "find", "type": "tool", "name": "search", "args": {"q": "button"}},
@@ -27,8 +27,8 @@ effects = ["read"]
 answers = [{ output = "three buttons" }]
 "#;
 
-async fn graph(arguments: &[&str], files: &[(&str, &str)]) -> Printed {
-    let directory = Directory::new();
+async fn graph(arguments: &[&str], files: &[(&str, &str)]) -> CommandOutput {
+    let directory = TempDirectory::new();
     for (name, text) in files {
         directory.write(name, text);
     }
@@ -37,12 +37,12 @@ async fn graph(arguments: &[&str], files: &[(&str, &str)]) -> Printed {
     run(command.current_dir(directory.file(""))).await
 }
 
-fn document(printed: &Printed) -> Value {
+fn document(printed: &CommandOutput) -> Value {
     serde_json::from_str(&printed.stdout).unwrap()
 }
 
 #[tokio::test]
-async fn graph_lint_names_code_place_and_fix() {
+async fn graph_lint_reports_code_position_and_fix() {
     let broken = CHAIN.replace("\"search\"", "\"serach\"");
     let files = [("out.json", broken.as_str()), ("tools.toml", TOOLS)];
     let lint = ["lint", "out.json", "--tools", "tools.toml"];
@@ -143,7 +143,7 @@ async fn graph_run_fails_with_the_graph() {
 }
 
 #[tokio::test]
-async fn graph_scripts_name_their_fault() {
+async fn graph_reports_invalid_scripts() {
     let files = [("out.json", CHAIN), ("tools.toml", "tols = 1\n")];
     let printed = graph(&["run", "out.json", "--tools", "tools.toml"], &files).await;
     assert_eq!(printed.status.code(), Some(1), "{printed:?}");

@@ -11,12 +11,12 @@ mod users;
 
 use serde_json::{Value, json};
 
-use crate::support::harness::{HarnessHouse, fake};
+use crate::support::harness::{HarnessFixture, fake};
 use crate::support::runner::SECRET;
 
 #[tokio::test]
 async fn streams_a_turn_and_keeps_its_session() {
-    let house = HarnessHouse::open(fake("good")).await;
+    let house = HarnessFixture::open(fake("good")).await;
     let first = house.ask("hello").await;
     assert_eq!(first.ending(), "completed", "{}", first.run);
     assert!(first.text().contains("hello"), "{}", first.text());
@@ -36,7 +36,7 @@ async fn streams_a_turn_and_keeps_its_session() {
         state.contains(&json!("external.working_directory")),
         "{state:?}"
     );
-    house.is_still().await;
+    house.wait_for_no_process().await;
 
     // The session continues: no second introduction, no change of state.
     let second = house.ask("again").await;
@@ -51,8 +51,8 @@ async fn streams_a_turn_and_keeps_its_session() {
 }
 
 #[tokio::test]
-async fn a_session_is_loaded_where_it_is_not_resumed() {
-    let house = HarnessHouse::open(fake("good --no-resume")).await;
+async fn loads_session_without_resume_support() {
+    let house = HarnessFixture::open(fake("good --no-resume")).await;
     house.ask("hello").await;
     let second = house.ask("again").await;
     assert_eq!(second.ending(), "completed");
@@ -64,8 +64,8 @@ async fn a_session_is_loaded_where_it_is_not_resumed() {
 }
 
 #[tokio::test]
-async fn a_lost_session_is_replaced_and_the_user_is_told() {
-    let house = HarnessHouse::open(fake("good --lost")).await;
+async fn replaces_lost_session_and_informs_the_user() {
+    let house = HarnessFixture::open(fake("good --lost")).await;
     house.ask("my number is 7411").await;
     let second = house.ask("again").await;
     assert_eq!(second.ending(), "completed");
@@ -78,8 +78,8 @@ async fn a_lost_session_is_replaced_and_the_user_is_told() {
 }
 
 #[tokio::test]
-async fn refuses_settings_that_are_not_offered_when_saved() {
-    let house = HarnessHouse::open(fake("good")).await;
+async fn rejects_unavailable_settings_when_saved() {
+    let house = HarnessFixture::open(fake("good")).await;
     let agents = house.admin.get("/v1/agents").await.body;
     let runner = agents["items"][0]["runner_id"].clone();
     for (config, pointer) in [
@@ -113,8 +113,8 @@ async fn refuses_settings_that_are_not_offered_when_saved() {
 }
 
 #[tokio::test]
-async fn files_go_both_ways_through_the_workspace() {
-    let house = HarnessHouse::open(fake("good")).await;
+async fn workspace_passes_files_in_both_directions() {
+    let house = HarnessFixture::open(fake("good")).await;
     house.ask("hello").await;
     // The harness writes a file for the user during the next turn.
     let outbox = house.workspace().join("outbox/report.txt");
@@ -136,10 +136,10 @@ async fn files_go_both_ways_through_the_workspace() {
 }
 
 #[tokio::test]
-async fn a_missing_command_is_told_in_the_manifest_and_at_the_run() {
+async fn reports_missing_command_in_manifest_and_run() {
     let mut setup = fake("good");
     setup.harness = "preset = \"acp\"\ncommand = \"/nowhere/agent\"".to_owned();
-    let house = HarnessHouse::open(setup).await;
+    let house = HarnessFixture::open(setup).await;
     let runners = house.admin.get("/v1/runners").await.body;
     let reason = find(&runners, "unavailable_reason").expect("a reason");
     let ended = house.ask("hello").await;
@@ -165,8 +165,8 @@ fn find<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
 }
 
 #[tokio::test]
-async fn no_result_holds_the_run_token_or_the_endpoint_secret() {
-    let house = HarnessHouse::open(fake("exit-3")).await;
+async fn results_hold_neither_run_token_nor_endpoint_secret() {
+    let house = HarnessFixture::open(fake("exit-3")).await;
     let ended = house.ask("hello").await;
     let told = format!("{}{:?}", ended.run, ended.results);
     assert!(

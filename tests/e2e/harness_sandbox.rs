@@ -28,9 +28,9 @@ static NO_PYTHON: Once = Once::new();
 static NO_NODE: Once = Once::new();
 
 /// Directories of one test: `work` is writable, `library` is readable, `keys` is closed.
-struct Cell(PathBuf);
+struct SandboxDirectories(PathBuf);
 
-impl Cell {
+impl SandboxDirectories {
     /// Returns `None` and prints a notice if the kernel can confine neither files nor TCP.
     async fn new() -> Option<Self> {
         let mut command = wrapper(&["--require"], &["true"]);
@@ -72,7 +72,7 @@ impl Cell {
     }
 }
 
-impl Drop for Cell {
+impl Drop for SandboxDirectories {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -123,8 +123,8 @@ async fn has_python() -> bool {
 }
 
 #[tokio::test]
-async fn reads_files_in_its_directories_alone() {
-    let Some(cell) = Cell::new().await else {
+async fn reads_only_files_in_its_directories() {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     let inside = cell.shell(&[], "cat ../library/guide").await;
@@ -135,8 +135,8 @@ async fn reads_files_in_its_directories_alone() {
 }
 
 #[tokio::test]
-async fn follows_no_link_out_of_its_directories() {
-    let Some(cell) = Cell::new().await else {
+async fn follows_no_link_outside_its_directories() {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     let script = "ln -s ../keys/master.key link && cat link";
@@ -144,8 +144,8 @@ async fn follows_no_link_out_of_its_directories() {
 }
 
 #[tokio::test]
-async fn writes_files_in_its_directories_alone() {
-    let Some(cell) = Cell::new().await else {
+async fn writes_only_files_in_its_directories() {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     let inside = cell
@@ -166,8 +166,8 @@ async fn writes_files_in_its_directories_alone() {
 }
 
 #[tokio::test]
-async fn creates_files_for_its_own_user_alone() {
-    let Some(cell) = Cell::new().await else {
+async fn creates_files_accessible_to_owner_only() {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     assert_prints(&cell.shell(&[], "echo one > note; mkdir made").await, "");
@@ -188,8 +188,8 @@ for port in sys.argv[1:]:
 ";
 
 #[tokio::test]
-async fn connects_to_allowed_ports_alone() {
-    let Some(cell) = Cell::new().await else {
+async fn connects_only_to_allowed_ports() {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     if !has_python().await {
@@ -226,8 +226,8 @@ for attempt in (multipath, fast_open, virtual_machine, ring):
 ";
 
 #[tokio::test]
-async fn closes_the_ways_around_tcp_rules() {
-    let Some(cell) = Cell::new().await else {
+async fn blocks_bypasses_of_tcp_rules() {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     if !has_python().await {
@@ -252,8 +252,8 @@ for port in sys.argv[1:]:
 ";
 
 #[tokio::test]
-async fn binds_allowed_ports_alone() {
-    let Some(cell) = Cell::new().await else {
+async fn binds_only_allowed_ports() {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     if !has_python().await {
@@ -269,7 +269,7 @@ async fn binds_allowed_ports_alone() {
 
 #[tokio::test]
 async fn open_confines_neither_files_nor_tcp() {
-    let Some(cell) = Cell::new().await else {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     let key = cell.path("keys/master.key");
@@ -304,7 +304,7 @@ async fn refused_start(settings: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_service_refuses_what_each_run_would() {
+async fn service_start_rejects_unusable_sandbox_settings() {
     let path = refused_start("readable = [\"/nowhere/at-all\"]").await;
     assert!(path.contains("cannot open /nowhere/at-all"), "{path}");
     let user = refused_start("user = \"no-such-user-of-runnel\"").await;
@@ -344,8 +344,8 @@ print(len(children))
 ";
 
 #[tokio::test]
-async fn bounds_the_processes_of_a_fork_bomb() {
-    let Some(cell) = Cell::new().await else {
+async fn limits_processes_of_a_fork_bomb() {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     if !has_python().await {
@@ -366,7 +366,7 @@ async fn bounds_the_processes_of_a_fork_bomb() {
 
 #[tokio::test]
 async fn refuses_process_limits_that_root_ignores() {
-    if Cell::new().await.is_none() {
+    if SandboxDirectories::new().await.is_none() {
         return;
     }
     if !is_root() {
@@ -381,8 +381,8 @@ async fn refuses_process_limits_that_root_ignores() {
 
 /// Stands for a full disk: one file cannot exceed the limit.
 #[tokio::test]
-async fn bounds_the_size_of_a_file() {
-    let Some(cell) = Cell::new().await else {
+async fn limits_file_size() {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     let limit = format!("--file-size={MIB}");
@@ -394,8 +394,8 @@ async fn bounds_the_size_of_a_file() {
 }
 
 #[tokio::test]
-async fn bounds_the_memory_of_a_process() {
-    let Some(cell) = Cell::new().await else {
+async fn limits_process_memory() {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     if !has_python().await {
@@ -412,8 +412,8 @@ async fn bounds_the_memory_of_a_process() {
 }
 
 #[tokio::test]
-async fn bounds_the_processor_time_of_a_process() {
-    let Some(cell) = Cell::new().await else {
+async fn limits_process_cpu_time() {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     let output = cell
@@ -425,15 +425,15 @@ async fn bounds_the_processor_time_of_a_process() {
 
 #[tokio::test]
 async fn dumps_no_core() {
-    let Some(cell) = Cell::new().await else {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     assert_prints(&cell.shell(&[], "ulimit -H -c").await, "0\n");
 }
 
 #[tokio::test]
-async fn runs_as_the_named_user_alone() {
-    let Some(cell) = Cell::new().await else {
+async fn runs_only_as_the_named_user() {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     if !is_root() {
@@ -460,8 +460,8 @@ async fn refuses_root_as_the_named_user() {
 }
 
 #[tokio::test]
-async fn keeps_no_capability_and_gains_none() {
-    let Some(cell) = Cell::new().await else {
+async fn drops_all_capabilities_permanently() {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     let script = "grep -E '^(CapInh|CapPrm|CapEff|CapAmb|NoNewPrivs)' /proc/self/status";
@@ -473,7 +473,7 @@ async fn keeps_no_capability_and_gains_none() {
 
 #[tokio::test]
 async fn passes_exactly_the_given_environment() {
-    let Some(cell) = Cell::new().await else {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     let mut command = wrapper(&[option("read-write", &cell.path("work"))], &["env"]);
@@ -502,7 +502,7 @@ fn outsider() -> tokio::process::Child {
 
 #[tokio::test]
 async fn reads_no_environment_of_outside_processes() {
-    let Some(cell) = Cell::new().await else {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     let outsider = outsider();
@@ -523,7 +523,7 @@ async fn reads_no_environment_of_outside_processes() {
 
 #[tokio::test]
 async fn signals_no_process_outside() {
-    let Some(cell) = Cell::new().await else {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     let outsider = outsider();
@@ -553,7 +553,7 @@ worker.on('exit', code => console.log(code, kept.length, require('node:os').cpus
 
 #[tokio::test]
 async fn runs_node_within_512_mib() {
-    let Some(cell) = Cell::new().await else {
+    let Some(cell) = SandboxDirectories::new().await else {
         return;
     };
     let mut node = Command::new("node");
@@ -572,7 +572,7 @@ async fn runs_node_within_512_mib() {
 }
 
 #[tokio::test]
-async fn tells_failures_by_exit_code_and_error() {
+async fn reports_failures_by_exit_code_and_error() {
     let check = async |options: &[&str], command: &str, code: i32, word: &str| {
         let output = wrapper(options, &[command]).output().await.unwrap();
         assert_eq!(output.status.code(), Some(code), "{output:?}");

@@ -60,7 +60,7 @@ fn places(page: &Value) -> Vec<i64> {
 
 #[rstest]
 #[tokio::test]
-async fn a_run_finds_words_of_its_own_conversation(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn search_finds_words_of_own_conversation(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = open_stage(engine).await else {
         return;
     };
@@ -123,7 +123,7 @@ async fn a_run_finds_words_of_its_own_conversation(#[values(Sqlite, Postgres)] e
 }
 
 #[tokio::test]
-async fn a_search_is_narrowed_by_its_filters_and_goes_on_by_cursor() {
+async fn search_applies_filters_and_continues_by_cursor() {
     let stage = open_stage(Sqlite).await.unwrap();
     for number in 0..5 {
         say(&stage, &saying(&format!("m-{number}"), "chapter 1")).await;
@@ -192,7 +192,7 @@ async fn a_search_is_narrowed_by_its_filters_and_goes_on_by_cursor() {
 
 #[rstest]
 #[tokio::test]
-async fn no_query_breaks_a_search(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn search_accepts_any_query_text(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = open_stage(engine).await else {
         return;
     };
@@ -262,7 +262,7 @@ async fn no_query_breaks_a_search(#[values(Sqlite, Postgres)] engine: Engine) {
 }
 
 #[tokio::test]
-async fn a_search_opens_no_other_conversation() {
+async fn search_reads_no_other_conversation() {
     let stage = open_stage(Sqlite).await.unwrap();
     let mut elsewhere = saying("m-0", "secret plan");
     elsewhere["conversation"]["conversation_id"] = json!("c-8");
@@ -314,7 +314,7 @@ async fn a_search_opens_no_other_conversation() {
 #[case(json!(["page", "search"]), "history = []", "agent_policy", 403)]
 #[case(json!(["page", "search"]), BOTH, "event_scope", 200)]
 #[tokio::test]
-async fn a_search_needs_every_layer_and_is_audited(
+async fn search_requires_every_layer_and_is_audited(
     #[case] wanted: Value,
     #[case] allowed: &'static str,
     #[case] layer: &str,
@@ -400,9 +400,7 @@ async fn page(run: &HeldRun, query: &str) -> Value {
 
 #[rstest]
 #[tokio::test]
-async fn pages_walk_forth_and_back_while_items_are_added(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn paging_both_ways_is_stable_during_inserts(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = open_stage(engine).await else {
         return;
     };
@@ -463,7 +461,7 @@ async fn pages_walk_forth_and_back_while_items_are_added(
 
 #[rstest]
 #[tokio::test]
-async fn both_bounds_hold_in_both_directions(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn both_cursors_bound_pages_in_both_directions(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = open_stage(engine).await else {
         return;
     };
@@ -513,7 +511,7 @@ async fn both_bounds_hold_in_both_directions(#[values(Sqlite, Postgres)] engine:
 }
 
 #[tokio::test]
-async fn an_item_names_its_author_and_on_demand_its_attachments_and_never_their_bytes() {
+async fn items_name_author_and_attachments_without_bytes() {
     let stage = open_stage(Sqlite).await.unwrap();
     let mut event = saying("m-1", "look at this");
     event["actor"] = json!({"actor_type": "user", "actor_id": "u-1", "actor_name": "Ada", "metadata": {"role": "owner"}});
@@ -560,7 +558,7 @@ async fn an_item_names_its_author_and_on_demand_its_attachments_and_never_their_
 }
 
 #[tokio::test]
-async fn a_page_of_large_messages_is_cut_and_goes_on() {
+async fn splits_pages_of_large_messages() {
     let stage = open_stage(Sqlite).await.unwrap();
     let large = "word ".repeat(180_000);
     for number in 0..6 {
@@ -592,7 +590,7 @@ async fn a_page_of_large_messages_is_cut_and_goes_on() {
 
 /// An ignored cursor under a wrong name would return the first page forever.
 #[tokio::test]
-async fn a_list_refuses_a_parameter_that_it_does_not_know() {
+async fn lists_reject_unknown_parameters() {
     let stage = Stage::new().await;
     for (list, known) in [
         ("/v1/interactions", "status=open&limit=1"),

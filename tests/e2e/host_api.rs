@@ -19,7 +19,7 @@ fn message_in(conversation: &str, event_id: &str) -> Value {
 
 #[rstest]
 #[tokio::test]
-async fn a_run_reads_its_context_and_its_own_record(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn run_reads_its_context_and_record(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -52,7 +52,7 @@ async fn a_run_reads_its_context_and_its_own_record(#[values(Sqlite, Postgres)] 
 
 #[rstest]
 #[tokio::test]
-async fn state_is_written_by_version(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn state_writes_check_the_version(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -68,9 +68,9 @@ async fn state_is_written_by_version(#[values(Sqlite, Postgres)] engine: Engine)
     let read = run.get(key).await.body;
     assert_eq!(read, json!({"value": value, "version": 1}));
 
-    let written = run.put_over(1, key, &json!("second")).await;
+    let written = run.put_at_version(1, key, &json!("second")).await;
     assert_eq!((written.status, written.body), (200, json!({"version": 2})));
-    let refused = run.put_over(1, key, &json!("late")).await;
+    let refused = run.put_at_version(1, key, &json!("late")).await;
     assert_eq!(refused.status, 409, "{}", refused.body);
     assert_eq!(refused.error("code"), "conflict");
     assert_eq!(refused.detail("version"), 2, "{}", refused.body);
@@ -104,7 +104,7 @@ async fn state_is_written_by_version(#[values(Sqlite, Postgres)] engine: Engine)
 
 /// The route is `{*key}` (contracts §1): a slash belongs to the key, percent-encoded or not.
 #[tokio::test]
-async fn a_key_may_have_slashes_in_the_path() {
+async fn state_keys_may_contain_slashes() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     run.put("/state/conversation/a%2Fb", &json!(1)).await;
@@ -115,7 +115,7 @@ async fn a_key_may_have_slashes_in_the_path() {
 }
 
 #[tokio::test]
-async fn what_a_run_wrote_is_in_the_context_of_the_next() {
+async fn next_context_includes_state_of_earlier_runs() {
     let stage = Stage::new().await;
     let first = HeldRun::start(&stage, &message("m-1")).await;
     first
@@ -140,7 +140,7 @@ async fn what_a_run_wrote_is_in_the_context_of_the_next() {
 }
 
 #[tokio::test]
-async fn state_that_is_not_the_runs_to_write_is_refused() {
+async fn rejects_writes_to_foreign_or_reserved_state() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let value = json!(1);
@@ -178,7 +178,7 @@ async fn state_that_is_not_the_runs_to_write_is_refused() {
 
 #[rstest]
 #[tokio::test]
-async fn a_run_pages_through_its_own_conversation(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn run_pages_its_own_conversation(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -241,7 +241,7 @@ async fn walk(run: &HeldRun, direction: &str) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn a_history_that_is_not_the_runs_stays_closed() {
+async fn history_of_other_conversations_stays_closed() {
     let stage = Stage::new().await;
     let other = HeldRun::start(&stage, &message_in("c-8", "m-0")).await;
     let foreign = other.get("/history").await.body["items"][0]["cursor"].clone();
@@ -282,7 +282,7 @@ async fn a_history_that_is_not_the_runs_stays_closed() {
 }
 
 #[tokio::test]
-async fn in_the_grace_of_a_cancel_a_run_can_still_save_its_work() {
+async fn cancel_grace_allows_state_writes() {
     let grace = |config: &mut Config| "cancel_grace_seconds = 50".clone_into(&mut config.runs);
     let stage = Stage::with(grace).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;

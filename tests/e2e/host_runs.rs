@@ -64,7 +64,7 @@ async fn neighbours(stage: &Stage) -> (Vec<String>, Vec<String>) {
 
 #[rstest]
 #[tokio::test]
-async fn a_run_sees_its_own_scope_and_no_further(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn run_sees_only_runs_of_its_scope(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -102,7 +102,7 @@ async fn a_run_sees_its_own_scope_and_no_further(#[values(Sqlite, Postgres)] eng
 }
 
 #[tokio::test]
-async fn runs_are_paged_both_ways() {
+async fn pages_runs_in_both_directions() {
     let stage = stage(Sqlite).await.unwrap();
     let (mut expected, _) = neighbours(&stage).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
@@ -147,7 +147,7 @@ fn sequences(page: &Value) -> Vec<u64> {
 
 #[rstest]
 #[tokio::test]
-async fn a_ledger_is_read_from_both_ends(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn reads_ledger_in_both_directions(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -210,7 +210,7 @@ async fn a_ledger_is_read_from_both_ends(#[values(Sqlite, Postgres)] engine: Eng
 
 #[rstest]
 #[tokio::test]
-async fn a_run_cancels_itself_and_its_neighbours(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn run_cancels_itself_and_runs_in_scope(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -254,7 +254,7 @@ async fn a_run_cancels_itself_and_its_neighbours(#[values(Sqlite, Postgres)] eng
 }
 
 #[tokio::test]
-async fn reserved_cancel_reasons_count_as_none() {
+async fn ignores_reserved_cancel_reasons() {
     let stage = stage(Sqlite).await.unwrap();
     for (n, reason) in ["host.orphaned", "timeout"].iter().enumerate() {
         let run = HeldRun::start(&stage, &message(&format!("m-{n}"))).await;
@@ -269,7 +269,7 @@ async fn reserved_cancel_reasons_count_as_none() {
 }
 
 #[tokio::test]
-async fn a_run_without_a_conversation_sees_itself_alone() {
+async fn run_without_conversation_sees_only_itself() {
     let stage = stage(Sqlite).await.unwrap();
     let mut alone = message("m-1");
     alone.as_object_mut().unwrap().remove("conversation");

@@ -43,7 +43,7 @@ async fn is_signed(client: &Client, token: &str) -> bool {
 }
 
 #[tokio::test]
-async fn the_token_says_what_it_opens_and_verifies_with_the_published_keys() {
+async fn token_names_its_scope_and_verifies_with_jwks() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let header = part(&run.token, 0);
@@ -90,7 +90,7 @@ async fn the_token_says_what_it_opens_and_verifies_with_the_published_keys() {
 }
 
 #[tokio::test]
-async fn a_renewed_token_is_the_same_with_other_times() {
+async fn renewed_token_changes_only_its_times() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let renewed = run.post("/token").await;
@@ -120,7 +120,7 @@ async fn a_renewed_token_is_the_same_with_other_times() {
 }
 
 #[tokio::test]
-async fn a_token_is_dead_when_the_terminal_is_told() {
+async fn token_is_invalid_once_terminal_is_visible() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(run.get("/run").await.status, 200);
@@ -143,7 +143,7 @@ async fn a_token_is_dead_when_the_terminal_is_told() {
 }
 
 #[tokio::test]
-async fn a_credential_opens_its_own_face_alone() {
+async fn credentials_open_only_their_own_api() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let admin = stage.admin.clone();
@@ -168,7 +168,7 @@ async fn a_credential_opens_its_own_face_alone() {
 }
 
 #[tokio::test]
-async fn a_token_speaks_for_its_own_run() {
+async fn token_authorizes_only_its_own_run() {
     let stage = Stage::new().await;
     let first = HeldRun::start(&stage, &message("m-1")).await;
     let mut event = message("m-2");
@@ -216,7 +216,7 @@ async fn a_token_speaks_for_its_own_run() {
 }
 
 #[tokio::test]
-async fn a_token_counts_in_one_authorization_header_and_nowhere_else() {
+async fn accepts_token_only_in_one_authorization_header() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let anonymous = |path: &str| run.host.anonymous(Method::GET, path);
@@ -247,7 +247,7 @@ async fn a_token_counts_in_one_authorization_header_and_nowhere_else() {
 }
 
 #[tokio::test]
-async fn every_call_leaves_a_row_whether_it_was_allowed_or_not() {
+async fn audits_every_call_allowed_or_denied() {
     let stage = OwnStage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     run.get("/run").await;

@@ -12,7 +12,12 @@ use crate::support::slow::connect;
 use crate::support::{OwnStage, Stage, hex, within};
 
 /// The status of `GET path` with these `Host` and `Origin` headers.
-async fn under(client: &Client, path: &str, host: Option<&str>, origin: Option<&str>) -> u16 {
+async fn status_with_headers(
+    client: &Client,
+    path: &str,
+    host: Option<&str>,
+    origin: Option<&str>,
+) -> u16 {
     let mut request = client.request(Method::GET, path);
     for (name, value) in [("host", host), ("origin", origin)] {
         if let Some(value) = value {
@@ -25,7 +30,7 @@ async fn under(client: &Client, path: &str, host: Option<&str>, origin: Option<&
 }
 
 #[tokio::test]
-async fn a_page_that_names_this_machine_after_itself_comes_to_nothing() {
+async fn rejects_unknown_host_headers() {
     let stage = Stage::with(|config| {
         config.server =
             "public_url = \"https://runnel.example\"\nallowed_hosts = [\"gateway\"]".into();
@@ -39,7 +44,7 @@ async fn a_page_that_names_this_machine_after_itself_comes_to_nothing() {
         "/openapi.json",
         "/nowhere",
     ] {
-        let known = under(client, path, None, None).await;
+        let known = status_with_headers(client, path, None, None).await;
         for host in [
             "127.0.0.1",
             "localhost:8700",
@@ -49,7 +54,7 @@ async fn a_page_that_names_this_machine_after_itself_comes_to_nothing() {
             "10.1.2.3",
         ] {
             assert_eq!(
-                under(client, path, Some(host), None).await,
+                status_with_headers(client, path, Some(host), None).await,
                 known,
                 "{path} {host}"
             );
@@ -62,7 +67,7 @@ async fn a_page_that_names_this_machine_after_itself_comes_to_nothing() {
             "x",
         ] {
             assert_eq!(
-                under(client, path, Some(host), None).await,
+                status_with_headers(client, path, Some(host), None).await,
                 403,
                 "{path} {host}"
             );
@@ -73,7 +78,7 @@ async fn a_page_that_names_this_machine_after_itself_comes_to_nothing() {
             "http://127.0.0.1",
         ] {
             assert_eq!(
-                under(client, path, None, Some(origin)).await,
+                status_with_headers(client, path, None, Some(origin)).await,
                 known,
                 "{path} {origin}"
             );
@@ -85,7 +90,7 @@ async fn a_page_that_names_this_machine_after_itself_comes_to_nothing() {
             "file://",
         ] {
             assert_eq!(
-                under(client, path, None, Some(origin)).await,
+                status_with_headers(client, path, None, Some(origin)).await,
                 403,
                 "{path} {origin}"
             );
@@ -107,7 +112,7 @@ async fn a_page_that_names_this_machine_after_itself_comes_to_nothing() {
 }
 
 #[tokio::test]
-async fn a_foreign_name_and_a_foreign_page_are_refused_on_every_route() {
+async fn rejects_foreign_host_and_origin_on_every_route() {
     let stage = Stage::new().await;
     let client = &stage.client;
     for operation in operations(client).await {
@@ -121,7 +126,7 @@ async fn a_foreign_name_and_a_foreign_page_are_refused_on_every_route() {
 }
 
 #[tokio::test]
-async fn no_other_origin_may_read_an_answer_and_none_is_kept_or_guessed_at() {
+async fn sends_no_cors_but_nosniff_and_no_store() {
     let stage = Stage::new().await;
     let admin = stage.admin.clone();
     let run = HeldRun::start(&stage, &message("m-1")).await;
@@ -176,7 +181,7 @@ async fn no_other_origin_may_read_an_answer_and_none_is_kept_or_guessed_at() {
 }
 
 #[tokio::test]
-async fn a_secret_that_protects_nothing_does_not_start() {
+async fn rejects_weak_and_foreign_master_keys() {
     let stage = OwnStage::new().await;
     let counting = hex(&std::array::from_fn::<u8, 32, _>(|at| {
         u8::try_from(at).unwrap()
@@ -215,7 +220,7 @@ async fn a_secret_that_protects_nothing_does_not_start() {
 }
 
 #[tokio::test]
-async fn a_stream_ends_within_seconds_of_its_keys_end_however_seldom_it_shows_life() {
+async fn ends_streams_within_seconds_of_key_revocation() {
     let seldom = "heartbeat_seconds = 300.0";
     let stage = Stage::with(|config| seldom.clone_into(&mut config.server)).await;
     let admin = stage.admin.clone();
@@ -248,7 +253,7 @@ async fn told(stage: &Stage, head: &str) -> String {
 }
 
 #[tokio::test]
-async fn refuses_transfer_codings_but_chunked() {
+async fn rejects_transfer_codings_except_chunked() {
     let stage = Stage::new().await;
     let asked = |codings: &str| {
         format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{codings}\r\n0\r\n\r\n")
@@ -273,7 +278,7 @@ async fn refuses_transfer_codings_but_chunked() {
 }
 
 #[tokio::test]
-async fn a_request_names_one_host() {
+async fn requires_exactly_one_host_header() {
     let stage = Stage::new().await;
     for (head, status) in [
         (

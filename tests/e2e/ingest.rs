@@ -6,12 +6,12 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::support::client::{Answer, message, send};
+use crate::support::client::{ApiResponse, message, send};
 use crate::support::gateway::{Agent, Config};
-use crate::support::script::{Gate, Run, Step, sse, sse_head};
+use crate::support::script::{Gate, Run, ScriptStep, sse, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, slow, within};
 
-fn quick(run: &Run) -> Vec<Step> {
+fn quick(run: &Run) -> Vec<ScriptStep> {
     sse(run.talk(1).concat())
 }
 
@@ -22,7 +22,7 @@ async fn quick_stage(engine: Engine, configure: impl FnOnce(&mut Config)) -> Opt
 }
 
 /// `message` with the member at `pointer` set, or removed if `value` is null.
-fn bent(event_id: &str, pointer: &str, value: Value) -> Value {
+fn with_member(event_id: &str, pointer: &str, value: Value) -> Value {
     let mut event = message(event_id);
     let (parent, member) = pointer.rsplit_once('/').unwrap();
     let members = event.pointer_mut(parent).unwrap().as_object_mut().unwrap();
@@ -33,7 +33,7 @@ fn bent(event_id: &str, pointer: &str, value: Value) -> Value {
 
 #[rstest]
 #[tokio::test]
-async fn a_bad_event_is_refused_by_pointer_and_leaves_nothing_behind(
+async fn rejects_invalid_events_by_pointer_without_stored_rows(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some(stage) = quick_stage(engine, |_| {}).await else {
@@ -60,7 +60,10 @@ async fn a_bad_event_is_refused_by_pointer_and_leaves_nothing_behind(
     .enumerate()
     {
         let event_id = format!("m-{n}");
-        let refused = stage.client.post(&bent(&event_id, pointer, value)).await;
+        let refused = stage
+            .client
+            .post(&with_member(&event_id, pointer, value))
+            .await;
         assert_refused(&refused, 400, "invalid_argument");
         assert_eq!(refused.detail("pointer"), pointer, "{}", refused.body);
 
@@ -71,7 +74,7 @@ async fn a_bad_event_is_refused_by_pointer_and_leaves_nothing_behind(
 }
 
 #[tokio::test]
-async fn an_event_id_is_printable_ascii_of_one_to_512_bytes() {
+async fn limits_event_ids_to_512_printable_ascii_bytes() {
     let stage = quick_stage(Sqlite, |_| {}).await.unwrap();
     for event_id in ["", "a\nb", "é", "x".repeat(513).as_str()] {
         let refused = stage.client.post(&message(event_id)).await;
@@ -84,7 +87,7 @@ async fn an_event_id_is_printable_ascii_of_one_to_512_bytes() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_no_event_at_all_is_refused() {
+async fn rejects_bodies_that_are_no_event() {
     let stage = quick_stage(Sqlite, |_| {}).await.unwrap();
     for body in ["", "{", "[]", "null", "\"event\"", "{}{}"] {
         let request = stage.client.request(Method::POST, "/v1/events");
@@ -96,12 +99,12 @@ async fn a_body_that_is_no_event_at_all_is_refused() {
 }
 
 #[tokio::test]
-async fn a_body_over_one_mebibyte_is_refused() {
+async fn rejects_bodies_over_one_mebibyte() {
     let stage = quick_stage(Sqlite, |_| {}).await.unwrap();
-    let big = bent("m-1", "/input/text", json!("x".repeat(1024 * 1024)));
+    let big = with_member("m-1", "/input/text", json!("x".repeat(1024 * 1024)));
     assert_refused(&stage.client.post(&big).await, 413, "payload_too_large");
 
-    let fits = bent("m-1", "/input/text", json!("x".repeat(1000 * 1024)));
+    let fits = with_member("m-1", "/input/text", json!("x".repeat(1000 * 1024)));
     assert!(!stage.client.post(&fits).await.is_replay());
 }
 
@@ -110,9 +113,7 @@ async fn a_body_over_one_mebibyte_is_refused() {
 #[case::of_a_length(true)]
 #[case::in_chunks(false)]
 #[tokio::test]
-async fn who_writes_a_body_that_is_too_large_to_its_end_reads_why_it_was_refused(
-    #[case] is_announced: bool,
-) {
+async fn answers_413_after_reading_oversized_body(#[case] is_announced: bool) {
     let stage = quick_stage(Sqlite, |_| {}).await.unwrap();
     let body = vec![b'x'; 24 * 1024 * 1024];
     let framing = if is_announced {
@@ -148,7 +149,7 @@ async fn who_writes_a_body_that_is_too_large_to_its_end_reads_why_it_was_refused
 }
 
 #[tokio::test]
-async fn without_a_good_key_nothing_is_answered() {
+async fn rejects_missing_and_invalid_keys() {
     let stage = quick_stage(Sqlite, |_| {}).await.unwrap();
     let unknown = format!("Bearer rnl_aaaaaaaa_{}", "a".repeat(43));
     for credential in [
@@ -171,9 +172,7 @@ async fn without_a_good_key_nothing_is_answered() {
 
 #[rstest]
 #[tokio::test]
-async fn the_same_event_again_gets_the_first_answer_again(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn duplicate_event_returns_first_answer(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(mut stage) = quick_stage(engine, |_| {}).await else {
         return;
     };
@@ -197,14 +196,14 @@ async fn the_same_event_again_gets_the_first_answer_again(
     assert_eq!((again.is_replay(), &again.body), (true, &first.body));
 
     stage.gateway.stop().await;
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let again = stage.client.post(&message("m-1")).await;
     assert_eq!((again.is_replay(), &again.body), (true, &first.body));
     assert_eq!(stage.runner.posts(&first.run_id()), 1);
 }
 
 #[tokio::test]
-async fn the_same_event_again_can_be_streamed() {
+async fn duplicate_event_can_stream_its_run() {
     let stage = quick_stage(Sqlite, |_| {}).await.unwrap();
     let first = stage.client.post_streaming(&message("m-1")).await;
     let run_id = first.run_id();
@@ -218,9 +217,7 @@ async fn the_same_event_again_can_be_streamed() {
 
 #[rstest]
 #[tokio::test]
-async fn a_key_stands_for_one_body_and_an_event_id_for_one_key(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn binds_key_to_body_and_event_to_key(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = quick_stage(engine, |_| {}).await else {
         return;
     };
@@ -228,7 +225,7 @@ async fn a_key_stands_for_one_body_and_an_event_id_for_one_key(
         let request = stage.client.posting(&event).header("idempotency-key", key);
         async move { send(request).await.unwrap() }
     };
-    let other = |event_id| bent(event_id, "/input/text", json!("something else"));
+    let other = |event_id| with_member(event_id, "/input/text", json!("something else"));
     let nameless = |text: &str| json!({"event_type": "message.received", "input": {"text": text}});
 
     let first = with_key("k-1", nameless("a")).await;
@@ -251,7 +248,7 @@ async fn a_key_stands_for_one_body_and_an_event_id_for_one_key(
 
 #[rstest]
 #[tokio::test]
-async fn twenty_senders_of_one_event_make_one_run(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn concurrent_duplicates_start_one_run(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = quick_stage(engine, |_| {}).await else {
         return;
     };
@@ -273,7 +270,7 @@ async fn twenty_senders_of_one_event_make_one_run(#[values(Sqlite, Postgres)] en
 }
 
 #[tokio::test]
-async fn an_event_that_no_agent_wants_is_kept_without_a_run() {
+async fn stores_unmatched_events_without_run() {
     let stage = quick_stage(Sqlite, |_| {}).await.unwrap();
     let event = json!({"event_type": "friend.request_received", "event_id": "f-1"});
     let answer = stage.client.post(&event).await;
@@ -284,7 +281,7 @@ async fn an_event_that_no_agent_wants_is_kept_without_a_run() {
 }
 
 #[tokio::test]
-async fn a_tie_between_two_agents_names_both() {
+async fn reports_both_agents_of_binding_conflict() {
     let stage = quick_stage(Sqlite, |config| {
         config.agents.push(Agent {
             name: "other",
@@ -304,9 +301,7 @@ async fn a_tie_between_two_agents_names_both() {
 
 #[rstest]
 #[tokio::test]
-async fn a_rejecting_agent_has_one_run_in_a_conversation(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn reject_policy_allows_one_run_per_conversation(#[values(Sqlite, Postgres)] engine: Engine) {
     let reject = |config: &mut Config| config.agents[0].concurrency = "reject";
     let Some(stage) = quick_stage(engine, reject).await else {
         return;
@@ -315,8 +310,8 @@ async fn a_rejecting_agent_has_one_run_in_a_conversation(
     let held = gate.clone();
     let first = stage
         .start(move |run| {
-            let mut steps = vec![sse_head(), Step::Hold(held.clone())];
-            steps.push(Step::Send(run.talk(1).concat().into_bytes()));
+            let mut steps = vec![sse_head(), ScriptStep::Hold(held.clone())];
+            steps.push(ScriptStep::Send(run.talk(1).concat().into_bytes()));
             steps
         })
         .await;
@@ -324,7 +319,7 @@ async fn a_rejecting_agent_has_one_run_in_a_conversation(
     let refused = stage.client.post(&message("m-2")).await;
     assert_conflict(&refused, "run_active");
     assert_eq!(refused.detail("run_id"), first.as_str());
-    let elsewhere = bent("m-3", "/conversation/conversation_id", json!("c-8"));
+    let elsewhere = with_member("m-3", "/conversation/conversation_id", json!("c-8"));
     let elsewhere = stage.client.post(&elsewhere).await.run_id();
     assert_ne!(elsewhere, first);
 
@@ -336,7 +331,7 @@ async fn a_rejecting_agent_has_one_run_in_a_conversation(
 }
 
 #[track_caller]
-fn assert_refused(answer: &Answer, status: u16, code: &str) {
+fn assert_refused(answer: &ApiResponse, status: u16, code: &str) {
     assert_eq!(
         (answer.status, answer.error("code")),
         (status, &json!(code)),
@@ -348,7 +343,7 @@ fn assert_refused(answer: &Answer, status: u16, code: &str) {
 }
 
 #[track_caller]
-fn assert_conflict(answer: &Answer, reason: &str) {
+fn assert_conflict(answer: &ApiResponse, reason: &str) {
     assert_refused(answer, 409, "conflict");
     assert_eq!(answer.detail("reason"), reason, "{}", answer.body);
 }

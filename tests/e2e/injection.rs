@@ -122,7 +122,7 @@ fn assert_is_ours(stream: &str, ledger: &[String]) {
 }
 
 #[tokio::test]
-async fn every_text_of_a_runner_arrives_as_text() {
+async fn delivers_hostile_runner_text_unchanged() {
     let stage = Stage::new().await;
     for words in HOSTILE {
         for ending in ["run.completed", "run.failed"] {
@@ -170,7 +170,7 @@ async fn every_text_of_a_runner_arrives_as_text() {
 
 /// Puts the words into every event field that could reach a header or a line of a stream.
 #[tokio::test]
-async fn no_text_of_a_client_becomes_a_header_or_a_line() {
+async fn client_text_injects_no_header_or_line() {
     let stage = Stage::new().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     for words in HOSTILE.iter().map(|words| words.replace('\0', "")) {
@@ -200,7 +200,7 @@ async fn no_text_of_a_client_becomes_a_header_or_a_line() {
 }
 
 #[tokio::test]
-async fn what_a_blob_says_of_itself_is_one_header_or_none() {
+async fn blob_content_type_injects_no_header() {
     let mut keeper = manifest(RUNNER_ID);
     keeper["permissions"] = json!({"storage": ["plugin"]});
     let runner = StubRunner::start_as(keeper).await;

@@ -6,11 +6,11 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, Client, message, send};
+use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::script::{Gate, Step, send as step, sse, sse_head};
+use crate::support::script::{Gate, ScriptStep, send as step, sse, sse_head};
 use crate::support::tool_server::ToolServer;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 
@@ -117,13 +117,13 @@ async fn only_id(stage: &Stage, run_id: &str) -> String {
     found[0]["id"].as_str().unwrap().to_owned()
 }
 
-async fn submit(client: &Client, id: &str, body: &Value) -> Answer {
+async fn submit(client: &Client, id: &str, body: &Value) -> ApiResponse {
     client
         .create(&format!("/v1/interactions/{id}/submit"), body)
         .await
 }
 
-async fn submit_by(client: &Client, token: &str, body: &Value) -> Answer {
+async fn submit_by(client: &Client, token: &str, body: &Value) -> ApiResponse {
     let request = client.anonymous(Method::POST, &format!("/v1/interactions/{token}"));
     send(request.json(body)).await.unwrap()
 }
@@ -137,7 +137,7 @@ async fn link(client: &Client, id: &str) -> Value {
 }
 
 /// The answer in the context of the follow-up run.
-fn told(stage: &Stage, run_id: &str) -> Value {
+fn answer_context(stage: &Stage, run_id: &str) -> Value {
     let asked = stage.runner.requests();
     let of_run = asked
         .iter()
@@ -147,7 +147,7 @@ fn told(stage: &Stage, run_id: &str) -> Value {
 
 #[rstest]
 #[tokio::test]
-async fn a_question_is_answered_by_a_client_and_starts_a_run_of_the_agent_that_asked(
+async fn interaction_answer_starts_run_of_requesting_agent(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some(stage) = stage(engine).await else {
@@ -205,7 +205,7 @@ async fn a_question_is_answered_by_a_client_and_starts_a_run_of_the_agent_that_a
     let run_id = taken.run_id();
     assert!(!taken.is_replay());
     stage.client.finished(&run_id).await;
-    let context = told(&stage, &run_id);
+    let context = answer_context(&stage, &run_id);
     assert_eq!(context["event"]["event_type"], "interaction.submitted");
     let answered = &context["input"]["interaction"];
     assert_eq!(
@@ -246,9 +246,7 @@ async fn a_question_is_answered_by_a_client_and_starts_a_run_of_the_agent_that_a
 
 #[rstest]
 #[tokio::test]
-async fn a_link_is_a_credential_of_one_answer_however_many_send_it_where(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn link_token_allows_exactly_one_answer(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -316,9 +314,7 @@ async fn a_link_is_a_credential_of_one_answer_however_many_send_it_where(
 
 #[rstest]
 #[tokio::test]
-async fn an_answer_that_comes_too_late_is_refused_and_says_so(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn rejects_answers_to_expired_interactions(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -348,9 +344,7 @@ async fn an_answer_that_comes_too_late_is_refused_and_says_so(
 
 #[rstest]
 #[tokio::test]
-async fn a_question_goes_with_its_run_when_that_is_cancelled(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn cancelling_run_cancels_its_interactions(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -360,7 +354,7 @@ async fn a_question_goes_with_its_run_when_that_is_cancelled(
         vec![
             sse_head(),
             step(run.result(1, "action.requested", &asked.to_string())),
-            Step::Hold(Gate::new()),
+            ScriptStep::Hold(Gate::new()),
         ]
     });
     let run_id = stage.client.post(&asking_event("m-1")).await.run_id();
@@ -395,7 +389,7 @@ async fn a_question_goes_with_its_run_when_that_is_cancelled(
 
 #[rstest]
 #[tokio::test]
-async fn a_question_is_telemetry_unless_manifest_agent_and_surface_allow_it(
+async fn interactions_need_manifest_agent_and_surface_permission(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some(stage) = stage(engine).await else {
@@ -439,7 +433,7 @@ async fn a_question_is_telemetry_unless_manifest_agent_and_surface_allow_it(
 }
 
 #[tokio::test]
-async fn a_question_that_nobody_could_answer_is_rejected() {
+async fn rejects_duplicate_and_untitled_interactions() {
     let stage = stage(Sqlite).await.unwrap();
     let no_title = question("p", &json!({"title": ""}));
     let twice = [question("q", &json!({})), question("q", &json!({}))];
@@ -452,7 +446,7 @@ async fn a_question_that_nobody_could_answer_is_rejected() {
 }
 
 #[tokio::test]
-async fn an_answer_waits_for_the_agent_that_asked_and_goes_to_no_other() {
+async fn answers_go_only_to_requesting_agent() {
     let stage = stage(Sqlite).await.unwrap();
     let run_id = ask(&stage, &asking_event("m-1"), &[question("q", &json!({}))]).await;
     let id = only_id(&stage, &run_id).await;
@@ -475,9 +469,7 @@ async fn an_answer_waits_for_the_agent_that_asked_and_goes_to_no_other() {
 
 #[rstest]
 #[tokio::test]
-async fn an_action_with_a_target_of_its_own_reaches_nobody(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn action_requests_with_targets_have_no_effect(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -531,9 +523,7 @@ async fn an_action_with_a_target_of_its_own_reaches_nobody(
 /// Two bots may use one conversation id, and a conversation may have threads.
 #[rstest]
 #[tokio::test]
-async fn lists_tell_conversations_of_one_id_apart_by_bot_and_thread(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn filters_interactions_by_bot_and_thread(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -588,7 +578,7 @@ async fn lists_tell_conversations_of_one_id_apart_by_bot_and_thread(
 }
 
 #[tokio::test]
-async fn refusals_name_eight_faults() {
+async fn error_details_list_at_most_eight_faults() {
     let stage = stage(Sqlite).await.unwrap();
     let run_id = ask(&stage, &asking_event("m-1"), &[question("q", &json!({}))]).await;
     let id = only_id(&stage, &run_id).await;

@@ -22,7 +22,7 @@ use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until, within};
 
 /// The resource of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum About {
+enum ResourceKind {
     /// The caller's workspace or run as a whole; no id is sent.
     Own,
     Run,
@@ -43,140 +43,140 @@ enum About {
 }
 
 /// Each operation, its resource, and for the host API the status that a run without grants gets.
-const ROWS: &[(&str, About, u16)] = &[
-    ("list_events", About::Own, 0),
-    ("post_event", About::Own, 0),
-    ("dry_run_event", About::Own, 0),
-    ("dry_run_agent", About::Agent, 0),
-    ("get_raw_payload", About::Event, 0),
-    ("get_event", About::Event, 0),
-    ("post_pipeline_query", About::Own, 0),
-    ("list_runs", About::Own, 0),
-    ("get_run", About::Run, 0),
-    ("list_run_events", About::Run, 0),
-    ("list_run_rejections", About::Run, 0),
-    ("get_run_authorization", About::Run, 0),
-    ("list_run_audit", About::Run, 0),
-    ("get_run_usage", About::Run, 0),
-    ("list_budgets", About::Own, 0),
-    ("cancel_run", About::Run, 0),
-    ("get_conversation_history", About::Conversation, 0),
-    ("search_conversation_history", About::Conversation, 0),
-    ("list_interactions", About::Own, 0),
-    ("get_interaction", About::Interaction, 0),
-    ("link_interaction", About::Interaction, 0),
-    ("submit_interaction", About::Interaction, 0),
-    ("submit_interaction_by_link", About::Interaction, 0),
-    ("show_interaction_page", About::Interaction, 0),
-    ("submit_interaction_page", About::Interaction, 0),
-    ("upload_artifact", About::Own, 0),
-    ("get_artifact", About::Artifact, 0),
-    ("delete_artifact", About::Artifact, 0),
-    ("get_artifact_content", About::Artifact, 0),
-    ("register_runner_endpoint", About::Own, 0),
-    ("list_runner_endpoints", About::Own, 0),
-    ("get_runner_endpoint", About::Endpoint, 0),
-    ("delete_runner_endpoint", About::Endpoint, 0),
-    ("refresh_runner_endpoint", About::Endpoint, 0),
-    ("list_endpoint_health", About::Endpoint, 0),
-    ("list_runners", About::Own, 0),
-    ("create_agent", About::Own, 0),
-    ("list_agents", About::Own, 0),
-    ("get_agent", About::Agent, 0),
-    ("update_agent", About::Agent, 0),
-    ("delete_agent", About::Agent, 0),
-    ("list_agent_skills", About::Agent, 0),
-    ("get_agent_skill", About::Agent, 0),
-    ("delete_agent_skill", About::Agent, 0),
-    ("create_api_key", About::Own, 0),
-    ("list_api_keys", About::Own, 0),
-    ("get_api_key", About::Key, 0),
-    ("revoke_api_key", About::Key, 0),
-    ("create_workspace", About::Installation, 0),
-    ("list_workspaces", About::Installation, 0),
-    ("list_models", About::Installation, 0),
-    ("list_tools", About::Installation, 0),
-    ("list_mcp_servers", About::Installation, 0),
-    ("list_model_providers", About::Installation, 0),
-    ("list_knowledge_bases", About::Installation, 0),
-    ("list_skills", About::Installation, 0),
-    ("list_documents", About::Own, 0),
-    ("get_document", About::Document, 0),
-    ("put_document", About::Own, 0),
-    ("delete_document", About::Document, 0),
-    ("reindex_knowledge_base", About::Own, 0),
-    ("search_knowledge_base", About::Own, 0),
-    ("get_own_context", About::Own, 200),
-    ("get_prompt", About::Own, 404),
-    ("get_own_run", About::Own, 200),
-    ("page_own_run_events", About::Own, 200),
-    ("cancel_own_run", About::Own, 400),
-    ("list_scope_runs", About::Own, 200),
-    ("get_scope_run", About::Run, 404),
-    ("page_scope_run_events", About::Run, 404),
-    ("cancel_scope_run", About::Run, 404),
-    ("renew_token", About::Own, 200),
-    ("list_state", About::Entry, 403),
-    ("get_state", About::Entry, 403),
-    ("put_state", About::Entry, 403),
-    ("delete_state", About::Entry, 403),
-    ("page_history", About::Own, 403),
-    ("search_history", About::Own, 403),
-    ("page_own_events", About::Own, 403),
-    ("get_own_event", About::Event, 403),
-    ("list_blobs", About::Entry, 403),
-    ("get_blob", About::Entry, 403),
-    ("put_blob", About::Entry, 403),
-    ("delete_blob", About::Entry, 403),
-    ("pull_steering", About::Own, 403),
-    ("await_interaction", About::Entry, 403),
-    ("start_child_run", About::Own, 403),
-    ("get_child_run", About::Run, 404),
-    ("page_child_run_events", About::Run, 404),
-    ("cancel_child_run", About::Run, 404),
-    ("list_granted_models", About::Own, 200),
-    ("invoke_model", About::Entry, 403),
-    ("stream_model", About::Entry, 403),
-    ("count_model_tokens", About::Entry, 403),
-    ("rerank_documents", About::Entry, 403),
-    ("embed_texts", About::Entry, 403),
-    ("create_chat_completion", About::Own, 403),
-    ("create_embeddings", About::Own, 403),
-    ("list_openai_models", About::Own, 200),
-    ("get_openai_model", About::Entry, 404),
-    ("create_response", About::Own, 403),
-    ("count_response_tokens", About::Own, 403),
-    ("get_response", About::Entry, 400),
-    ("create_message", About::Own, 403),
-    ("count_message_tokens", About::Own, 403),
-    ("list_anthropic_models", About::Own, 200),
-    ("get_anthropic_model", About::Entry, 404),
-    ("list_granted_tools", About::Own, 200),
-    ("get_tool", About::Entry, 403),
-    ("call_tool", About::Entry, 403),
-    ("speak_mcp", About::Own, 200),
-    ("speak_shared_mcp", About::Own, 404),
-    ("list_granted_knowledge_bases", About::Own, 403),
-    ("retrieve_knowledge", About::Own, 403),
-    ("append_results", About::Own, 400),
-    ("run_heartbeat", About::Own, 409),
-    ("create_artifact", About::Own, 403),
-    ("get_artifact_metadata", About::Artifact, 403),
-    ("read_artifact", About::Artifact, 403),
-    ("healthz", About::Installation, 0),
-    ("readyz", About::Installation, 0),
-    ("jwks", About::Installation, 0),
-    ("openapi_json", About::Installation, 0),
+const ROWS: &[(&str, ResourceKind, u16)] = &[
+    ("list_events", ResourceKind::Own, 0),
+    ("post_event", ResourceKind::Own, 0),
+    ("dry_run_event", ResourceKind::Own, 0),
+    ("dry_run_agent", ResourceKind::Agent, 0),
+    ("get_raw_payload", ResourceKind::Event, 0),
+    ("get_event", ResourceKind::Event, 0),
+    ("post_pipeline_query", ResourceKind::Own, 0),
+    ("list_runs", ResourceKind::Own, 0),
+    ("get_run", ResourceKind::Run, 0),
+    ("list_run_events", ResourceKind::Run, 0),
+    ("list_run_rejections", ResourceKind::Run, 0),
+    ("get_run_authorization", ResourceKind::Run, 0),
+    ("list_run_audit", ResourceKind::Run, 0),
+    ("get_run_usage", ResourceKind::Run, 0),
+    ("list_budgets", ResourceKind::Own, 0),
+    ("cancel_run", ResourceKind::Run, 0),
+    ("get_conversation_history", ResourceKind::Conversation, 0),
+    ("search_conversation_history", ResourceKind::Conversation, 0),
+    ("list_interactions", ResourceKind::Own, 0),
+    ("get_interaction", ResourceKind::Interaction, 0),
+    ("link_interaction", ResourceKind::Interaction, 0),
+    ("submit_interaction", ResourceKind::Interaction, 0),
+    ("submit_interaction_by_link", ResourceKind::Interaction, 0),
+    ("show_interaction_page", ResourceKind::Interaction, 0),
+    ("submit_interaction_page", ResourceKind::Interaction, 0),
+    ("upload_artifact", ResourceKind::Own, 0),
+    ("get_artifact", ResourceKind::Artifact, 0),
+    ("delete_artifact", ResourceKind::Artifact, 0),
+    ("get_artifact_content", ResourceKind::Artifact, 0),
+    ("register_runner_endpoint", ResourceKind::Own, 0),
+    ("list_runner_endpoints", ResourceKind::Own, 0),
+    ("get_runner_endpoint", ResourceKind::Endpoint, 0),
+    ("delete_runner_endpoint", ResourceKind::Endpoint, 0),
+    ("refresh_runner_endpoint", ResourceKind::Endpoint, 0),
+    ("list_endpoint_health", ResourceKind::Endpoint, 0),
+    ("list_runners", ResourceKind::Own, 0),
+    ("create_agent", ResourceKind::Own, 0),
+    ("list_agents", ResourceKind::Own, 0),
+    ("get_agent", ResourceKind::Agent, 0),
+    ("update_agent", ResourceKind::Agent, 0),
+    ("delete_agent", ResourceKind::Agent, 0),
+    ("list_agent_skills", ResourceKind::Agent, 0),
+    ("get_agent_skill", ResourceKind::Agent, 0),
+    ("delete_agent_skill", ResourceKind::Agent, 0),
+    ("create_api_key", ResourceKind::Own, 0),
+    ("list_api_keys", ResourceKind::Own, 0),
+    ("get_api_key", ResourceKind::Key, 0),
+    ("revoke_api_key", ResourceKind::Key, 0),
+    ("create_workspace", ResourceKind::Installation, 0),
+    ("list_workspaces", ResourceKind::Installation, 0),
+    ("list_models", ResourceKind::Installation, 0),
+    ("list_tools", ResourceKind::Installation, 0),
+    ("list_mcp_servers", ResourceKind::Installation, 0),
+    ("list_model_providers", ResourceKind::Installation, 0),
+    ("list_knowledge_bases", ResourceKind::Installation, 0),
+    ("list_skills", ResourceKind::Installation, 0),
+    ("list_documents", ResourceKind::Own, 0),
+    ("get_document", ResourceKind::Document, 0),
+    ("put_document", ResourceKind::Own, 0),
+    ("delete_document", ResourceKind::Document, 0),
+    ("reindex_knowledge_base", ResourceKind::Own, 0),
+    ("search_knowledge_base", ResourceKind::Own, 0),
+    ("get_own_context", ResourceKind::Own, 200),
+    ("get_prompt", ResourceKind::Own, 404),
+    ("get_own_run", ResourceKind::Own, 200),
+    ("page_own_run_events", ResourceKind::Own, 200),
+    ("cancel_own_run", ResourceKind::Own, 400),
+    ("list_scope_runs", ResourceKind::Own, 200),
+    ("get_scope_run", ResourceKind::Run, 404),
+    ("page_scope_run_events", ResourceKind::Run, 404),
+    ("cancel_scope_run", ResourceKind::Run, 404),
+    ("renew_token", ResourceKind::Own, 200),
+    ("list_state", ResourceKind::Entry, 403),
+    ("get_state", ResourceKind::Entry, 403),
+    ("put_state", ResourceKind::Entry, 403),
+    ("delete_state", ResourceKind::Entry, 403),
+    ("page_history", ResourceKind::Own, 403),
+    ("search_history", ResourceKind::Own, 403),
+    ("page_own_events", ResourceKind::Own, 403),
+    ("get_own_event", ResourceKind::Event, 403),
+    ("list_blobs", ResourceKind::Entry, 403),
+    ("get_blob", ResourceKind::Entry, 403),
+    ("put_blob", ResourceKind::Entry, 403),
+    ("delete_blob", ResourceKind::Entry, 403),
+    ("pull_steering", ResourceKind::Own, 403),
+    ("await_interaction", ResourceKind::Entry, 403),
+    ("start_child_run", ResourceKind::Own, 403),
+    ("get_child_run", ResourceKind::Run, 404),
+    ("page_child_run_events", ResourceKind::Run, 404),
+    ("cancel_child_run", ResourceKind::Run, 404),
+    ("list_granted_models", ResourceKind::Own, 200),
+    ("invoke_model", ResourceKind::Entry, 403),
+    ("stream_model", ResourceKind::Entry, 403),
+    ("count_model_tokens", ResourceKind::Entry, 403),
+    ("rerank_documents", ResourceKind::Entry, 403),
+    ("embed_texts", ResourceKind::Entry, 403),
+    ("create_chat_completion", ResourceKind::Own, 403),
+    ("create_embeddings", ResourceKind::Own, 403),
+    ("list_openai_models", ResourceKind::Own, 200),
+    ("get_openai_model", ResourceKind::Entry, 404),
+    ("create_response", ResourceKind::Own, 403),
+    ("count_response_tokens", ResourceKind::Own, 403),
+    ("get_response", ResourceKind::Entry, 400),
+    ("create_message", ResourceKind::Own, 403),
+    ("count_message_tokens", ResourceKind::Own, 403),
+    ("list_anthropic_models", ResourceKind::Own, 200),
+    ("get_anthropic_model", ResourceKind::Entry, 404),
+    ("list_granted_tools", ResourceKind::Own, 200),
+    ("get_tool", ResourceKind::Entry, 403),
+    ("call_tool", ResourceKind::Entry, 403),
+    ("speak_mcp", ResourceKind::Own, 200),
+    ("speak_shared_mcp", ResourceKind::Own, 404),
+    ("list_granted_knowledge_bases", ResourceKind::Own, 403),
+    ("retrieve_knowledge", ResourceKind::Own, 403),
+    ("append_results", ResourceKind::Own, 400),
+    ("run_heartbeat", ResourceKind::Own, 409),
+    ("create_artifact", ResourceKind::Own, 403),
+    ("get_artifact_metadata", ResourceKind::Artifact, 403),
+    ("read_artifact", ResourceKind::Artifact, 403),
+    ("healthz", ResourceKind::Installation, 0),
+    ("readyz", ResourceKind::Installation, 0),
+    ("jwks", ResourceKind::Installation, 0),
+    ("openapi_json", ResourceKind::Installation, 0),
 ];
 
-fn row(id: &str) -> (About, u16) {
+fn row(id: &str) -> (ResourceKind, u16) {
     let found = ROWS.iter().find(|(row, ..)| *row == id);
     let (_, about, bare) = found.unwrap_or_else(|| panic!("{id} has no row in this file"));
     (*about, *bare)
 }
 
 #[tokio::test]
-async fn every_operation_has_a_row() {
+async fn every_operation_has_an_isolation_row() {
     let stage = OwnStage::new().await;
     let served: BTreeSet<_> = operations(&stage.client)
         .await
@@ -190,17 +190,17 @@ async fn every_operation_has_a_row() {
 
 /// The parts of a response that are visible to its caller.
 #[derive(Debug, PartialEq)]
-pub struct Seen {
+pub struct VisibleResponse {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
 
 /// Sends the request, with retries while the run exceeds its call rate limit.
-pub async fn seen(request: reqwest::RequestBuilder) -> Seen {
+pub async fn visible_response(request: reqwest::RequestBuilder) -> VisibleResponse {
     let mut last = None;
     until("an answer within the rate", async || {
-        let answer = seen_once(request.try_clone().unwrap()).await;
+        let answer = visible_response_once(request.try_clone().unwrap()).await;
         let is_refused = answer.status == 429 && answer.body.contains("calls too often");
         last = Some(answer);
         !is_refused
@@ -209,7 +209,7 @@ pub async fn seen(request: reqwest::RequestBuilder) -> Seen {
     last.unwrap()
 }
 
-async fn seen_once(request: reqwest::RequestBuilder) -> Seen {
+async fn visible_response_once(request: reqwest::RequestBuilder) -> VisibleResponse {
     let response = within("an answer", request.send()).await.unwrap();
     let status = response.status().as_u16();
     let shown = |headers: &HeaderMap| {
@@ -221,7 +221,7 @@ async fn seen_once(request: reqwest::RequestBuilder) -> Seen {
         shown.sort();
         shown
     };
-    Seen {
+    VisibleResponse {
         status,
         headers: shown(response.headers()),
         body: without_request_id(within("a body", response.text()).await.unwrap()),
@@ -238,10 +238,14 @@ fn without_request_id(body: String) -> String {
     }
 }
 
-pub type Ids = BTreeMap<&'static str, String>;
+pub type ResourceIds = BTreeMap<&'static str, String>;
 
 /// A request of the operation for these ids; everything else in it is valid.
-pub fn request(client: &Client, operation: &Operation, ids: &Ids) -> reqwest::RequestBuilder {
+pub fn request(
+    client: &Client,
+    operation: &Operation,
+    ids: &ResourceIds,
+) -> reqwest::RequestBuilder {
     let named = |name: &str| match (ids.get(name), name) {
         (Some(id), _) => id.clone(),
         (None, "scope") => "conversation".to_owned(),
@@ -323,7 +327,7 @@ fn spec(name: &str) -> Value {
 }
 
 /// Ids without a resource.
-pub fn absent() -> Ids {
+pub fn absent_ids() -> ResourceIds {
     let id = || Uuid::now_v7().to_string();
     [
         "run_id",
@@ -344,7 +348,7 @@ pub fn absent() -> Ids {
 /// same in both workspaces.
 pub struct Tenant {
     pub admin: Client,
-    pub ids: Ids,
+    pub ids: ResourceIds,
     mark: String,
 }
 
@@ -384,7 +388,7 @@ impl Tenant {
         let put = admin
             .request(Method::PUT, &path)
             .header(CONTENT_TYPE, "text/plain");
-        let put = seen(put.body(format!("hello {mark}"))).await;
+        let put = visible_response(put.body(format!("hello {mark}"))).await;
         assert!(put.status == 201 || put.status == 404, "{}", put.body);
         let sql = format!("SELECT id FROM artifacts WHERE workspace_id = '{workspace}'");
         let artifact = rows(&stage.gateway.database_url(), &sql).await[0].clone();
@@ -465,9 +469,7 @@ async fn two_tenants(engine: Engine) -> Option<(OwnStage, Tenant, Tenant)> {
 
 #[rstest]
 #[tokio::test]
-async fn what_is_another_workspaces_is_answered_as_what_is_absent(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn foreign_ids_answer_like_absent_ids(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some((stage, ours, theirs)) = two_tenants(engine).await else {
         return;
     };
@@ -481,14 +483,14 @@ async fn what_is_another_workspaces_is_answered_as_what_is_absent(
     // Ids that exist only in the other workspace; same-named resources would be the caller's own.
     foreign.insert("event_id", "m-only".to_owned());
     foreign.insert("conversation_id", ONLY.to_owned());
-    let absent = absent();
+    let absent_ids = absent_ids();
     for operation in operations(&stage.client).await {
         if !matches!(operation.face, Face::Client | Face::Admin) {
             continue;
         }
         let (about, _) = row(&operation.id);
-        let their = |ids: &Ids| request(&theirs.admin, &operation, ids);
-        let answer = seen(their(&foreign)).await;
+        let their = |ids: &ResourceIds| request(&theirs.admin, &operation, ids);
+        let answer = visible_response(their(&foreign)).await;
         for text in [
             &ours.mark,
             &ours.ids["run_id"],
@@ -503,10 +505,10 @@ async fn what_is_another_workspaces_is_answered_as_what_is_absent(
                 answer.body
             );
         }
-        let nothing = seen(their(&absent)).await;
+        let nothing = visible_response(their(&absent_ids)).await;
         match about {
-            About::Own | About::Installation => {}
-            About::Conversation => assert_eq!(answer, nothing, "{}", operation.id),
+            ResourceKind::Own | ResourceKind::Installation => {}
+            ResourceKind::Conversation => assert_eq!(answer, nothing, "{}", operation.id),
             _ => {
                 assert_eq!(
                     (answer.status, &answer),
@@ -520,8 +522,8 @@ async fn what_is_another_workspaces_is_answered_as_what_is_absent(
                         .header("last-event-id", 1)
                 };
                 assert_eq!(
-                    seen(streamed(&foreign)).await,
-                    seen(streamed(&absent)).await,
+                    visible_response(streamed(&foreign)).await,
+                    visible_response(streamed(&absent_ids)).await,
                     "{}",
                     operation.id
                 );
@@ -529,7 +531,7 @@ async fn what_is_another_workspaces_is_answered_as_what_is_absent(
         }
         // The id is valid for its owner.
         if operation.method == Method::GET {
-            let own = seen(request(&ours.admin, &operation, &foreign)).await;
+            let own = visible_response(request(&ours.admin, &operation, &foreign)).await;
             // `m-only` has no raw payload.
             let expected = if operation.id == "get_raw_payload" {
                 404
@@ -561,7 +563,7 @@ async fn what_is_another_workspaces_is_answered_as_what_is_absent(
             "/v1/raw-payloads/m-1",
             "/v1/conversations/c-7/history/search?query=hello",
         ] {
-            let answer = seen(tenant.admin.request(Method::GET, path)).await;
+            let answer = visible_response(tenant.admin.request(Method::GET, path)).await;
             assert!(
                 answer.body.contains(&tenant.mark),
                 "{path}: {}",
@@ -578,9 +580,7 @@ async fn what_is_another_workspaces_is_answered_as_what_is_absent(
 
 #[rstest]
 #[tokio::test]
-async fn a_credential_opens_no_operation_of_another_face(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn credentials_open_only_their_own_api(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = OwnStage::on(engine, |_| {}).await else {
         return;
     };
@@ -603,10 +603,11 @@ async fn a_credential_opens_no_operation_of_another_face(
         as_who(&ended.token),
         as_who(made["key"].as_str().unwrap()),
     ];
-    let absent = absent();
+    let absent_ids = absent_ids();
     let mut refusals = BTreeSet::new();
     for operation in operations(&stage.client).await {
-        let ask = async |who: &Client| seen(request(who, &operation, &absent)).await;
+        let ask =
+            async |who: &Client| visible_response(request(who, &operation, &absent_ids)).await;
         let id = &operation.id;
         for nobody in &nobodies {
             let answer = ask(nobody).await;
@@ -683,9 +684,7 @@ fn form(operation: &Operation) -> &'static str {
 /// write.
 #[rstest]
 #[tokio::test]
-async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn runs_access_only_own_and_granted_data(#[values(Sqlite, Postgres)] engine: Engine) {
     let runner = StubRunner::start_as(generous()).await;
     runner.answer_all(|run| sse(run.talk(1).concat()));
     let staged = OwnStage::of(engine, runner, |config: &mut Config| {
@@ -730,17 +729,19 @@ async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
         .request(Method::POST, "/artifacts")
         .body("mark-of-near");
     let artifact = send(upload).await.unwrap().body["artifact_id"].clone();
-    let absent = absent();
+    let absent_ids = absent_ids();
     for operation in &host {
         let (about, _) = row(&operation.id);
-        let ask = async |ids: &Ids| seen(request(&as_run(&own), operation, ids)).await;
-        let nothing = ask(&absent).await;
+        let ask = async |ids: &ResourceIds| {
+            visible_response(request(&as_run(&own), operation, ids)).await
+        };
+        let nothing = ask(&absent_ids).await;
         for (run_id, event_id) in [
             (&near.run_id, "m-2"),
             (&far, "m-3"),
             (&tenant.ids["run_id"], "m-other"),
         ] {
-            let mut foreign = absent.clone();
+            let mut foreign = absent_ids.clone();
             foreign.insert("run_id", run_id.clone());
             foreign.insert("event_id", event_id.to_owned());
             foreign.insert("artifact_id", artifact.as_str().unwrap().to_owned());
@@ -751,7 +752,10 @@ async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
                 operation.id,
                 answer.body
             );
-            if matches!(about, About::Run | About::Event | About::Artifact) {
+            if matches!(
+                about,
+                ResourceKind::Run | ResourceKind::Event | ResourceKind::Artifact
+            ) {
                 assert_eq!(
                     (answer.status, &answer),
                     (404, &nothing),
@@ -764,14 +768,15 @@ async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
             if operation.id == "get_own_run" {
                 let elsewhere =
                     as_run(&own).request(Method::GET, &format!("{path}?run_id={run_id}"));
-                let answer = seen(elsewhere.header("runnel-run-id", run_id)).await;
+                let answer = visible_response(elsewhere.header("runnel-run-id", run_id)).await;
                 assert!(answer.body.contains(&own.run_id), "{}", answer.body);
             }
         }
     }
     for path in ["/history", "/events", "/runs"] {
         let named = async |id: &str| {
-            seen(own.request(Method::GET, &format!("{path}?conversation_id={id}"))).await
+            visible_response(own.request(Method::GET, &format!("{path}?conversation_id={id}")))
+                .await
         };
         let (foreign, nothing) = (named("c-8").await, named("c-nobody").await);
         assert_eq!((foreign.status, &foreign), (403, &nothing), "{path}");
@@ -784,7 +789,7 @@ async fn a_run_gets_nothing_of_another_and_nothing_that_it_was_not_granted(
     event["conversation"]["conversation_id"] = json!("c-9");
     let bare = HeldRun::start(&stage, &event).await;
     let told: Vec<_> = futures_util::future::join_all(host.iter().map(async |operation| {
-        let answer = seen(request(&as_run(&bare), operation, &absent)).await;
+        let answer = visible_response(request(&as_run(&bare), operation, &absent_ids)).await;
         (operation.id.clone(), answer.status)
     }))
     .await;
@@ -892,9 +897,7 @@ fn encoded(text: &str) -> String {
 
 #[rstest]
 #[tokio::test]
-async fn no_text_of_a_caller_is_code_or_a_pattern_or_a_path(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn hostile_text_is_no_code_pattern_or_path(#[values(Sqlite, Postgres)] engine: Engine) {
     let runner = StubRunner::start_as(generous()).await;
     let staged = Stage::of(engine, runner, |config: &mut Config| {
         config.agents[0].resources = ALL;
@@ -939,10 +942,10 @@ async fn no_text_of_a_caller_is_code_or_a_pattern_or_a_path(
             );
         }
         let blob = format!("/storage/plugin/{key}");
-        let put = seen(run.request(Method::PUT, &blob).body(text.clone()))
+        let put = visible_response(run.request(Method::PUT, &blob).body(text.clone()))
             .await
             .status;
-        let got = seen(run.request(Method::GET, &blob)).await;
+        let got = visible_response(run.request(Method::GET, &blob)).await;
         if put < 300 {
             assert_eq!((got.status, &got.body), (200, text));
             let header = |name: &str| {
@@ -971,7 +974,7 @@ async fn no_text_of_a_caller_is_code_or_a_pattern_or_a_path(
             format!("/events?event_types={key}"),
             format!("/runs?statuses={key}"),
         ] {
-            let answer = seen(run.request(Method::GET, &path)).await;
+            let answer = visible_response(run.request(Method::GET, &path)).await;
             assert!(answer.status < 500, "{path}: {}", answer.body);
             let is_beginning = "secret".starts_with(text.as_str());
             assert!(
@@ -992,7 +995,7 @@ async fn no_text_of_a_caller_is_code_or_a_pattern_or_a_path(
             format!("/v1/conversations/{key}/history"),
             format!("/v1/conversations/c-7/history?bot_id={key}"),
         ] {
-            let answer = seen(stage.client.request(Method::GET, &path)).await;
+            let answer = visible_response(stage.client.request(Method::GET, &path)).await;
             assert!(answer.status < 500, "{path}: {}", answer.body);
             assert!(
                 !answer.body.contains("hello big"),

@@ -13,14 +13,14 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::client::{Answer, Client, message, send};
+use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::slow::connect;
-use crate::support::terminal::Terminal;
-use crate::support::{Directory, Engine, OwnStage, Postgres, Sqlite, Stage, until, within};
+use crate::support::terminal::PseudoTerminal;
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, TempDirectory, until, within};
 
 const BASES: &str = r#"
 [[knowledge_bases]]
@@ -37,7 +37,7 @@ operations = ["retrieve"]
 "#;
 
 /// A runner that may list and search knowledge bases; its configuration selects them.
-fn searching() -> Value {
+fn searching_manifest() -> Value {
     let mut manifest = manifest(RUNNER_ID);
     manifest["capabilities"]["knowledge_retrieval"] = json!(true);
     manifest["permissions"] = json!({"knowledge_bases": ["list", "retrieve"]});
@@ -45,7 +45,7 @@ fn searching() -> Value {
 }
 
 async fn stage_with(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
-    let runner = StubRunner::start_as(searching()).await;
+    let runner = StubRunner::start_as(searching_manifest()).await;
     OwnStage::of(engine, runner, |config: &mut Config| {
         BASES.clone_into(&mut config.rest);
         config.agents[0].resources = r#"knowledge_bases = ["handbook", "archive"]"#;
@@ -117,7 +117,7 @@ async fn put(
     id: &str,
     media_type: &str,
     bytes: impl Into<reqwest::Body>,
-) -> Answer {
+) -> ApiResponse {
     let path = format!("/v1/knowledge-bases/handbook/documents/{id}");
     let request = admin
         .request(Method::PUT, &path)
@@ -206,9 +206,7 @@ const QUESTIONS: &[(&str, &str, &str)] = &[
 
 #[rstest]
 #[tokio::test]
-async fn documents_of_every_kind_are_found_by_a_run_until_they_are_taken_out(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn finds_documents_of_every_type_until_deleted(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(mut stage) = stage(engine).await else {
         return;
     };
@@ -299,7 +297,7 @@ async fn documents_of_every_kind_are_found_by_a_run_until_they_are_taken_out(
     assert_eq!(text_of(&found[0]), "Refunds are not paid at all.");
 
     stage.gateway.kill().await;
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let admin = stage.admin.clone();
     let found = search(&admin, json!({"query_text": "refunds paid complaints"})).await;
     assert_eq!(text_of(&found[0]), "Refunds are not paid at all.");
@@ -393,7 +391,7 @@ async fn everything_found(engine: Engine) -> Option<BTreeMap<String, Vec<Value>>
 }
 
 #[tokio::test]
-async fn both_databases_find_the_same_passages_in_the_same_order() {
+async fn search_results_are_equal_on_both_databases() {
     let Some(on_postgres) = everything_found(Postgres).await else {
         return;
     };
@@ -403,7 +401,7 @@ async fn both_databases_find_the_same_passages_in_the_same_order() {
 
 #[rstest]
 #[tokio::test]
-async fn filters_narrow_what_is_searched_and_bad_queries_are_refused_by_pointer(
+async fn filters_results_and_rejects_invalid_queries_by_pointer(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some(stage) = stage(engine).await else {
@@ -480,8 +478,8 @@ async fn filters_narrow_what_is_searched_and_bad_queries_are_refused_by_pointer(
 }
 
 #[tokio::test]
-async fn a_run_searches_what_every_layer_grants_and_nothing_else() {
-    let mut narrow = searching();
+async fn searches_only_bases_granted_by_every_layer() {
+    let mut narrow = searching_manifest();
     narrow["config_schema"] =
         json!([{"type": "knowledge-base-multi-selector", "name": "knowledge-bases"}]);
     narrow["permissions"] = json!({"knowledge_bases": ["list", "retrieve"]});
@@ -566,9 +564,7 @@ async fn a_run_searches_what_every_layer_grants_and_nothing_else() {
 
 #[rstest]
 #[tokio::test]
-async fn what_cannot_be_read_is_refused_and_what_was_there_stays(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn unreadable_upload_keeps_previous_document(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -660,7 +656,7 @@ async fn what_cannot_be_read_is_refused_and_what_was_there_stays(
 
 /// As many as the concurrency limit of indexing, and one more.
 #[tokio::test]
-async fn documents_that_trickle_in_keep_nobody_elses_from_being_indexed() {
+async fn slow_uploads_do_not_block_indexing() {
     let stage = stage(Sqlite).await.unwrap();
     let admin = stage.admin.clone();
     let mut slow = Vec::new();
@@ -685,9 +681,7 @@ async fn documents_that_trickle_in_keep_nobody_elses_from_being_indexed() {
 
 #[rstest]
 #[tokio::test]
-async fn an_index_that_is_lost_is_made_anew_from_what_is_kept(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn rebuilds_lost_index_from_stored_chunks(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -732,7 +726,7 @@ async fn an_index_that_is_lost_is_made_anew_from_what_is_kept(
 
 #[rstest]
 #[tokio::test]
-async fn a_long_question_counts_its_rarest_words(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn long_queries_match_by_rarest_words(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -778,7 +772,7 @@ async fn a_long_question_counts_its_rarest_words(#[values(Sqlite, Postgres)] eng
 }
 
 #[tokio::test]
-async fn a_document_says_which_pages_are_missing() {
+async fn reports_unreadable_pages_of_document() {
     let stage = stage(Sqlite).await.unwrap();
     let admin = stage.admin.clone();
     let bytes = pdf(&[
@@ -815,7 +809,7 @@ async fn a_document_says_which_pages_are_missing() {
 }
 
 #[tokio::test]
-async fn encodings_are_named_by_page_or_command() {
+async fn accepts_encoding_from_api_or_command() {
     let stage = stage(Sqlite).await.unwrap();
     let admin = stage.admin.clone();
     let gbk = b"\xcc\xec\xc6\xf8\xba\xdc\xba\xc3".to_vec();
@@ -826,7 +820,7 @@ async fn encodings_are_named_by_page_or_command() {
     .concat();
     let made = put(&admin, "page.html", "text/html", page).await;
     assert_eq!(made.status, 201, "{}", made.body);
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     std::fs::write(directory.file("zh.txt"), &gbk).unwrap();
     directory.write("steer.txt", "espresso \u{1b}]0;title\u{7}\u{9b}2J\u{8}end");
     let kb = |arguments: &[&str]| {
@@ -860,7 +854,7 @@ async fn encodings_are_named_by_page_or_command() {
     // Document text must not control the terminal.
     let added = crate::support::run(&mut kb(&["add", "handbook", &file("steer.txt")])).await;
     assert!(added.status.success(), "{added:?}");
-    let mut terminal = Terminal::start(&mut kb(&["search", "handbook", "espresso"]), 200);
+    let mut terminal = PseudoTerminal::start(&mut kb(&["search", "handbook", "espresso"]), 200);
     terminal.say("", "end", 1).await;
     let screen = terminal.screen();
     assert!(screen.contains("espresso ]0;title2Jend"), "{screen:?}");
@@ -872,10 +866,10 @@ async fn encodings_are_named_by_page_or_command() {
 
 /// The command for interactive use, with progress, and for programs.
 #[tokio::test]
-async fn files_and_directories_are_put_in_listed_searched_and_taken_out_by_command() {
+async fn command_adds_lists_searches_and_removes_documents() {
     let stage = stage(Sqlite).await.unwrap();
     let admin = stage.admin.clone();
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     std::fs::create_dir_all(directory.file("docs/deep")).unwrap();
     directory.write("docs/guide.md", GUIDE);
     directory.write("docs/deep/zh.txt", CHINESE);
@@ -949,9 +943,9 @@ async fn files_and_directories_are_put_in_listed_searched_and_taken_out_by_comma
 
 /// A missing embedding provider makes the configuration invalid.
 #[tokio::test]
-async fn a_base_whose_model_is_unknown_is_refused_at_start() {
+async fn rejects_base_with_unknown_model_at_start() {
     let stage = stage(Sqlite).await.unwrap();
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     for (toml, pointer) in [
         (
             "kb_id = 'a'\nembedding_model = 'nobody'",

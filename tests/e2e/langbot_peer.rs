@@ -106,7 +106,7 @@ fn events() -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn langbot_reads_every_context() {
+async fn langbot_sdk_parses_every_context() {
     let Some(peer) = LangbotPeer::find().await else {
         return;
     };
@@ -200,7 +200,7 @@ fn assert_covers(read: &Value, sent: &Value) {
 }
 
 #[tokio::test]
-async fn langbot_reads_runs_histories_and_ledgers() {
+async fn langbot_sdk_parses_runs_histories_and_ledgers() {
     let Some(peer) = LangbotPeer::find().await else {
         return;
     };
@@ -242,7 +242,7 @@ async fn langbot_reads_runs_histories_and_ledgers() {
 }
 
 #[tokio::test]
-async fn every_result_that_langbot_dumps_is_accepted() {
+async fn accepts_every_result_of_langbot_sdk() {
     let Some(peer) = LangbotPeer::find().await else {
         return;
     };
@@ -283,7 +283,7 @@ async fn every_result_that_langbot_dumps_is_accepted() {
 }
 
 #[tokio::test]
-async fn a_failure_that_langbot_dumps_is_a_failure() {
+async fn accepts_failure_result_of_langbot_sdk() {
     let Some(peer) = LangbotPeer::find().await else {
         return;
     };

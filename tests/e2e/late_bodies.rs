@@ -6,14 +6,14 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::interactions::{asking_event, question};
-use crate::support::client::{Answer, Client, message};
+use crate::support::client::{ApiResponse, Client, message};
 use crate::support::database::rows;
 use crate::support::gateway::Config;
-use crate::support::half_sent::{HalfSent, Sent};
 use crate::support::held::HeldRun;
+use crate::support::paused_request::{PausedRequest, RequestParts};
 use crate::support::routes::{Face, Operation, operations};
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::script::{Gate, Step, send as step, sse_head};
+use crate::support::script::{Gate, ScriptStep, send as step, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 
 /// Routes that save a runner's work: they stay open during the grace period of a cancel.
@@ -88,15 +88,15 @@ fn path_of(operation: &Operation, run_id: &str) -> String {
     })
 }
 
-async fn half_sent(
+async fn paused_request(
     url: &str,
     operation: &Operation,
     credential: Option<&str>,
     path: &str,
     body: &[u8],
-) -> HalfSent {
+) -> PausedRequest {
     let media_type = operation.body.as_deref().unwrap();
-    let sent = Sent {
+    let sent = RequestParts {
         method: &operation.method,
         path,
         credential,
@@ -107,7 +107,7 @@ async fn half_sent(
         },
         body,
     };
-    HalfSent::begin(url, &sent).await
+    PausedRequest::begin(url, &sent).await
 }
 
 /// Sends half a request to each route with a body of these APIs.
@@ -117,18 +117,18 @@ async fn half_sent_to_all(
     faces: &[Face],
     credential: &str,
     run_id: &str,
-) -> Vec<(Operation, HalfSent)> {
+) -> Vec<(Operation, PausedRequest)> {
     let mut routes = operations(client).await;
     routes.retain(|route| route.body.is_some() && faces.contains(&route.face));
     let begun = routes.into_iter().map(async |route| {
         let path = path_of(&route, run_id);
-        let sent = half_sent(url, &route, Some(credential), &path, &body_of(&route)).await;
+        let sent = paused_request(url, &route, Some(credential), &path, &body_of(&route)).await;
         (route, sent)
     });
     join_all(begun).await
 }
 
-async fn finished(all: Vec<(Operation, HalfSent)>) -> Vec<(String, Answer)> {
+async fn finished(all: Vec<(Operation, PausedRequest)>) -> Vec<(String, ApiResponse)> {
     let finished = all
         .into_iter()
         .map(async |(route, sent)| (route.id, sent.finish().await));
@@ -156,16 +156,16 @@ async fn counts(stage: &OwnStage) -> Vec<String> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Loss {
+enum RightsLoss {
     Ended,
     Cancelled,
 }
 
 #[rstest]
 #[tokio::test]
-async fn refuses_bodies_that_end_after_their_run(
+async fn rejects_late_bodies_of_ended_runs(
     #[values(Sqlite, Postgres)] engine: Engine,
-    #[values(Loss::Ended, Loss::Cancelled)] loss: Loss,
+    #[values(RightsLoss::Ended, RightsLoss::Cancelled)] loss: RightsLoss,
 ) {
     let Some(stage) = stage(engine).await else {
         return;
@@ -175,15 +175,15 @@ async fn refuses_bodies_that_end_after_their_run(
     let all = half_sent_to_all(&stage.client, url, &[Face::Host], &run.token, &run.run_id).await;
     assert!(all.len() >= 15, "{}", all.len());
     match loss {
-        Loss::Ended => {
+        RightsLoss::Ended => {
             run.end(&stage).await;
         }
-        Loss::Cancelled => assert_eq!(stage.client.cancel(&run.run_id).await.status, 202),
+        RightsLoss::Cancelled => assert_eq!(stage.client.cancel(&run.run_id).await.status, 202),
     }
     let before = counts(&stage).await;
     for (id, answer) in finished(all).await {
         let said = (answer.status, answer.error("code").as_str());
-        if loss == Loss::Ended {
+        if loss == RightsLoss::Ended {
             assert_eq!(said, (401, Some("unauthenticated")), "{id} {}", answer.body);
         } else if OPEN_AFTER_CANCEL.contains(&id.as_str()) {
             assert!(![401, 403].contains(&answer.status), "{id} {}", answer.body);
@@ -192,7 +192,7 @@ async fn refuses_bodies_that_end_after_their_run(
             assert_eq!(said, (409, Some("cancelled")), "{id} {}", answer.body);
         }
     }
-    if loss == Loss::Ended {
+    if loss == RightsLoss::Ended {
         assert_eq!(counts(&stage).await, before);
     } else {
         let stored = before.iter().map(|count| match count.as_str() {
@@ -205,7 +205,7 @@ async fn refuses_bodies_that_end_after_their_run(
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Away {
+enum ReplicaLoss {
     Ended,
     Cancelled,
     TakenOver,
@@ -214,8 +214,8 @@ enum Away {
 /// The replica that reads the body does not drive the run and gets no notification.
 #[rstest]
 #[tokio::test]
-async fn refuses_late_bodies_on_another_replica(
-    #[values(Away::Ended, Away::Cancelled, Away::TakenOver)] loss: Away,
+async fn rejects_late_bodies_on_another_replica(
+    #[values(ReplicaLoss::Ended, ReplicaLoss::Cancelled, ReplicaLoss::TakenOver)] loss: ReplicaLoss,
 ) {
     let stage = stage_with(Postgres, |config| {
         "public_url = \"http://runnel.invalid\"".clone_into(&mut config.server);
@@ -229,15 +229,15 @@ async fn refuses_late_bodies_on_another_replica(
     let url = &beside.client.url;
     let all = half_sent_to_all(&stage.client, url, &[Face::Host], &run.token, &run.run_id).await;
     let expected = match loss {
-        Away::Ended => {
+        ReplicaLoss::Ended => {
             run.end(&stage).await;
             (401, Some("unauthenticated"))
         }
-        Away::Cancelled => {
+        ReplicaLoss::Cancelled => {
             assert_eq!(stage.client.cancel(&run.run_id).await.status, 202);
             (409, Some("cancelled"))
         }
-        Away::TakenOver => {
+        ReplicaLoss::TakenOver => {
             // Written as by another attempt.
             let sql = format!(
                 "UPDATE runs SET attempt = attempt + 1 WHERE id = '{}'",
@@ -248,7 +248,7 @@ async fn refuses_late_bodies_on_another_replica(
         }
     };
     for (id, answer) in finished(all).await {
-        if matches!(loss, Away::Cancelled) && OPEN_AFTER_CANCEL.contains(&id.as_str()) {
+        if matches!(loss, ReplicaLoss::Cancelled) && OPEN_AFTER_CANCEL.contains(&id.as_str()) {
             continue;
         }
         let said = (answer.status, answer.error("code").as_str());
@@ -259,7 +259,7 @@ async fn refuses_late_bodies_on_another_replica(
 
 #[rstest]
 #[tokio::test]
-async fn refuses_bodies_that_end_after_their_key(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn rejects_late_bodies_of_revoked_keys(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -301,7 +301,7 @@ async fn held_question(stage: &Stage) -> (String, String, Gate) {
         vec![
             sse_head(),
             step(asking),
-            Step::Hold(hold.clone()),
+            ScriptStep::Hold(hold.clone()),
             step(end),
         ]
     });
@@ -326,9 +326,7 @@ async fn link(stage: &Stage, id: &str) -> String {
 
 #[rstest]
 #[tokio::test]
-async fn refuses_answers_to_replaced_links_and_cancelled_runs(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn rejects_late_answers_for_replaced_links(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = super::interactions::stage(engine).await else {
         return;
     };
@@ -341,7 +339,7 @@ async fn refuses_answers_to_replaced_links_and_cancelled_runs(
         let route = routes.iter().find(|route| route.face == face).unwrap();
         let path = route.path_with(|_| place.to_owned());
         let key = (face == Face::Client).then_some(stage.client.key.as_str());
-        half_sent(&stage.client.url, route, key, &path, &answer).await
+        paused_request(&stage.client.url, route, key, &path, &answer).await
     };
 
     let replaced = begin(Face::Link, &link(&stage, &id).await).await;
@@ -383,7 +381,7 @@ async fn accepts_late_bodies_of_valid_credentials() {
         let route = sent(id);
         let path = path_of(route, &run.run_id);
         let (url, body) = (&stage.client.url, body_of(route));
-        let late = half_sent(url, route, Some(credential), &path, &body);
+        let late = paused_request(url, route, Some(credential), &path, &body);
         let answer = late.await.finish().await;
         assert_eq!(answer.status, status, "{id} {}", answer.body);
     }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::support::Stage;
-use crate::support::runner::Request;
-use crate::support::script::{Gate, Run, Script, Step, send, sse, sse_and_wait, sse_head};
+use crate::support::runner::RecordedRequest;
+use crate::support::script::{Gate, Run, RunScript, ScriptStep, send, sse, sse_and_wait, sse_head};
 
 const SIZES: &str = "line_bytes = 4096\nevent_bytes = 8192\nrun_bytes = 65536\nrun_events = 20";
 
 /// A large event of short lines.
-fn event_in_lines(run: &Run) -> Vec<Step> {
+fn event_in_lines(run: &Run) -> Vec<ScriptStep> {
     let words = "x".repeat(3000);
     let data = format!(
         r#"{{"chunk":{{"role":"assistant","content":"a"}},"b":"{words}",LF"c":"{words}",LF"d":"{words}"}}"#
@@ -20,22 +20,22 @@ fn event_in_lines(run: &Run) -> Vec<Step> {
         + &run.completed(2))
 }
 
-fn deltas(run: &Run, count: usize, bytes: usize) -> Vec<Step> {
+fn deltas(run: &Run, count: usize, bytes: usize) -> Vec<ScriptStep> {
     let text = "x".repeat(bytes);
     let frames: String = (1..=count).map(|n| run.delta(n, &text)).collect();
     sse(frames + &run.completed(count + 1))
 }
 
 /// An endless stream without a line end.
-fn endless(start: &str) -> Vec<Step> {
+fn endless(start: &str) -> Vec<ScriptStep> {
     vec![
         sse_head(),
         send(start),
-        Step::Repeat(vec![b'x'; 1024], Duration::from_millis(5)),
+        ScriptStep::Repeat(vec![b'x'; 1024], Duration::from_millis(5)),
     ]
 }
 
-const TOO_MUCH: [(&str, Script); 6] = [
+const OVERSIZED_OUTPUT: [(&str, RunScript); 6] = [
     ("a long line", |run| deltas(run, 1, 4200)),
     ("a line without end", |_| endless("data: ")),
     ("a comment without end", |_| endless(":")),
@@ -45,9 +45,9 @@ const TOO_MUCH: [(&str, Script); 6] = [
 ];
 
 #[tokio::test]
-async fn a_runner_that_sends_too_much_ends_its_run() {
+async fn oversized_runner_output_fails_run() {
     let stage = Stage::with(|config| config.limits = SIZES.into()).await;
-    for (what, script) in TOO_MUCH {
+    for (what, script) in OVERSIZED_OUTPUT {
         let outcome = stage.play(script).await;
         assert_eq!(outcome.ending(), "failed runner.output_limit", "{what}");
         let mut types = outcome.ledger.types();
@@ -61,7 +61,7 @@ async fn a_runner_that_sends_too_much_ends_its_run() {
 }
 
 #[tokio::test]
-async fn what_stays_within_the_limits_passes_and_the_runner_is_told_them() {
+async fn accepts_output_within_limits_announced_to_runner() {
     let stage = Stage::with(|config| config.limits = SIZES.into()).await;
     for (count, bytes) in [(1, 3900), (15, 3800), (18, 1)] {
         let outcome = stage.play(move |run| deltas(run, count, bytes)).await;
@@ -72,14 +72,18 @@ async fn what_stays_within_the_limits_passes_and_the_runner_is_told_them() {
         );
         assert_eq!(outcome.ledger.0.len(), count + 1);
     }
-    let request = stage.runner.asked("a run", Request::is_run).await;
+    let request = stage.runner.asked("a run", RecordedRequest::is_run).await;
     let context = &request.json()["context"];
     let limits = &context["runtime"]["metadata"]["limits"];
     assert_eq!(limits["line_bytes"], 4096, "{context}");
 }
 
-const SILENCE: [(Script, &str, &[&str]); 3] = [
-    (|_| vec![Step::AwaitClose], "runner.first_byte_timeout", &[]),
+const SILENCE: [(RunScript, &str, &[&str]); 3] = [
+    (
+        |_| vec![ScriptStep::AwaitClose],
+        "runner.first_byte_timeout",
+        &[],
+    ),
     (
         |run| sse_and_wait(run.delta(1, "a")),
         "runner.idle_timeout",
@@ -93,7 +97,7 @@ const SILENCE: [(Script, &str, &[&str]); 3] = [
 ];
 
 #[tokio::test]
-async fn a_silent_runner_is_given_up_and_its_socket_closed() {
+async fn silent_runner_times_out_and_is_disconnected() {
     let waits = "first_byte_seconds = 0.5\nsilence_seconds = 0.5";
     let stage = Stage::with(|config| config.limits = waits.into()).await;
     for ((script, code, events), count) in SILENCE.into_iter().zip(1..) {
@@ -107,7 +111,7 @@ async fn a_silent_runner_is_given_up_and_its_socket_closed() {
 }
 
 /// Endless bytes that never form a response.
-const NOTHING: [(Script, &str); 3] = [
+const EMPTY_RESPONSES: [(RunScript, &str); 3] = [
     (
         |_| again("", b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"),
         "runner.first_byte_timeout",
@@ -118,18 +122,18 @@ const NOTHING: [(Script, &str); 3] = [
 const CHUNKED: &str =
     "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
 
-fn again(start: &str, bytes: &[u8]) -> Vec<Step> {
+fn again(start: &str, bytes: &[u8]) -> Vec<ScriptStep> {
     vec![
         send(start),
-        Step::Repeat(bytes.to_vec(), Duration::from_millis(2)),
+        ScriptStep::Repeat(bytes.to_vec(), Duration::from_millis(2)),
     ]
 }
 
 #[tokio::test]
-async fn a_runner_that_says_nothing_without_end_is_cut_off_with_its_run() {
+async fn endless_empty_response_times_out() {
     let waits = "first_byte_seconds = 0.5\nsilence_seconds = 0.5";
     let stage = Stage::with(|config| config.limits = waits.into()).await;
-    for ((script, code), count) in NOTHING.into_iter().zip(1..) {
+    for ((script, code), count) in EMPTY_RESPONSES.into_iter().zip(1..) {
         let outcome = stage.play(script).await;
         let ending = outcome.ending();
         assert!(
@@ -141,26 +145,26 @@ async fn a_runner_that_says_nothing_without_end_is_cut_off_with_its_run() {
 }
 
 #[tokio::test]
-async fn heartbeats_are_life_but_no_progress() {
+async fn heartbeats_do_not_extend_run_deadline() {
     let stage = Stage::with(|config| {
         config.limits = "silence_seconds = 1.5".into();
         config.agents[0].timeout_seconds = 3.0;
     });
     let stage = stage.await;
-    let heartbeats = || Step::Repeat(b": hi\n\n".to_vec(), Duration::from_millis(50));
+    let heartbeats = || ScriptStep::Repeat(b": hi\n\n".to_vec(), Duration::from_millis(50));
     let outcome = stage.play(move |_| vec![sse_head(), heartbeats()]).await;
     outcome.assert("timeout deadline_exceeded", &["run.failed"]);
 }
 
 /// Seconds of tolerance after a run's deadline, for a busy machine.
-const LATEST: f64 = 5.0;
+const DEADLINE_TOLERANCE: f64 = 5.0;
 
 #[tokio::test]
-async fn a_run_that_is_busy_at_its_deadline_ends_there() {
+async fn active_run_ends_at_its_deadline() {
     let stage = Stage::with(|config| config.agents[0].timeout_seconds = 1.0).await;
     let outcome = stage
         .play(|run| {
-            let never = Step::Hold(Gate::new());
+            let never = ScriptStep::Hold(Gate::new());
             vec![
                 sse_head(),
                 send(run.delta(1, "a")),
@@ -176,7 +180,9 @@ async fn a_run_that_is_busy_at_its_deadline_ends_there() {
     let [created, deadline, finished] = ["created_at", "deadline_at", "finished_at"]
         .map(|member| outcome.run[member].as_f64().unwrap());
     assert!(
-        created <= deadline && deadline <= finished + 1.0 && finished <= deadline + LATEST,
+        created <= deadline
+            && deadline <= finished + 1.0
+            && finished <= deadline + DEADLINE_TOLERANCE,
         "{}",
         outcome.run
     );

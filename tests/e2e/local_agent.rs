@@ -11,18 +11,18 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::support::client::{Client, send};
-use crate::support::gateway::{Config, Gateway};
-use crate::support::listening::{Listening, local_agent_under};
+use crate::support::gateway::{Config, GatewayProcess};
+use crate::support::listening::{ChildServer, local_agent_under};
 use crate::support::runner::SECRET;
-use crate::support::talker::{Said, Talker};
+use crate::support::talker::{AnswerPiece, ScriptedProvider};
 use crate::support::{Engine, Postgres, Sqlite, within};
 use crate::tool_servers::{EVERYTHING, PEERS};
 
 /// The agent as a separate service, and a gateway with an endpoint for it.
-struct Agency {
+struct LocalAgentStage {
     client: Client,
-    gateway: Gateway,
-    _agent: Listening,
+    gateway: GatewayProcess,
+    _agent: ChildServer,
 }
 
 const RUNNER_ID: &str = "plugin:runnel/local-agent/default";
@@ -30,7 +30,7 @@ const PROMPT: &str = "You are the receptionist.";
 
 /// Parts of the configuration that a test sets.
 #[derive(Default)]
-struct Setting<'a> {
+struct AgentSetting<'a> {
     /// Members of the agent's `config` beside model and prompt, as TOML.
     config: &'a str,
     /// Members of its `resource_policy` beside models and history.
@@ -42,9 +42,13 @@ struct Setting<'a> {
     concurrency: &'a str,
 }
 
-impl Agency {
+impl LocalAgentStage {
     /// Returns `None` if the engine is not available. The first model is the talker.
-    async fn open(engine: Engine, talker: &Talker, setting: Setting<'_>) -> Option<Self> {
+    async fn open(
+        engine: Engine,
+        talker: &ScriptedProvider,
+        setting: AgentSetting<'_>,
+    ) -> Option<Self> {
         let agent = local_agent_under(SECRET).await;
         let mut config = Config::for_runner_at(&agent.url);
         config.agents.clear();
@@ -69,7 +73,7 @@ impl Agency {
             model = setting.model,
             catalog = setting.catalog,
         );
-        let gateway = Gateway::start(engine, config).await?;
+        let gateway = GatewayProcess::start(engine, config).await?;
         Some(Self {
             client: gateway.client(),
             gateway,
@@ -78,14 +82,14 @@ impl Agency {
     }
 
     /// Posts a message to the conversation and waits for the end of its run.
-    async fn ask(&self, text: &str) -> Turn {
+    async fn ask(&self, text: &str) -> AgentTurn {
         let stream = self.client.post_streaming(&said(text)).await;
         let run_id = stream.run_id();
         let frames = stream.rest().await;
         let events = frames
             .iter()
             .map(|frame| serde_json::from_str(&frame.data).unwrap());
-        Turn {
+        AgentTurn {
             events: events.collect(),
             run_id,
         }
@@ -109,12 +113,12 @@ fn said(text: &str) -> Value {
 }
 
 /// One run, read by its client.
-struct Turn {
+struct AgentTurn {
     run_id: String,
     events: Vec<Value>,
 }
 
-impl Turn {
+impl AgentTurn {
     /// The types of the events; consecutive deltas count as one.
     fn types(&self) -> Vec<&str> {
         let types = self
@@ -142,23 +146,23 @@ impl Turn {
 
 #[rstest]
 #[tokio::test]
-async fn two_turns_show_a_tool_knowledge_and_memory(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn uses_tool_knowledge_and_memory_in_two_turns(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(peers) = PEERS.built("mcp").await else {
         return;
     };
-    let talker = Talker::start().await;
+    let talker = ScriptedProvider::start().await;
     let catalog = format!(
         "[[mcp_servers]]\nname = \"everything\"\ncommand = [\"node\", \"{}\", \"stdio\"]\n\
          [[knowledge_bases]]\nkb_id = \"handbook\"\n",
         peers.join(EVERYTHING).display()
     );
-    let setting = Setting {
+    let setting = AgentSetting {
         config: "knowledge-bases = [\"handbook\"]",
         resources: "tools = [\"get-sum\"]\nknowledge_bases = [\"handbook\"]",
         catalog,
-        ..Setting::default()
+        ..AgentSetting::default()
     };
-    let Some(agency) = Agency::open(engine, &talker, setting).await else {
+    let Some(agency) = LocalAgentStage::open(engine, &talker, setting).await else {
         return;
     };
     let admin = agency.gateway.admin();
@@ -171,9 +175,9 @@ async fn two_turns_show_a_tool_knowledge_and_memory(#[values(Sqlite, Postgres)] 
     assert_eq!(send(put.body(guide)).await.unwrap().status, 201);
 
     talker.says([
-        Said::call("get-sum", &json!({"a": 2, "b": 40})),
-        Said::text("It is "),
-        Said::text("that."),
+        AnswerPiece::call("get-sum", &json!({"a": 2, "b": 40})),
+        AnswerPiece::text("It is "),
+        AnswerPiece::text("that."),
     ]);
     let first = agency
         .ask("I am Ada. Where is the breakfast room, and what is 2 + 40?")
@@ -210,7 +214,7 @@ async fn two_turns_show_a_tool_knowledge_and_memory(#[values(Sqlite, Postgres)] 
     assert_eq!(asked[0].tools(), ["get-sum"]);
     assert!(asked[1].last().contains("42"), "the model receives the sum");
 
-    talker.says([Said::text("You are Ada.")]);
+    talker.says([AnswerPiece::text("You are Ada.")]);
     let second = agency.ask("Who am I?").await;
     assert_eq!(
         second.types(),
@@ -227,24 +231,24 @@ async fn two_turns_show_a_tool_knowledge_and_memory(#[values(Sqlite, Postgres)] 
 }
 
 #[tokio::test]
-async fn the_next_model_answers_when_the_first_fails_before_it_speaks() {
-    let talker = Talker::start().await;
-    let agency = Agency::open(Sqlite, &talker, Setting::default())
+async fn falls_back_when_first_model_fails_early() {
+    let talker = ScriptedProvider::start().await;
+    let agency = LocalAgentStage::open(Sqlite, &talker, AgentSetting::default())
         .await
         .unwrap();
-    talker.says([Said::Failure(500)]);
+    talker.says([AnswerPiece::Failure(500)]);
     let turn = agency.ask("hello").await;
     assert_eq!(turn.answer(), "You said: hello");
     assert_eq!(turn.ending()["type"], "run.completed");
 }
 
 #[tokio::test]
-async fn a_cancel_in_the_middle_of_an_answer_ends_the_run_and_the_model() {
-    let talker = Talker::start().await;
-    let agency = Agency::open(Sqlite, &talker, Setting::default())
+async fn cancel_during_answer_ends_run_and_model_call() {
+    let talker = ScriptedProvider::start().await;
+    let agency = LocalAgentStage::open(Sqlite, &talker, AgentSetting::default())
         .await
         .unwrap();
-    talker.says([Said::text("It is"), Said::Silence]);
+    talker.says([AnswerPiece::text("It is"), AnswerPiece::Silence]);
     let mut stream = agency.client.post_streaming(&said("hello")).await;
     let run_id = stream.run_id();
     let first = stream.event().await.unwrap();
@@ -277,17 +281,22 @@ async fn slow_tool() -> (String, Arc<(Notify, Notify)>, JoinSet<()>) {
 }
 
 #[tokio::test]
-async fn what_the_user_adds_during_a_tool_call_reaches_the_next_turn() {
-    let talker = Talker::start().await;
+async fn steered_message_during_tool_call_reaches_next_turn() {
+    let talker = ScriptedProvider::start().await;
     let (url, signals, _server) = slow_tool().await;
-    let setting = Setting {
+    let setting = AgentSetting {
         resources: "tools = [\"work\"]",
         catalog: format!("[[tools]]\ntool_name = \"work\"\nurl = \"{url}/work\"\n"),
         concurrency: "steer",
-        ..Setting::default()
+        ..AgentSetting::default()
     };
-    let agency = Agency::open(Sqlite, &talker, setting).await.unwrap();
-    talker.says([Said::call("work", &json!({})), Said::text("Both done.")]);
+    let agency = LocalAgentStage::open(Sqlite, &talker, setting)
+        .await
+        .unwrap();
+    talker.says([
+        AnswerPiece::call("work", &json!({})),
+        AnswerPiece::text("Both done."),
+    ]);
     let run = agency.client.post_streaming(&said("do this")).await;
     within("the tool to be called", signals.0.notified()).await;
     let steered = agency.client.post(&said("and that")).await;
@@ -305,13 +314,15 @@ async fn what_the_user_adds_during_a_tool_call_reaches_the_next_turn() {
 const TURNS: usize = 300;
 
 #[tokio::test]
-async fn three_hundred_turns_stay_in_the_window_with_few_summaries_and_every_reference() {
-    let talker = Talker::start().await;
-    let setting = Setting {
+async fn keeps_300_turns_within_context_window() {
+    let talker = ScriptedProvider::start().await;
+    let setting = AgentSetting {
         model: "context_window_tokens = 16000\nmax_output_tokens = 2000",
-        ..Setting::default()
+        ..AgentSetting::default()
     };
-    let agency = Agency::open(Sqlite, &talker, setting).await.unwrap();
+    let agency = LocalAgentStage::open(Sqlite, &talker, setting)
+        .await
+        .unwrap();
     let padding = "this and that and something else ".repeat(12);
     for turn in 1..=TURNS {
         let reference = if turn == 5 {
@@ -319,7 +330,7 @@ async fn three_hundred_turns_stay_in_the_window_with_few_summaries_and_every_ref
         } else {
             ""
         };
-        talker.says([Said::text(&format!("Answer {turn}. {padding}"))]);
+        talker.says([AnswerPiece::text(&format!("Answer {turn}. {padding}"))]);
         let turn = agency
             .ask(&format!("Question {turn}. {reference} {padding}"))
             .await;
@@ -346,9 +357,9 @@ async fn three_hundred_turns_stay_in_the_window_with_few_summaries_and_every_ref
 }
 
 #[tokio::test]
-async fn the_gateway_reads_the_agents_form_and_refuses_what_it_does_not_have() {
-    let talker = Talker::start().await;
-    let agency = Agency::open(Sqlite, &talker, Setting::default())
+async fn rejects_config_outside_agent_form() {
+    let talker = ScriptedProvider::start().await;
+    let agency = LocalAgentStage::open(Sqlite, &talker, AgentSetting::default())
         .await
         .unwrap();
     let admin = agency.gateway.admin();

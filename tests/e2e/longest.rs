@@ -2,10 +2,10 @@
 
 #[path = "crash.rs"]
 mod crash;
+#[path = "hostile_values.rs"]
+mod hostile_values;
 #[path = "outage.rs"]
 mod outage;
-#[path = "poison.rs"]
-mod poison;
 #[path = "pressure.rs"]
 mod pressure;
 #[path = "replicas.rs"]

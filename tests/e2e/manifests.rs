@@ -24,7 +24,7 @@ const OPERATIONS: [(&str, &[&str]); 9] = [
 ];
 
 #[tokio::test]
-async fn each_permission_has_its_own_operations_and_no_others() {
+async fn drops_unknown_operations_of_permissions() {
     let stage = Stage::new().await;
     let admin = stage.admin.clone();
     let mut asking = manifest(OTHER);
@@ -69,7 +69,7 @@ async fn listed(admin: &Client, id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn an_event_for_a_runner_that_speaks_another_version_by_now_is_refused_until_it_does_not() {
+async fn rejects_events_while_runner_version_is_incompatible() {
     let stage = Stage::new().await;
     let admin = stage.admin.clone();
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));

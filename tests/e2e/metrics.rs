@@ -13,7 +13,7 @@ use crate::support::repository::repository_file;
 use crate::support::routes::operations;
 use crate::support::runner::SECRET;
 use crate::support::script::{answer, sse};
-use crate::support::stage::Outcome;
+use crate::support::stage::VerifiedOutcome;
 use crate::support::tool_server::ToolServer;
 use crate::support::{OwnStage, Sqlite, Stage, until, within};
 use crate::tools::{stage_with, tools_at};
@@ -27,12 +27,12 @@ pub fn listener() -> (Client, String) {
 }
 
 /// A gateway with a metrics listener, and a client for it.
-struct Watched {
+struct MeteredStage {
     stage: OwnStage,
     metrics: Client,
 }
 
-impl Watched {
+impl MeteredStage {
     async fn new() -> Self {
         Self::with(|_| {}).await
     }
@@ -198,7 +198,7 @@ fn documented() -> BTreeSet<String> {
 }
 
 /// Runs with each outcome, rejected events, and host API calls.
-async fn traffic(stage: &Stage) -> Vec<Outcome> {
+async fn traffic(stage: &Stage) -> Vec<VerifiedOutcome> {
     let mut outcomes = vec![
         stage.play(|run| sse(run.talk(3).concat())).await,
         stage
@@ -222,8 +222,8 @@ async fn traffic(stage: &Stage) -> Vec<Outcome> {
 }
 
 #[tokio::test]
-async fn what_is_counted_is_what_happened() {
-    let watched = Watched::new().await;
+async fn metrics_match_traffic() {
+    let watched = MeteredStage::new().await;
     let outcomes = traffic(&watched.stage).await;
     let events: usize = outcomes.iter().map(|outcome| outcome.ledger.0.len()).sum();
     let lines = outcomes.iter().flat_map(|outcome| &outcome.ledger.0);
@@ -306,8 +306,8 @@ async fn what_is_counted_is_what_happened() {
 }
 
 #[tokio::test]
-async fn an_event_that_no_agent_wants_is_not_counted_as_accepted() {
-    let watched = Watched::new().await;
+async fn unmatched_events_do_not_count_as_accepted() {
+    let watched = MeteredStage::new().await;
     let mut event = message("m-1");
     event["event_type"] = "nobody.wants".into();
     let answer = watched.stage.client.post(&event).await;
@@ -319,8 +319,8 @@ async fn an_event_that_no_agent_wants_is_not_counted_as_accepted() {
 }
 
 #[tokio::test]
-async fn a_run_and_a_stream_are_counted_while_they_last() {
-    let watched = Watched::new().await;
+async fn gauges_count_live_runs_and_streams() {
+    let watched = MeteredStage::new().await;
     let held = HeldRun::start(&watched.stage, &message("m-1")).await;
     let stream = watched.stage.client.follow(&held.run_id, 0).await;
     let one = |scrape: &Scrape, series| scrape.find(series) == Some(1.0);
@@ -339,12 +339,12 @@ async fn a_run_and_a_stream_are_counted_while_they_last() {
 }
 
 #[tokio::test]
-async fn a_call_of_a_tool_that_its_runner_gives_up_is_counted() {
+async fn counts_abandoned_tool_calls() {
     let server = ToolServer::start().await;
     let slow = tools_at(&server, "", &["slow"]).replace("= 2.0\n", "= 50.0\n");
     let (metrics, listen) = listener();
     let stage = stage_with(Sqlite, slow + &listen).await.unwrap();
-    let watched = Watched { stage, metrics };
+    let watched = MeteredStage { stage, metrics };
     let run = HeldRun::start(&watched.stage, &message("m-1")).await;
     let parameters = json!({"parameters": {}});
     tokio::select! {
@@ -360,8 +360,8 @@ async fn a_call_of_a_tool_that_its_runner_gives_up_is_counted() {
 
 /// Embedding calls belong to no run, so only metrics show their cost.
 #[tokio::test]
-async fn what_a_knowledge_base_has_embedded_is_counted_among_the_calls_of_its_model() {
-    let watched = Watched::with(|config| config.rest += VECTORS).await;
+async fn counts_embeddings_as_model_calls() {
+    let watched = MeteredStage::with(|config| config.rest += VECTORS).await;
     let admin = watched.stage.admin.clone();
     let path = "/v1/knowledge-bases/handbook/documents/guide.txt";
     let request = admin.request(Method::PUT, path);
@@ -398,8 +398,8 @@ embedding_model = "talker"
 "#;
 
 #[tokio::test]
-async fn metrics_stand_on_their_own_listener_and_nothing_else_does() {
-    let watched = Watched::new().await;
+async fn metrics_listener_serves_only_metrics() {
+    let watched = MeteredStage::new().await;
     let answer = watched.stage.client.get("/metrics").await;
     assert_eq!(answer.status, 404);
     assert_eq!(answer.error("code"), "not_found");
@@ -415,7 +415,7 @@ async fn metrics_stand_on_their_own_listener_and_nothing_else_does() {
 }
 
 /// Sends requests to unknown paths and with unknown methods.
-async fn knock(stage: &Stage, times: std::ops::Range<usize>) {
+async fn send_unknown_requests(stage: &Stage, times: std::ops::Range<usize>) {
     for n in times {
         let path = format!("/canary-path/{n}");
         let request = stage.client.request(Method::GET, &path);
@@ -428,16 +428,16 @@ async fn knock(stage: &Stage, times: std::ops::Range<usize>) {
 }
 
 #[tokio::test]
-async fn labels_hold_nothing_that_somebody_wrote_and_never_run_away() {
-    let watched = Watched::new().await;
+async fn labels_are_bounded_and_hold_no_input() {
+    let watched = MeteredStage::new().await;
     let outcomes = traffic(&watched.stage).await;
-    knock(&watched.stage, 0..1).await;
+    send_unknown_requests(&watched.stage, 0..1).await;
     let has_looked = |scrape: &Scrape| {
         scrape.find("runnel_ready").is_some()
             && scrape.find("runnel_runs{status=\"running\"}").is_some()
     };
     let before = watched.scrape_when(has_looked).await;
-    knock(&watched.stage, 1..40).await;
+    send_unknown_requests(&watched.stage, 1..40).await;
     let scrape = watched.scrape().await;
     let series = |scrape: &Scrape| -> Vec<_> { scrape.samples.keys().cloned().collect() };
     assert_eq!(series(&scrape), series(&before));
@@ -466,8 +466,8 @@ async fn labels_hold_nothing_that_somebody_wrote_and_never_run_away() {
 
 /// Covers methods that the route lacks, and requests rejected before routing.
 #[tokio::test]
-async fn a_method_that_its_route_does_not_serve_is_counted_as_other() {
-    let watched = Watched::new().await;
+async fn counts_unsupported_methods_as_other() {
+    let watched = MeteredStage::new().await;
     let client = &watched.stage.client;
     let all = operations(client).await;
     let served: BTreeSet<_> = all
@@ -530,7 +530,7 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_dashboard_shows_every_metric_and_no_other() {
+fn dashboard_shows_exactly_all_metrics() {
     let text = std::fs::read_to_string(repository_file("deploy/grafana/runnel.json")).unwrap();
     let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
     let mut expressions = String::new();
@@ -547,7 +547,7 @@ fn the_dashboard_shows_every_metric_and_no_other() {
 }
 
 #[test]
-fn alerts_name_metrics_that_there_are() {
+fn alerts_name_existing_metrics() {
     let text = std::fs::read_to_string(repository_file("deploy/prometheus/alerts.yml")).unwrap();
     let alerts: serde_norway::Value = serde_norway::from_str(&text).unwrap();
     let operations = std::fs::read_to_string(repository_file("OPERATIONS.md")).unwrap();
@@ -567,8 +567,8 @@ fn alerts_name_metrics_that_there_are() {
 }
 
 #[tokio::test]
-async fn an_endpoint_whose_circuit_opens_shows_it() {
-    let watched = Watched::with(|config| {
+async fn exports_open_circuit_of_endpoint() {
+    let watched = MeteredStage::with(|config| {
         config.runs = "breaker_failures = 2\nbreaker_wait_seconds = 3600.0\n\
                        breaker_longest_wait_seconds = 3600.0"
             .to_owned();

@@ -11,10 +11,12 @@ use tokio::process::Command;
 use crate::support::client::{Client, send};
 use crate::support::langbot_database::LangbotDatabase;
 use crate::support::repository::repository_file;
-use crate::support::runner::{Request, SECRET, StubRunner, manifest};
+use crate::support::runner::{RecordedRequest, SECRET, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::terminal::Terminal;
-use crate::support::{Directory, Engine, Postgres, Printed, Sqlite, Stage, programs, run};
+use crate::support::terminal::PseudoTerminal;
+use crate::support::{
+    CommandOutput, Engine, Postgres, Sqlite, Stage, TempDirectory, programs, run,
+};
 
 const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
@@ -24,17 +26,17 @@ fn export() -> String {
 }
 
 /// A directory with only the export.
-fn directory() -> Directory {
-    let directory = Directory::new();
+fn directory() -> TempDirectory {
+    let directory = TempDirectory::new();
     directory.write("export.json", &export());
     directory
 }
 
 async fn runnel(
-    directory: &Directory,
+    directory: &TempDirectory,
     arguments: &[&str],
     variables: &[(String, String)],
-) -> Printed {
+) -> CommandOutput {
     let mut command = Command::new(programs::runnel());
     command
         .args(arguments)
@@ -43,7 +45,7 @@ async fn runnel(
     run(&mut command).await
 }
 
-async fn migrate(directory: &Directory, arguments: &[&str]) -> Printed {
+async fn migrate(directory: &TempDirectory, arguments: &[&str]) -> CommandOutput {
     let mut all = vec!["migrate-config"];
     all.extend(arguments);
     let printed = runnel(directory, &all, &[]).await;
@@ -54,7 +56,7 @@ async fn migrate(directory: &Directory, arguments: &[&str]) -> Printed {
     printed
 }
 
-fn files(directory: &Directory) -> BTreeSet<String> {
+fn files(directory: &TempDirectory) -> BTreeSet<String> {
     let entries = std::fs::read_dir(directory.file("")).unwrap();
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
     entries
@@ -80,7 +82,7 @@ fn variables(told: &Value) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_dry_run_prints_the_tables_and_leaves_nothing() {
+async fn dry_run_prints_tables_and_writes_nothing() {
     let directory = directory();
     let printed = migrate(&directory, &["export.json"]).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
@@ -115,7 +117,7 @@ async fn a_dry_run_prints_the_tables_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_written_passes_check_config_once_its_variables_are_set() {
+async fn written_configuration_passes_check_config() {
     let directory = directory();
     let arguments = ["export.json", "--write", "runnel.toml", "--json"];
     let printed = migrate(&directory, &arguments).await;
@@ -142,7 +144,7 @@ async fn what_is_written_passes_check_config_once_its_variables_are_set() {
 }
 
 #[tokio::test]
-async fn a_second_run_changes_nothing_and_keeps_what_somebody_went_on_with() {
+async fn second_migration_keeps_edited_configuration() {
     let directory = directory();
     let arguments = ["export.json", "--write", "runnel.toml"];
     let path = directory.file("runnel.toml");
@@ -188,7 +190,7 @@ async fn a_second_run_changes_nothing_and_keeps_what_somebody_went_on_with() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_extended_is_left_as_it_is() {
+async fn leaves_file_unchanged_when_extension_fails() {
     let directory = directory();
     for text in ["agents = []\n", "[server\n"] {
         directory.write("runnel.toml", text);
@@ -204,8 +206,8 @@ async fn a_file_that_cannot_be_extended_is_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_named_and_never_quoted() {
-    let directory = Directory::new();
+async fn names_unreadable_input_without_quoting_it() {
+    let directory = TempDirectory::new();
     for (name, text, told) in [
         (
             "a.json",
@@ -253,8 +255,8 @@ async fn what_cannot_be_read_is_named_and_never_quoted() {
 }
 
 #[tokio::test]
-async fn a_pipeline_that_lacks_what_cannot_be_invented_fails_and_the_others_go_on() {
-    let directory = Directory::new();
+async fn incomplete_pipeline_does_not_block_others() {
+    let directory = TempDirectory::new();
     let mut export: Value = serde_json::from_str(&export()).unwrap();
     let dify = &mut export["pipelines"][1]["config"]["ai"]["dify-service-api"];
     dify.as_object_mut().unwrap().remove("api-key");
@@ -280,8 +282,8 @@ async fn a_pipeline_that_lacks_what_cannot_be_invented_fails_and_the_others_go_o
 }
 
 #[tokio::test]
-async fn toml_is_read_as_well_and_the_older_ids_can_be_asked_for() {
-    let directory = Directory::new();
+async fn reads_toml_and_writes_legacy_ids() {
+    let directory = TempDirectory::new();
     let text = "name = \"Box\"\n[config.ai.runner]\nrunner = \"tbox-app-api\"\n\
         [config.ai.tbox-app-api]\napi-key = \"hidden-tbox\"\napp-id = \"a-1\"\n";
     directory.write("pipeline.toml", text);
@@ -298,7 +300,7 @@ async fn toml_is_read_as_well_and_the_older_ids_can_be_asked_for() {
 /// Serves every migrated agent with the real gateway. The written endpoint leads to a runner with the agent's
 /// runner id, whose form has the agent's fields.
 #[tokio::test]
-async fn every_built_in_runner_is_served_after_its_migration() {
+async fn serves_every_migrated_built_in_runner() {
     let directory = directory();
     let printed = migrate(&directory, &["export.json", "--json"]).await;
     let told: Value = serde_json::from_str(&printed.stdout).unwrap();
@@ -360,7 +362,7 @@ async fn every_built_in_runner_is_served_after_its_migration() {
         let id = pipeline["runner_id"].as_str().unwrap();
         assert_eq!(run["runner_id"], id);
         let (_, runner) = runners.iter().find(|(served, _)| served == id).unwrap();
-        let of_query = |request: &Request| {
+        let of_query = |request: &RecordedRequest| {
             request.is_run() && request.json()["context"]["event"]["event_id"] == uuid.as_str()
         };
         let asked = runner.asked("the run", of_query).await.json();
@@ -481,7 +483,7 @@ fn rows() -> Value {
 
 #[tokio::test]
 async fn keeps_restrictions_of_database_rows() {
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     directory.write("rows.json", &format!("\u{feff}{}", rows()));
     let printed = migrate(
         &directory,
@@ -517,8 +519,8 @@ async fn keeps_restrictions_of_database_rows() {
 }
 
 #[tokio::test]
-async fn names_encodings_that_it_does_not_read() {
-    let directory = Directory::new();
+async fn reports_unsupported_encodings() {
+    let directory = TempDirectory::new();
     let wide: Vec<u8> = "[]".encode_utf16().flat_map(u16::to_le_bytes).collect();
     for (name, bytes, told) in [
         ("a.json", [&[0xff, 0xfe][..], &wide].concat(), "is UTF-16"),
@@ -539,8 +541,8 @@ async fn names_encodings_that_it_does_not_read() {
 }
 
 #[tokio::test]
-async fn names_in_exports_do_not_steer_a_terminal() {
-    let directory = Directory::new();
+async fn escapes_control_characters_of_exported_names() {
+    let directory = TempDirectory::new();
     let mut ai = json!({"runner": {"runner": "tbox-app-api"}, "tbox-app-api": {"api-key": "k", "app-id": "a"}});
     ai["tbox-app-api"]["x\u{1b}]0;title\u{7}\u{9b}2J\u{8}y"] = json!(1);
     directory.write("p.json", &json!({"ai": ai}).to_string());
@@ -548,7 +550,7 @@ async fn names_in_exports_do_not_steer_a_terminal() {
     command
         .args(["migrate-config", "p.json"])
         .current_dir(directory.file(""));
-    let mut terminal = Terminal::start(&mut command, 200);
+    let mut terminal = PseudoTerminal::start(&mut command, 200);
     terminal.say("", "[agents.config]", 1).await;
     let screen = terminal.screen();
     assert!(screen.contains("x]0;title2Jy"), "{screen:?}");
@@ -577,8 +579,8 @@ fn gateway_variables(told: &Value) -> Vec<(String, String)> {
 
 #[rstest]
 #[tokio::test]
-async fn databases_become_valid_configurations(#[values(Sqlite, Postgres)] engine: Engine) {
-    let directory = Directory::new();
+async fn migrates_databases_to_valid_configurations(#[values(Sqlite, Postgres)] engine: Engine) {
+    let directory = TempDirectory::new();
     let Some(database) = LangbotDatabase::create(engine, &directory).await else {
         return;
     };
@@ -629,8 +631,8 @@ async fn databases_become_valid_configurations(#[values(Sqlite, Postgres)] engin
 }
 
 #[tokio::test]
-async fn answers_of_the_api_are_read_together() {
-    let directory = Directory::new();
+async fn merges_several_api_responses() {
+    let directory = TempDirectory::new();
     let provider = json!({"uuid": "p", "name": "P", "requester": "anthropic-messages",
         "base_url": "https://api.anthropic.example", "api_keys": ["hidden"]});
     let answer = |data: Value| json!({"code": 0, "msg": "ok", "data": data}).to_string();
@@ -669,7 +671,7 @@ async fn answers_of_the_api_are_read_together() {
 }
 
 #[tokio::test]
-async fn tells_missing_lines_of_egress() {
+async fn reports_missing_egress_rules() {
     let directory = directory();
     directory.write("runnel.toml", "[egress]\nallow = [\"127.0.0.1:1\"]\n");
     let connectors = "http://127.0.0.1:9120";

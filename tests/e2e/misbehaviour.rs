@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::support::gateway::Agent;
 use crate::support::script::{
-    Gate, Run, Script, Step, chunk, frame, send, sse, sse_and_wait, sse_head,
+    Gate, Run, RunScript, ScriptStep, chunk, frame, send, sse, sse_and_wait, sse_head,
 };
 use crate::support::{Engine, Postgres, Sqlite, Stage};
 
@@ -18,8 +18,8 @@ const FAILED: &str = "run.failed";
 const VIOLATION: &str = "failed runner.protocol_violation";
 
 /// A runner's results, and the expected ledger.
-struct Row {
-    script: Script,
+struct ResultCase {
+    script: RunScript,
     ending: &'static str,
     types: &'static [&'static str],
     rejected: &'static [&'static str],
@@ -27,7 +27,7 @@ struct Row {
     gaps: u64,
 }
 
-const CLEAN: Row = Row {
+const CLEAN: ResultCase = ResultCase {
     script: |run| sse(run.talk(1).concat()),
     ending: "completed",
     types: &[DELTA, COMPLETED],
@@ -38,23 +38,23 @@ const CLEAN: Row = Row {
 
 #[rstest]
 #[case::nothing_wrong(CLEAN)]
-#[case::the_same_bytes_twice(Row {
+#[case::the_same_bytes_twice(ResultCase {
     script: |run| sse(run.delta(1, "a") + &run.delta(1, "a") + &run.completed(2)),
     duplicates: 1,
     ..CLEAN
 })]
-#[case::a_number_twice_with_other_bytes(Row {
+#[case::a_number_twice_with_other_bytes(ResultCase {
     script: |run| sse(run.delta(1, "a") + &run.delta(1, "b") + &run.completed(2)),
     rejected: &["sequence_conflict"],
     ..CLEAN
 })]
-#[case::a_gap(Row {
+#[case::a_gap(ResultCase {
     script: |run| sse(run.delta(1, "a") + &run.delta(5, "b") + &run.completed(6)),
     types: &[DELTA, DELTA, COMPLETED],
     gaps: 1,
     ..CLEAN
 })]
-#[case::a_number_from_the_gap(Row {
+#[case::a_number_from_the_gap(ResultCase {
     script: |run| {
         sse(run.delta(1, "a") + &run.delta(5, "b") + &run.delta(3, "c") + &run.completed(6))
     },
@@ -63,7 +63,7 @@ const CLEAN: Row = Row {
     gaps: 1,
     ..CLEAN
 })]
-#[case::everything_twice(Row {
+#[case::everything_twice(ResultCase {
     script: |run| {
         let deltas = run.delta(1, "a") + &run.delta(2, "b") + &run.delta(3, "c");
         sse(deltas.repeat(2) + &run.completed(4))
@@ -72,7 +72,7 @@ const CLEAN: Row = Row {
     duplicates: 3,
     ..CLEAN
 })]
-#[case::no_numbers(Row {
+#[case::no_numbers(ResultCase {
     script: |run| {
         let stop = run.unnumbered(COMPLETED, r#"{"finish_reason":"stop"}"#);
         sse(run.unnumbered(DELTA, &chunk("a")).repeat(2) + &stop)
@@ -80,28 +80,28 @@ const CLEAN: Row = Row {
     types: &[DELTA, DELTA, COMPLETED],
     ..CLEAN
 })]
-#[case::null_for_a_number(Row {
+#[case::null_for_a_number(ResultCase {
     script: |run| sse(run.delta("null", "a") + &run.completed("null")),
     ..CLEAN
 })]
-#[case::completed_then_failed(Row {
+#[case::completed_then_failed(ResultCase {
     script: |run| sse_and_wait(run.talk(1).concat() + &run.failed(3)),
     ..CLEAN
 })]
-#[case::failed_then_completed(Row {
+#[case::failed_then_completed(ResultCase {
     script: |run| sse_and_wait(run.delta(1, "a") + &run.failed(2) + &run.completed(3)),
     ending: "failed boom",
     types: &[DELTA, FAILED],
     ..CLEAN
 })]
-#[case::no_message_at_all(Row {
+#[case::no_message_at_all(ResultCase {
     script: |run| sse(run.completed(1)),
     ending: "failed runner.no_output",
     types: &[FAILED],
     rejected: &["no_output"],
     ..CLEAN
 })]
-#[case::the_message_in_the_terminal(Row {
+#[case::the_message_in_the_terminal(ResultCase {
     script: |run| {
         let data = r#"{"finish_reason":"stop","message":{"role":"assistant","content":"a"}}"#;
         sse(run.result(1, COMPLETED, data))
@@ -109,20 +109,20 @@ const CLEAN: Row = Row {
     types: &[COMPLETED],
     ..CLEAN
 })]
-#[case::a_failure_without_words(Row {
+#[case::a_failure_without_words(ResultCase {
     script: |run| sse(run.delta(1, "a") + &run.result(2, FAILED, r#"{"code":"boom"}"#)),
     ending: VIOLATION,
     types: &[DELTA, FAILED],
     rejected: &["invalid_payload"],
     ..CLEAN
 })]
-#[case::a_failure_in_the_other_words(Row {
+#[case::a_failure_in_the_other_words(ResultCase {
     script: |run| sse(run.result(1, FAILED, r#"{"code":"boom","error":"it broke"}"#)),
     ending: "failed boom",
     types: &[FAILED],
     ..CLEAN
 })]
-#[case::an_unknown_type(Row {
+#[case::an_unknown_type(ResultCase {
     script: |run| {
         let unknown = run.result(1, "vendor.thing", r#"{"anything":[1]}"#);
         sse(unknown + &run.delta(2, "a") + &run.completed(3))
@@ -130,7 +130,7 @@ const CLEAN: Row = Row {
     types: &["vendor.thing", DELTA, COMPLETED],
     ..CLEAN
 })]
-#[case::loose_telemetry(Row {
+#[case::loose_telemetry(ResultCase {
     script: |run| {
         let call = run.result(1, "tool.call.started", r#"{"whatever":true}"#);
         sse(call + &run.delta(2, "a") + &run.completed(3))
@@ -138,7 +138,7 @@ const CLEAN: Row = Row {
     types: &["tool.call.started", DELTA, COMPLETED],
     ..CLEAN
 })]
-#[case::an_action(Row {
+#[case::an_action(ResultCase {
     script: |run| {
         let data = r#"{"action":"platform.react","target":{"chat":"c-7"},"payload":{}}"#;
         let action = run.result(1, "action.requested", data);
@@ -147,7 +147,7 @@ const CLEAN: Row = Row {
     types: &["action.requested", DELTA, COMPLETED],
     ..CLEAN
 })]
-#[case::an_action_without_a_name(Row {
+#[case::an_action_without_a_name(ResultCase {
     script: |run| {
         let action = run.result(1, "action.requested", r#"{"target":{"chat":"c-7"}}"#);
         sse(action + &run.delta(2, "a") + &run.completed(3))
@@ -155,7 +155,7 @@ const CLEAN: Row = Row {
     rejected: &["invalid_payload"],
     ..CLEAN
 })]
-#[case::a_key_of_the_host(Row {
+#[case::a_key_of_the_host(ResultCase {
     script: |run| {
         let data = r#"{"scope":"conversation","key":"host.x","value":1}"#;
         sse(run.delta(1, "a") + &run.result(2, "state.updated", data) + &run.completed(3))
@@ -164,7 +164,7 @@ const CLEAN: Row = Row {
     ..CLEAN
 })]
 #[tokio::test]
-async fn each_result_is_judged_by_itself(#[case] row: Row) {
+async fn judges_each_result_separately(#[case] row: ResultCase) {
     let stage = Stage::new().await;
     let outcome = stage.play(row.script).await;
     outcome.assert(row.ending, row.types);
@@ -182,7 +182,7 @@ async fn each_result_is_judged_by_itself(#[case] row: Row) {
 /// Every order of four numbered results before the terminal one. A result behind the highest number is rejected,
 /// and a gap is counted; the gateway does not wait.
 #[tokio::test]
-async fn results_in_any_order_are_taken_as_far_as_they_go_forward() {
+async fn accepts_only_results_with_increasing_numbers() {
     let stage = Stage::new().await;
     let stage = &stage;
     let check = |order: Vec<usize>| async move {
@@ -231,7 +231,7 @@ fn orders(left: &[usize]) -> Vec<Vec<usize>> {
 
 /// A retrying proxy resends the whole stream, before the terminal result and after it.
 #[tokio::test]
-async fn a_stream_that_is_delivered_again_from_any_place_adds_nothing() {
+async fn redelivered_stream_adds_no_events() {
     let stage = Stage::new().await;
     for again in 1..=5 {
         let outcome = stage
@@ -257,7 +257,7 @@ async fn a_stream_that_is_delivered_again_from_any_place_adds_nothing() {
 
 /// Both terminal results in one write, or in two with a pause: the first one holds.
 #[tokio::test]
-async fn of_two_ends_the_first_one_holds_however_they_come() {
+async fn first_of_two_terminals_holds() {
     let stage = Stage::new().await;
     for pause in [None, Some(0), Some(1), Some(2), Some(5), Some(20)] {
         for is_completed_first in [true, false] {
@@ -270,8 +270,8 @@ async fn of_two_ends_the_first_one_holds_however_they_come() {
                     let parts = [run.delta(1, "a")].into_iter().chain(ends);
                     let parts: Vec<_> = parts.map(String::into_bytes).collect();
                     let said = match pause {
-                        Some(pause) => Step::Pace(parts, Duration::from_millis(pause)),
-                        None => Step::Send(parts.concat()),
+                        Some(pause) => ScriptStep::Pace(parts, Duration::from_millis(pause)),
+                        None => ScriptStep::Send(parts.concat()),
                     };
                     vec![sse_head(), said]
                 })
@@ -289,7 +289,7 @@ async fn of_two_ends_the_first_one_holds_however_they_come() {
 
 #[rstest]
 #[tokio::test]
-async fn a_number_that_is_none_ends_the_run(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn invalid_sequence_number_fails_run(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -302,7 +302,7 @@ async fn a_number_that_is_none_ends_the_run(#[values(Sqlite, Postgres)] engine: 
 }
 
 #[tokio::test]
-async fn the_number_of_the_runner_is_kept_where_it_differs() {
+async fn keeps_differing_runner_sequence_in_metadata() {
     let stage = Stage::new().await;
     let outcome = stage
         .play(|run| sse(run.delta(1, "a") + &run.delta(5, "b") + &run.completed(6)))
@@ -314,7 +314,7 @@ async fn the_number_of_the_runner_is_kept_where_it_differs() {
 }
 
 #[tokio::test]
-async fn nothing_after_the_terminal_is_told_and_the_socket_is_closed_at_once() {
+async fn closes_socket_after_terminal_and_drops_rest() {
     let stage = Stage::new().await;
     let outcome = stage
         .play(|run| sse_and_wait(run.talk(1).concat() + &run.delta(3, "late") + &run.completed(4)))
@@ -332,9 +332,7 @@ async fn nothing_after_the_terminal_is_told_and_the_socket_is_closed_at_once() {
 
 #[rstest]
 #[tokio::test]
-async fn a_result_for_another_run_ends_its_own_and_leaves_the_other_alone(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn foreign_run_id_fails_only_sending_run(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -342,7 +340,7 @@ async fn a_result_for_another_run_ends_its_own_and_leaves_the_other_alone(
     let held = gate.clone();
     let victim = stage
         .start(move |run| {
-            let wait = Step::Hold(held.clone());
+            let wait = ScriptStep::Hold(held.clone());
             vec![
                 sse_head(),
                 send(run.delta(1, "a")),
@@ -380,9 +378,7 @@ async fn a_result_for_another_run_ends_its_own_and_leaves_the_other_alone(
     ("state.updated", r#"{"scope":"bogus","key":"k","value":1}"#),
 ])]
 #[tokio::test]
-async fn the_third_invalid_payload_ends_the_run(
-    #[case] bad: &'static [(&'static str, &'static str)],
-) {
+async fn third_invalid_payload_fails_run(#[case] bad: &'static [(&'static str, &'static str)]) {
     let stage = Stage::new().await;
     for count in 1..=3_usize {
         let script = move |run: &Run| {
@@ -403,7 +399,7 @@ async fn the_third_invalid_payload_ends_the_run(
 }
 
 #[tokio::test]
-async fn what_is_no_result_is_rejected_and_the_run_goes_on() {
+async fn rejects_malformed_results_and_continues_run() {
     let stage = Stage::new().await;
     let deep = format!("{}1{}", "[".repeat(70), "]".repeat(70));
     for (json, reason) in [
@@ -440,7 +436,7 @@ async fn what_is_no_result_is_rejected_and_the_run_goes_on() {
 }
 
 #[tokio::test]
-async fn a_client_is_told_that_a_type_is_unknown_and_not_what_the_runner_called_it() {
+async fn unknown_result_types_stream_as_unknown() {
     let stage = Stage::new().await;
     let run_id = stage
         .start(|run| sse(run.result(1, "vendor.thing", "{}") + &run.talk(1).concat()))
@@ -455,7 +451,7 @@ async fn a_client_is_told_that_a_type_is_unknown_and_not_what_the_runner_called_
 }
 
 #[tokio::test]
-async fn an_event_that_is_no_message_may_be_answered_by_silence() {
+async fn non_message_events_may_complete_without_message() {
     let stage = Stage::with(|config| {
         let quiet = Agent {
             name: "quiet",

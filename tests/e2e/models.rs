@@ -2,22 +2,22 @@
 
 #[path = "models/bounds.rs"]
 mod bounds;
-#[path = "models/forgiven.rs"]
-mod forgiven;
-#[path = "models/hung_up.rs"]
-mod hung_up;
+#[path = "models/disconnects.rs"]
+mod disconnects;
 #[path = "models/images.rs"]
 mod images;
+#[path = "models/memory_budget.rs"]
+mod memory_budget;
 #[path = "models/messages.rs"]
 mod messages;
-#[path = "models/passed.rs"]
-mod passed;
-#[path = "models/reserved.rs"]
-mod reserved;
+#[path = "models/parameters.rs"]
+mod parameters;
+#[path = "models/reservations.rs"]
+mod reservations;
 #[path = "models/responses.rs"]
 mod responses;
-#[path = "models/room.rs"]
-mod room;
+#[path = "models/tolerated.rs"]
+mod tolerated;
 
 use futures_util::future::join_all;
 use reqwest::{Method, RequestBuilder};
@@ -28,14 +28,16 @@ use tokio::process::Command;
 use crate::support::client::{Client, message};
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
-use crate::support::node::Project;
+use crate::support::node::NodeProject;
 use crate::support::peer::ask;
 use crate::support::programs::runnel;
 use crate::support::python::python_with_openai;
 use crate::support::repository::repository_file;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::upstream::{Reply, Upstream};
-use crate::support::{Directory, Engine, OwnStage, Postgres, Sqlite, Stage, run, until, within};
+use crate::support::upstream::{Upstream, UpstreamReply};
+use crate::support::{
+    Engine, OwnStage, Postgres, Sqlite, Stage, TempDirectory, run, until, within,
+};
 use crate::tools::SHORT;
 
 const SCRIPT: &str = r#"
@@ -88,13 +90,13 @@ async fn scripted(engine: Engine) -> Option<(OwnStage, HeldRun)> {
 }
 
 async fn scripted_with(engine: Engine, more: &str) -> Option<(OwnStage, HeldRun)> {
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     scripted_in(&directory, engine, |config| config.rest += more).await
 }
 
 /// The same for a gateway that can restart while this directory exists.
 async fn scripted_in(
-    directory: &Directory,
+    directory: &TempDirectory,
     engine: Engine,
     configure: impl FnOnce(&mut Config),
 ) -> Option<(OwnStage, HeldRun)> {
@@ -104,7 +106,7 @@ async fn scripted_in(
 }
 
 async fn stage_in(
-    directory: &Directory,
+    directory: &TempDirectory,
     engine: Engine,
     configure: impl FnOnce(&mut Config),
 ) -> Option<OwnStage> {
@@ -125,7 +127,7 @@ async fn stage_in(
     .await
 }
 
-fn says(text: &str) -> Value {
+fn chat_request(text: &str) -> Value {
     json!({"messages": [{"role": "user", "content": text}]})
 }
 
@@ -172,9 +174,7 @@ fn said(events: &[(String, Value)]) -> String {
 
 #[rstest]
 #[tokio::test]
-async fn a_granted_model_is_asked_whole_and_as_a_stream(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn calls_granted_model_plain_and_streamed(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some((stage, run)) = scripted(engine).await else {
         return;
     };
@@ -191,14 +191,16 @@ async fn a_granted_model_is_asked_whole_and_as_a_stream(
         100
     );
 
-    let whole = run.call("/models/talker/invoke", &says("hello")).await;
+    let whole = run
+        .call("/models/talker/invoke", &chat_request("hello"))
+        .await;
     assert_eq!(whole.status, 200, "{}", whole.body);
     assert_eq!(
         whole.body["message"]["content"],
         "<think>hidden</think>You said: hello"
     );
     assert!(whole.body["usage"]["total_tokens"].as_u64().unwrap() > 0);
-    let mut request = says("hello");
+    let mut request = chat_request("hello");
     request["remove_think"] = json!(true);
     let whole = run.call("/models/talker/invoke", &request).await.body;
     assert_eq!(whole["message"]["content"], "You said: hello");
@@ -224,9 +226,9 @@ async fn a_granted_model_is_asked_whole_and_as_a_stream(
 }
 
 #[tokio::test]
-async fn a_tool_call_comes_without_nulls_and_its_result_goes_back() {
+async fn returns_tool_calls_without_nulls() {
     let (_stage, run) = scripted(Sqlite).await.unwrap();
-    let mut request = says("the weather, please");
+    let mut request = chat_request("the weather, please");
     request["tools"] =
         json!([{"name": "get_weather", "description": "d", "parameters": {"type": "object"}}]);
     let streamed = events(&run, "/models/talker/stream", &request).await;
@@ -253,7 +255,7 @@ async fn a_tool_call_comes_without_nulls_and_its_result_goes_back() {
 }
 
 #[tokio::test]
-async fn what_was_not_granted_looks_like_what_does_not_exist() {
+async fn ungranted_models_answer_like_unknown_ones() {
     let (stage, run) = scripted(Sqlite).await.unwrap();
     for (id, path) in [
         ("forbidden", "invoke"),
@@ -268,7 +270,7 @@ async fn what_was_not_granted_looks_like_what_does_not_exist() {
         let body = match path {
             "embed" => json!({"texts": ["a"]}),
             "rerank" => json!({"query": "a", "documents": ["a"]}),
-            _ => says("hi"),
+            _ => chat_request("hi"),
         };
         let refused = run.call(&format!("/models/{id}/{path}"), &body).await;
         assert_eq!(refused.status, 403, "{id} {path}");
@@ -276,7 +278,7 @@ async fn what_was_not_granted_looks_like_what_does_not_exist() {
         let message = refused.error("message").to_string();
         assert!(!message.contains(id), "{message}");
     }
-    let mut body = says("hi");
+    let mut body = chat_request("hi");
     body["model"] = json!("forbidden");
     let refused = run.call("/openai/v1/chat/completions", &body).await;
     assert_eq!(refused.status, 403);
@@ -288,7 +290,7 @@ async fn what_was_not_granted_looks_like_what_does_not_exist() {
 }
 
 #[tokio::test]
-async fn documents_are_ranked_texts_embedded_and_tokens_counted() {
+async fn reranks_embeds_and_counts_tokens() {
     let (_stage, run) = scripted(Sqlite).await.unwrap();
     let documents = json!(["cold winters", "the tax office", "a cold and snowy winter"]);
     let body = json!({"query": "cold winter", "documents": documents, "top_k": 2});
@@ -314,7 +316,9 @@ async fn documents_are_ranked_texts_embedded_and_tokens_counted() {
     assert!(vectors[0] == vectors[2] && vectors[0] != vectors[1]);
 
     let count = async |text: &str| {
-        let counted = run.call("/models/talker/count-tokens", &says(text)).await;
+        let counted = run
+            .call("/models/talker/count-tokens", &chat_request(text))
+            .await;
         assert_eq!(counted.status, 200, "{}", counted.body);
         counted.body["tokens"].as_u64().unwrap()
     };
@@ -373,11 +377,11 @@ async fn counts_empty_lists_and_accepts_extra_args() {
     let empty = json!({"messages": [], "tools": [], "extra_args": {}});
     assert_eq!(counted(empty).await, 0);
     let of_tools = counted(json!({"messages": [], "tools": [tool.clone()]})).await;
-    let mut both = says("hello");
+    let mut both = chat_request("hello");
     both["tools"] = json!([tool]);
-    let short = counted(says("hello")).await;
+    let short = counted(chat_request("hello")).await;
     assert_eq!(counted(both).await, short + of_tools);
-    let mut free = says("hello");
+    let mut free = chat_request("hello");
     free["extra_args"] = json!({"temperature": 0.5, "anything": true});
     assert_eq!(counted(free).await, short);
     let ranked = json!({"query": "cold winter", "documents": ["a", "b"],
@@ -408,24 +412,24 @@ async fn counts_empty_lists_and_accepts_extra_args() {
 }
 
 #[tokio::test]
-async fn failures_of_a_provider_have_codes_and_are_audited() {
+async fn provider_failures_have_codes_and_are_audited() {
     let (stage, run) = scripted(Sqlite).await.unwrap();
     for path in ["invoke", "stream"] {
         let path = format!("/models/talker/{path}");
-        let busy = run.call(&path, &says("busy?")).await;
+        let busy = run.call(&path, &chat_request("busy?")).await;
         assert_eq!(
             (busy.status, busy.headers["retry-after"].to_str().unwrap()),
             (429, "7")
         );
         assert_eq!(busy.error("code"), "rate_limited");
-        let long = run.call(&path, &says("too long")).await;
+        let long = run.call(&path, &chat_request("too long")).await;
         assert_eq!(
             (long.status, long.error("code")),
             (400, &json!("invalid_argument"))
         );
         assert_eq!(long.detail("reason"), "context_length_exceeded");
     }
-    let broken = events(&run, "/models/talker/stream", &says("break")).await;
+    let broken = events(&run, "/models/talker/stream", &chat_request("break")).await;
     assert_eq!(said(&broken), "half");
     let (name, data) = broken.last().unwrap();
     assert_eq!(
@@ -490,18 +494,18 @@ fn chunk(delta: &Value) -> String {
 const END: &str = r#"data: {"id":"x","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
 
 #[tokio::test]
-async fn a_provider_is_asked_by_its_own_name_of_the_model_with_keys_in_turn() {
+async fn sends_upstream_model_name_and_rotates_keys() {
     let (_stage, run, upstream) = remote("").await;
     let done =
         json!({"id": "c", "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]});
-    upstream.reply(Reply::Headed(
+    upstream.reply(UpstreamReply::Headed(
         429,
         vec![("retry-after", "60".to_owned())],
         String::new(),
     ));
-    upstream.reply(Reply::Json(200, done.clone()));
-    upstream.reply(Reply::Json(200, done));
-    let mut request = says("hello");
+    upstream.reply(UpstreamReply::Json(200, done.clone()));
+    upstream.reply(UpstreamReply::Json(200, done));
+    let mut request = chat_request("hello");
     request["extra_args"] = json!({"temperature": 0.5, "max_tokens": 1000, "logit_bias": {"1": 2}});
     request["reasoning_level"] = json!("high");
     for _ in 0..2 {
@@ -530,19 +534,23 @@ async fn a_provider_is_asked_by_its_own_name_of_the_model_with_keys_in_turn() {
 
 /// Usage is counted and output is capped by the operator's limit, for every form of request.
 #[tokio::test]
-async fn what_a_completion_takes_is_counted_and_bounded_whatever_its_request_says() {
+async fn counts_and_caps_output_for_every_request() {
     let (stage, run, upstream) = remote("").await;
     let thought = json!({"reasoning_content": "t".repeat(300)});
     let usage = json!({"id": "x", "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 9, "total_tokens": 16}});
     let done = "data: [DONE]".to_owned();
-    upstream.reply(Reply::Events(vec![
+    upstream.reply(UpstreamReply::Events(vec![
         END.to_owned(),
         format!("data: {usage}"),
         done.clone(),
     ]));
-    upstream.reply(Reply::Events(vec![chunk(&thought), END.to_owned(), done]));
+    upstream.reply(UpstreamReply::Events(vec![
+        chunk(&thought),
+        END.to_owned(),
+        done,
+    ]));
     let asking = |more: Value| {
-        let mut body = says("hello");
+        let mut body = chat_request("hello");
         body["model"] = json!("remote");
         body["stream"] = json!(true);
         let body_of = body.as_object_mut().unwrap();
@@ -596,12 +604,12 @@ async fn what_a_completion_takes_is_counted_and_bounded_whatever_its_request_say
 }
 
 #[tokio::test]
-async fn half_an_answer_that_ends_well_is_not_signed_off_as_whole() {
+async fn reports_truncated_streams_as_errors() {
     let (stage, run, upstream) = remote("").await;
     let half = vec![chunk(&json!({"content": "The bridge is"}))];
-    upstream.reply(Reply::Events(half.clone()));
-    upstream.reply(Reply::Events(half));
-    let mut body = says("hello");
+    upstream.reply(UpstreamReply::Events(half.clone()));
+    upstream.reply(UpstreamReply::Events(half));
+    let mut body = chat_request("hello");
     (body["model"], body["stream"]) = (json!("remote"), json!(true));
     let chat = run.request(Method::POST, "/openai/v1/chat/completions");
     let told = chat.json(&body).send().await.unwrap().text().await.unwrap();
@@ -610,21 +618,21 @@ async fn half_an_answer_that_ends_well_is_not_signed_off_as_whole() {
         "{told}"
     );
     assert!(!told.contains("[DONE]"), "{told}");
-    let native = events(&run, "/models/remote/stream", &says("hello")).await;
+    let native = events(&run, "/models/remote/stream", &chat_request("hello")).await;
     assert_eq!(native.last().unwrap().0, "error");
     run.end(&stage).await;
 }
 
 #[tokio::test]
-async fn no_secret_of_the_gateway_comes_back_in_an_error() {
+async fn errors_hold_no_gateway_secrets() {
     let (stage, run, upstream) = remote("").await;
     let leak =
         json!({"error": {"message": "key first-secret-key is no key, nor second-secret-key"}});
-    upstream.reply(Reply::Json(400, leak.clone()));
-    upstream.reply(Reply::Json(401, leak.clone()));
-    upstream.reply(Reply::Json(401, leak.clone()));
-    upstream.reply(Reply::Events(vec![format!("data: {leak}")]));
-    let refused = run.call("/models/remote/invoke", &says("hi")).await;
+    upstream.reply(UpstreamReply::Json(400, leak.clone()));
+    upstream.reply(UpstreamReply::Json(401, leak.clone()));
+    upstream.reply(UpstreamReply::Json(401, leak.clone()));
+    upstream.reply(UpstreamReply::Events(vec![format!("data: {leak}")]));
+    let refused = run.call("/models/remote/invoke", &chat_request("hi")).await;
     assert_eq!(
         (refused.status, refused.detail("upstream_status")),
         (400, &json!(400))
@@ -634,12 +642,12 @@ async fn no_secret_of_the_gateway_comes_back_in_an_error() {
         "{}",
         refused.body
     );
-    let denied = run.call("/models/remote/invoke", &says("hi")).await;
+    let denied = run.call("/models/remote/invoke", &chat_request("hi")).await;
     assert_eq!(
         (denied.status, denied.detail("reason")),
         (502, &json!("upstream_credential"))
     );
-    let streamed = events(&run, "/models/remote/stream", &says("hi")).await;
+    let streamed = events(&run, "/models/remote/stream", &chat_request("hi")).await;
     let texts = format!(
         "{}{}{streamed:?}{}",
         refused.body,
@@ -650,15 +658,15 @@ async fn no_secret_of_the_gateway_comes_back_in_an_error() {
 }
 
 #[tokio::test]
-async fn a_provider_that_misbehaves_ends_its_call_alone() {
+async fn provider_faults_end_only_their_call() {
     let (_stage, run, upstream) = remote("idle_seconds = 0.3").await;
     let hi = chunk(&json!({"content": "hi"}));
     let html = vec![("content-type", "text/html".to_owned())];
-    let error_of = async |reply: Reply| {
+    let error_of = async |reply: UpstreamReply| {
         upstream.reply(reply);
         let asking = run
             .request(Method::POST, "/models/remote/stream")
-            .json(&says("hi"));
+            .json(&chat_request("hi"));
         let (status, text) = text_of(asking).await;
         if status != 200 {
             return serde_json::from_str::<Value>(&text).unwrap()["error"].clone();
@@ -666,50 +674,53 @@ async fn a_provider_that_misbehaves_ends_its_call_alone() {
         events_in(&text).last().unwrap().1["error"].clone()
     };
     for (reply, code) in [
-        (Reply::Cut(vec![hi.clone()]), "runtime_error"),
-        (Reply::Events(vec![hi.clone()]), "runtime_error"),
+        (UpstreamReply::Cut(vec![hi.clone()]), "runtime_error"),
+        (UpstreamReply::Events(vec![hi.clone()]), "runtime_error"),
         (
-            Reply::Events(vec!["data: {no json".to_owned()]),
+            UpstreamReply::Events(vec!["data: {no json".to_owned()]),
             "runtime_error",
         ),
         (
-            Reply::Events(vec![format!("data: {}", "x".repeat(1_100_000))]),
+            UpstreamReply::Events(vec![format!("data: {}", "x".repeat(1_100_000))]),
             "runtime_error",
         ),
-        (Reply::Hold(vec![hi.clone()]), "deadline_exceeded"),
-        (Reply::Headed(200, html, "<p>".to_owned()), "runtime_error"),
+        (UpstreamReply::Hold(vec![hi.clone()]), "deadline_exceeded"),
         (
-            Reply::Headed(
+            UpstreamReply::Headed(200, html, "<p>".to_owned()),
+            "runtime_error",
+        ),
+        (
+            UpstreamReply::Headed(
                 302,
                 vec![("location", "http://169.254.169.254/".to_owned())],
                 String::new(),
             ),
             "runtime_error",
         ),
-        (Reply::Json(500, json!("oops")), "runtime_error"),
+        (UpstreamReply::Json(500, json!("oops")), "runtime_error"),
     ] {
         assert_eq!(error_of(reply).await["code"], code);
     }
     let asked = upstream.asked();
     assert_eq!(asked.len(), 8, "nothing was asked twice");
-    upstream.reply(Reply::Events(vec![
+    upstream.reply(UpstreamReply::Events(vec![
         hi,
         END.to_owned(),
         "data: [DONE]".to_owned(),
     ]));
     assert_eq!(
-        said(&events(&run, "/models/remote/stream", &says("hi")).await),
+        said(&events(&run, "/models/remote/stream", &chat_request("hi")).await),
         "hi"
     );
 }
 
 #[tokio::test]
-async fn a_cancel_in_mid_stream_lets_the_provider_go() {
+async fn cancel_during_stream_disconnects_provider() {
     let (stage, run, upstream) = remote("").await;
-    upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hi"}))]));
+    upstream.reply(UpstreamReply::Hold(vec![chunk(&json!({"content": "hi"}))]));
     let asking = run
         .request(Method::POST, "/models/remote/stream")
-        .json(&says("hi"));
+        .json(&chat_request("hi"));
     let streaming = text_of(asking);
     let cancelling = async {
         until("the provider to be asked", async || {
@@ -729,17 +740,17 @@ async fn a_cancel_in_mid_stream_lets_the_provider_go() {
 }
 
 #[tokio::test]
-async fn a_run_calls_so_many_models_at_once_and_leaves_room_for_others() {
+async fn limits_concurrent_model_calls_per_run() {
     let (stage, run, upstream) = remote("").await;
     let mut apart = message("m-2");
     apart["conversation"]["conversation_id"] = json!("c-2");
     let other = HeldRun::start(&stage, &apart).await;
     for _ in 0..49 {
-        upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hi"}))]));
+        upstream.reply(UpstreamReply::Hold(vec![chunk(&json!({"content": "hi"}))]));
     }
     let ask = |run: &HeldRun| {
         let asking = run.request(Method::POST, "/models/remote/stream");
-        text_of(asking.json(&says("hi")))
+        text_of(asking.json(&chat_request("hi")))
     };
     let asked = |n: usize| {
         let upstream = &upstream;
@@ -752,7 +763,7 @@ async fn a_run_calls_so_many_models_at_once_and_leaves_room_for_others() {
         ended = &mut streams => panic!("{ended:?}"),
         () = asked(48) => {}
     }
-    let refused = run.call("/models/remote/invoke", &says("hi")).await;
+    let refused = run.call("/models/remote/invoke", &chat_request("hi")).await;
     let why = (refused.status, refused.detail("reason"));
     assert_eq!(why, (429, &json!("model_calls")), "{}", refused.body);
     assert_eq!(refused.headers["retry-after"], "1");
@@ -763,20 +774,22 @@ async fn a_run_calls_so_many_models_at_once_and_leaves_room_for_others() {
     }
     drop((streams, another));
     upstream.left(49).await;
-    upstream.reply(Reply::Events(vec![chunk(&json!({"content": "hi"}))]));
+    upstream.reply(UpstreamReply::Events(vec![chunk(
+        &json!({"content": "hi"}),
+    )]));
     until("a slot to be free", async || {
-        let answer = run.call("/models/remote/invoke", &says("hi")).await;
+        let answer = run.call("/models/remote/invoke", &chat_request("hi")).await;
         answer.status != 429
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_deadline_in_mid_stream_ends_it_with_its_code_and_lets_the_provider_go() {
+async fn deadline_ends_stream_and_disconnects_provider() {
     let short = |config: &mut Config| config.agents[0].timeout_seconds = SHORT;
     let (stage, run, upstream) = remote_of("", short).await;
-    upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hi"}))]));
-    let streamed = events(&run, "/models/remote/stream", &says("hi")).await;
+    upstream.reply(UpstreamReply::Hold(vec![chunk(&json!({"content": "hi"}))]));
+    let streamed = events(&run, "/models/remote/stream", &chat_request("hi")).await;
     let [(first, said), (last, failed)] = &streamed[..] else {
         panic!("{streamed:?}");
     };
@@ -796,12 +809,12 @@ async fn a_deadline_in_mid_stream_ends_it_with_its_code_and_lets_the_provider_go
 }
 
 #[tokio::test]
-async fn a_runner_that_leaves_lets_the_provider_go() {
+async fn runner_disconnect_disconnects_provider() {
     let (stage, run, upstream) = remote("").await;
-    upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hi"}))]));
+    upstream.reply(UpstreamReply::Hold(vec![chunk(&json!({"content": "hi"}))]));
     let asking = run
         .request(Method::POST, "/models/remote/stream")
-        .json(&says("hi"));
+        .json(&chat_request("hi"));
     let response = asking.send().await.unwrap();
     assert_eq!(response.status(), 200);
     drop(response);
@@ -814,7 +827,7 @@ async fn a_runner_that_leaves_lets_the_provider_go() {
 }
 
 #[tokio::test]
-async fn thoughts_and_signatures_go_back_to_their_model() {
+async fn returns_reasoning_and_signatures_to_model() {
     let (_stage, run, upstream) = remote("").await;
     let call = json!({"index": 0, "id": "c", "type": "function", "function": {"name": "look", "arguments": "{}", "seal": "F"},
         "extra_content": {"google": {"thought_signature": "S"}}});
@@ -824,16 +837,20 @@ async fn thoughts_and_signatures_go_back_to_their_model() {
     let done =
         json!({"id": "y", "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]});
     let asked = upstream.asked().len();
-    upstream.reply(Reply::Json(200, whole));
-    let told = run.call("/models/remote/invoke", &says("look")).await.body["message"].clone();
-    upstream.reply(Reply::Events(vec![
+    upstream.reply(UpstreamReply::Json(200, whole));
+    let told = run
+        .call("/models/remote/invoke", &chat_request("look"))
+        .await
+        .body["message"]
+        .clone();
+    upstream.reply(UpstreamReply::Events(vec![
         chunk(&json!({"reasoning_content": "T"})),
         chunk(&json!({"tool_calls": [call], "extra_content": of_message})),
         END.replace("stop", "tool_calls"),
         "data: [DONE]".to_owned(),
     ]));
     let mut streamed = json!({"role": "assistant"});
-    for (_, event) in events(&run, "/models/remote/stream", &says("look")).await {
+    for (_, event) in events(&run, "/models/remote/stream", &chat_request("look")).await {
         for member in ["tool_calls", "provider_specific_fields"] {
             if !event["chunk"][member].is_null() {
                 streamed[member] = event["chunk"][member].clone();
@@ -842,10 +859,10 @@ async fn thoughts_and_signatures_go_back_to_their_model() {
     }
     for said in [told, streamed] {
         let result = json!({"role": "tool", "tool_call_id": "c", "content": "sunny"});
-        let mut request = says("look");
+        let mut request = chat_request("look");
         let messages = request["messages"].as_array_mut().unwrap();
         messages.extend([said, result]);
-        upstream.reply(Reply::Json(200, done.clone()));
+        upstream.reply(UpstreamReply::Json(200, done.clone()));
         assert_eq!(
             run.call("/models/remote/invoke", &request).await.status,
             200
@@ -862,7 +879,7 @@ async fn thoughts_and_signatures_go_back_to_their_model() {
         );
         // The other model gets neither.
         let answer = json!({"id": "m", "content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn", "usage": {}});
-        upstream.reply(Reply::Json(200, answer));
+        upstream.reply(UpstreamReply::Json(200, answer));
         assert_eq!(
             run.call("/models/claude/invoke", &request).await.status,
             200
@@ -879,22 +896,22 @@ async fn thoughts_and_signatures_go_back_to_their_model() {
 }
 
 #[tokio::test]
-async fn messages_of_anthropic_are_completions_to_a_runner() {
+async fn translates_anthropic_messages_to_completions() {
     let (_stage, run, upstream) = remote("").await;
     let event = |data: Value| format!("event: {}\ndata: {data}", data["type"].as_str().unwrap());
-    upstream.reply(Reply::Events(vec![
+    upstream.reply(UpstreamReply::Events(vec![
         event(json!({"type": "message_start", "message": {"id": "m", "model": "c", "usage": {"input_tokens": 5}}})),
         event(json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}})),
         event(json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}})),
         event(json!({"type": "message_stop"})),
     ]));
-    upstream.reply(Reply::Events(vec![event(
+    upstream.reply(UpstreamReply::Events(vec![event(
         json!({"type": "error", "error": {"type": "overloaded_error", "message": "overloaded"}}),
     )]));
-    let streamed = events(&run, "/models/claude/stream", &says("hello")).await;
+    let streamed = events(&run, "/models/claude/stream", &chat_request("hello")).await;
     assert_eq!(said(&streamed), "hi");
     assert_eq!(streamed.last().unwrap().1["usage"]["total_tokens"], 7);
-    let failed = events(&run, "/models/claude/stream", &says("hello")).await;
+    let failed = events(&run, "/models/claude/stream", &chat_request("hello")).await;
     assert_eq!(failed.last().unwrap().0, "error");
     let asked = &upstream.asked()[0];
     assert_eq!(asked.path, "/v1/messages");
@@ -907,12 +924,12 @@ async fn messages_of_anthropic_are_completions_to_a_runner() {
 
 /// The budget reserves the output limit of a request in each form that the provider reads.
 #[tokio::test]
-async fn a_budget_holds_for_all_that_a_request_may_be_answered() {
+async fn budget_reserves_every_form_of_output_limit() {
     let budget = "[[budgets]]\nname = \"run-tokens\"\nscope = \"run\"\ntokens = 2000\n";
     let (stage, run) = scripted_with(Sqlite, budget).await.unwrap();
     let chat = "/openai/v1/chat/completions";
     let asking = |more: &Value| {
-        let mut body = says("hello");
+        let mut body = chat_request("hello");
         body["model"] = json!("talker");
         let body_of = body.as_object_mut().unwrap();
         body_of.extend(more.as_object().unwrap().clone());
@@ -934,7 +951,7 @@ async fn a_budget_holds_for_all_that_a_request_may_be_answered() {
         let refused = run.call(chat, &asking(&more)).await;
         assert_eq!(refused.status, 400, "{more}: {}", refused.body);
         assert_eq!(refused.detail("pointer"), pointer.as_str(), "{more}");
-        let mut native = says("hello");
+        let mut native = chat_request("hello");
         native["extra_args"] = more.clone();
         let refused = run.call("/models/talker/invoke", &native).await;
         assert_eq!(refused.status, 400, "{more}: {}", refused.body);
@@ -968,20 +985,20 @@ async fn a_budget_holds_for_all_that_a_request_may_be_answered() {
 
 #[rstest]
 #[tokio::test]
-async fn a_budget_is_taken_from_before_the_call_and_settled_after(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn reserves_budget_before_call_and_settles_after(#[values(Sqlite, Postgres)] engine: Engine) {
     let budgets = "[[budgets]]\nname = \"run-calls\"\nscope = \"run\"\ncalls = 3\n\
         [[budgets]]\nname = \"day-tokens\"\nscope = \"workspace\"\nwindow = \"day\"\ntokens = 1000\n";
     let Some((stage, run)) = scripted_with(engine, budgets).await else {
         return;
     };
     // Output is limited to 100 tokens; with the input, nine such calls would fit.
-    let whole = run.call("/models/talker/invoke", &says("hello")).await;
+    let whole = run
+        .call("/models/talker/invoke", &chat_request("hello"))
+        .await;
     assert_eq!(whole.status, 200, "{}", whole.body);
-    let streamed = events(&run, "/models/talker/stream", &says("hello")).await;
+    let streamed = events(&run, "/models/talker/stream", &chat_request("hello")).await;
     assert_eq!(streamed.last().unwrap().0, "usage");
-    let long = says(&"word ".repeat(2000));
+    let long = chat_request(&"word ".repeat(2000));
     let refused = run.call("/models/talker/invoke", &long).await;
     assert_eq!(
         (refused.status, refused.error("code")),
@@ -1000,7 +1017,9 @@ async fn a_budget_is_taken_from_before_the_call_and_settled_after(
     assert_eq!(resets.rem_euclid(86_400), 0);
     assert!(refused.headers.contains_key("retry-after"));
 
-    let third = run.call("/models/talker/invoke", &says("busy")).await;
+    let third = run
+        .call("/models/talker/invoke", &chat_request("busy"))
+        .await;
     assert_eq!(
         third.error("details")["reason"],
         "upstream_rate_limited",
@@ -1008,7 +1027,7 @@ async fn a_budget_is_taken_from_before_the_call_and_settled_after(
     );
     let fourth = run
         .call("/openai/v1/chat/completions", &{
-            let mut body = says("hello");
+            let mut body = chat_request("hello");
             body["model"] = json!("talker");
             body
         })
@@ -1054,7 +1073,7 @@ async fn a_budget_is_taken_from_before_the_call_and_settled_after(
 
 // --- the official clients ---
 
-static OPENAI_NODE: Project = Project::at("tests/clients/openai");
+static OPENAI_NODE: NodeProject = NodeProject::at("tests/clients/openai");
 
 /// The expected results of a client with the scripted model.
 fn check_client(got: &Value) {
@@ -1080,7 +1099,7 @@ fn check_client(got: &Value) {
 }
 
 #[tokio::test]
-async fn the_official_python_client_takes_the_run_token_for_its_key() {
+async fn official_python_client_accepts_run_token() {
     let Some(openai) = python_with_openai().await else {
         return;
     };
@@ -1098,7 +1117,7 @@ async fn the_official_python_client_takes_the_run_token_for_its_key() {
 }
 
 #[tokio::test]
-async fn the_official_node_client_takes_the_run_token_for_its_key() {
+async fn official_node_client_accepts_run_token() {
     let Some(project) = OPENAI_NODE.built("node").await else {
         return;
     };
@@ -1116,14 +1135,14 @@ async fn the_official_node_client_takes_the_run_token_for_its_key() {
 }
 
 /// A provider with two keys, a run that calls it and an operator that reads its health.
-struct Far {
+struct ProviderStage {
     upstream: Upstream,
     stage: Stage,
     admin: Client,
     run: HeldRun,
 }
 
-impl Far {
+impl ProviderStage {
     async fn new() -> Self {
         let upstream = Upstream::start().await;
         let runner = StubRunner::start_as(all_models()).await;
@@ -1142,7 +1161,7 @@ impl Far {
         }
     }
 
-    async fn standing(&self) -> Value {
+    async fn health(&self) -> Value {
         let answer = self.admin.get("/v1/model-providers").await;
         assert_eq!(answer.status, 200, "{}", answer.body);
         let whole = answer.body.to_string();
@@ -1153,32 +1172,32 @@ impl Far {
 
     /// Makes one call that the provider answers with this response.
     async fn asked(&self, status: u16, answer: Value) -> u16 {
-        self.upstream.reply(Reply::Json(status, answer));
+        self.upstream.reply(UpstreamReply::Json(status, answer));
         let path = "/models/remote/invoke";
-        self.run.call(path, &says("hi")).await.status
+        self.run.call(path, &chat_request("hi")).await.status
     }
 
-    async fn streamed(&self, reply: Reply) -> u16 {
+    async fn streamed(&self, reply: UpstreamReply) -> u16 {
         self.upstream.reply(reply);
         let asking = self.run.request(Method::POST, "/models/remote/stream");
-        text_of(asking.json(&says("hi"))).await.0
+        text_of(asking.json(&chat_request("hi"))).await.0
     }
 }
 
 #[tokio::test]
-async fn an_operator_sees_how_a_provider_stands_and_which_keys_rest() {
-    let far = Far::new().await;
+async fn shows_provider_health_and_resting_keys() {
+    let far = ProviderStage::new().await;
     assert_eq!(
-        far.standing().await,
+        far.health().await,
         json!({"name": "far", "kind": "openai", "base_url": format!("{}/v1", far.upstream.url),
             "models": ["remote"], "keys": [{}, {}], "consecutive_failures": 0})
     );
     let said =
         json!({"choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}}]});
     let refused = json!({"error": {"message": "no"}});
-    far.upstream.reply(Reply::Json(401, refused));
+    far.upstream.reply(UpstreamReply::Json(401, refused));
     assert_eq!(far.asked(200, said).await, 200);
-    let now = far.standing().await;
+    let now = far.health().await;
     assert_eq!(now["consecutive_failures"], 0, "the other key was taken");
     assert!(now["last_success_at"].as_i64() > Some(1_700_000_000_000));
     assert!(now.get("last_failure_at").is_none(), "{now}");
@@ -1189,7 +1208,7 @@ async fn an_operator_sees_how_a_provider_stands_and_which_keys_rest() {
     let said = json!({"error": {"message": "hunter2"}});
     for failures in 1..=2 {
         assert_eq!(far.asked(500, said.clone()).await, 502);
-        let now = far.standing().await;
+        let now = far.health().await;
         assert_eq!(now["consecutive_failures"], failures);
         assert_eq!(
             now["last_error"],
@@ -1198,9 +1217,9 @@ async fn an_operator_sees_how_a_provider_stands_and_which_keys_rest() {
     }
     // An error about the request says nothing about the provider's health; a missing model does.
     assert_eq!(far.asked(400, said.clone()).await, 400);
-    assert_eq!(far.standing().await["consecutive_failures"], 2);
+    assert_eq!(far.health().await["consecutive_failures"], 2);
     assert_eq!(far.asked(404, said).await, 400);
-    let now = far.standing().await;
+    let now = far.health().await;
     assert_eq!(now["consecutive_failures"], 3);
     assert_eq!(now["last_error"]["status"], 404);
     let client = far.stage.client.get("/v1/model-providers").await;
@@ -1209,21 +1228,21 @@ async fn an_operator_sees_how_a_provider_stands_and_which_keys_rest() {
 }
 
 #[tokio::test]
-async fn a_stream_counts_as_an_answer_of_its_provider_and_as_a_failure_where_it_breaks() {
-    let far = Far::new().await;
+async fn stream_outcome_counts_for_provider_health() {
+    let far = ProviderStage::new().await;
     let failed = json!({"error": {"message": "hunter2"}});
     assert_eq!(far.asked(503, failed).await, 502);
-    assert_eq!(far.standing().await["consecutive_failures"], 1);
+    assert_eq!(far.health().await["consecutive_failures"], 1);
     let chunk = json!({"choices": [{"index": 0, "delta": {"content": "hi"}}]});
     let piece = format!("data: {chunk}");
-    let whole = Reply::Events(vec![piece.clone(), "data: [DONE]".to_owned()]);
+    let whole = UpstreamReply::Events(vec![piece.clone(), "data: [DONE]".to_owned()]);
     assert_eq!(far.streamed(whole).await, 200);
-    let now = far.standing().await;
+    let now = far.health().await;
     assert_eq!(now["consecutive_failures"], 0);
     assert!(now["last_success_at"].as_i64() >= now["last_failure_at"].as_i64());
     // Whether the piece arrives before the cut depends on the network.
-    far.streamed(Reply::Cut(vec![piece])).await;
-    let now = far.standing().await;
+    far.streamed(UpstreamReply::Cut(vec![piece])).await;
+    let now = far.health().await;
     assert_eq!(now["consecutive_failures"], 1, "{now}");
     assert_eq!(now["last_error"]["reason"], "upstream_broken");
     far.run.end(&far.stage).await;
@@ -1244,8 +1263,8 @@ fn two_keys(url: &str) -> String {
 }
 
 #[tokio::test]
-async fn providers_are_probed_with_each_key_before_anything_is_served() {
-    let directory = Directory::new();
+async fn probes_providers_with_each_key_before_serving() {
+    let directory = TempDirectory::new();
     let half = || uuid::Uuid::new_v4().simple().to_string();
     let key = directory.write("master.key", &(half() + &half()));
     let upstream = Upstream::start().await;
@@ -1264,10 +1283,10 @@ async fn providers_are_probed_with_each_key_before_anything_is_served() {
     };
     let listed = |ids: &[&str]| {
         let items = ids.iter().map(|id| json!({"id": id})).collect::<Vec<_>>();
-        Reply::Json(200, json!({"object": "list", "data": items}))
+        UpstreamReply::Json(200, json!({"object": "list", "data": items}))
     };
     upstream.reply(listed(&["big", "small"]));
-    upstream.reply(Reply::Json(404, json!({})));
+    upstream.reply(UpstreamReply::Json(404, json!({})));
     let good = probe(&two_keys(&upstream.url), &[]).await;
     assert!(good.status.success(), "{good:?}");
     assert!(
@@ -1280,7 +1299,7 @@ async fn providers_are_probed_with_each_key_before_anything_is_served() {
     assert_eq!(asked[1].headers["authorization"], "Bearer key-number-two");
 
     upstream.reply(listed(&["small"]));
-    upstream.reply(Reply::Json(
+    upstream.reply(UpstreamReply::Json(
         401,
         json!({"error": {"message": "key-number-two is over"}}),
     ));

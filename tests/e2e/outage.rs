@@ -17,9 +17,11 @@ use crate::support::client::{Client, message};
 use crate::support::database::postgres_server;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::proxy::{Proxy, Trap, Wire};
-use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
-use crate::support::script::{Gate, Run, Step, answer, head, send, sse, sse_and_wait, sse_head};
+use crate::support::proxy::{CutTrigger, NetworkFault, Proxy};
+use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
+use crate::support::script::{
+    Gate, Run, ScriptStep, answer, head, send, sse, sse_and_wait, sse_head,
+};
 use crate::support::{OwnStage, Postgres, Stage, number, until, within};
 
 /// A gateway that reaches its database through the test proxy.
@@ -36,14 +38,14 @@ async fn stage_of(
     let proxy = Proxy::to(&format!("{}:{port}", server.host_str().unwrap())).await;
     let address = proxy.address;
     let configure = |config: &mut Config| {
-        config.database_through(address);
+        config.use_database_proxy(address);
         configure(config);
     };
     let stage = OwnStage::of(Postgres, runner, configure).await?;
     Some((stage, proxy))
 }
 
-fn talk(run: &Run) -> Vec<Step> {
+fn talk(run: &Run) -> Vec<ScriptStep> {
     sse(run.talk(3).concat())
 }
 
@@ -60,12 +62,10 @@ fn outage() -> u64 {
 }
 
 #[rstest]
-#[case::refused(Wire::Refusing)]
-#[case::silent(Wire::Holding)]
+#[case::refused(NetworkFault::Refusing)]
+#[case::silent(NetworkFault::Holding)]
 #[tokio::test]
-async fn an_event_is_refused_while_the_database_is_away_and_taken_once_after_it(
-    #[case] wire: Wire,
-) {
+async fn rejects_events_during_outage_and_accepts_once_after(#[case] wire: NetworkFault) {
     let Some((stage, proxy)) = stage(|_| {}).await else {
         return;
     };
@@ -81,7 +81,7 @@ async fn an_event_is_refused_while_the_database_is_away_and_taken_once_after_it(
     assert!(refused.headers.contains_key("retry-after"));
     assert_eq!(stage.readiness().await, "database_unreachable");
 
-    proxy.set(Wire::Whole);
+    proxy.set(NetworkFault::Whole);
     ready(&stage).await;
     let run_id = stage.client.post(&message("during")).await.run_id();
     assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
@@ -97,10 +97,10 @@ async fn an_event_is_refused_while_the_database_is_away_and_taken_once_after_it(
 const FLOOD: usize = 110;
 
 #[rstest]
-#[case::refused(Wire::Refusing)]
-#[case::silent(Wire::Holding)]
+#[case::refused(NetworkFault::Refusing)]
+#[case::silent(NetworkFault::Holding)]
 #[tokio::test]
-async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: Wire) {
+async fn live_run_survives_outage_without_loss(#[case] wire: NetworkFault) {
     let runner = StubRunner::start().await;
     let between = Proxy::to(runner.url.trim_start_matches("http://")).await;
     let lease = (outage() * 3 / 2).max(6);
@@ -109,7 +109,7 @@ async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: 
         config.runs = format!("lease_seconds = {lease}");
         // The run keeps its full timeout after the outage.
         config.agents[0].timeout_seconds += Duration::from_secs(outage()).as_secs_f64();
-        config.runner_at(&url);
+        config.set_runner_url(&url);
     };
     let Some((stage, proxy)) = stage_of(runner, configure).await else {
         return;
@@ -125,7 +125,7 @@ async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: 
         vec![
             sse_head(),
             send(run.delta(1, "first")),
-            Step::Hold(hold.clone()),
+            ScriptStep::Hold(hold.clone()),
             send(flood + &end),
         ]
     });
@@ -141,7 +141,7 @@ async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: 
     let read = told.saturating_sub(unread);
     eprintln!("{told} bytes were sent, {unread} of them unread");
     assert!(read < 4_000_000, "{read} bytes were read meanwhile");
-    proxy.set(Wire::Whole);
+    proxy.set(NetworkFault::Whole);
 
     // The outage may have ended the stream, but its events are a prefix of the ledger.
     let mut seen = 1 + stream.rest().await.len() as u64;
@@ -157,46 +157,46 @@ async fn a_run_under_way_waits_for_the_database_and_loses_nothing(#[case] wire: 
     assert_eq!(run["status"], "completed", "{run}");
     assert_eq!(run["metadata"]["rejected"], 0);
     let ledger = stage.client.ledger(&run_id).await;
-    ledger.assert_sound(&run_id);
+    ledger.assert_valid(&run_id);
     assert_eq!(ledger.0.len(), FLOOD + 2);
 }
 
 /// A database query of a run besides its appends: for an announced artifact, for deferred results, for a retry
 /// of its POST.
 #[derive(Clone, Copy)]
-enum Asks {
-    OfAnArtifact,
-    ToDefer,
-    ToTryAgain,
+enum RunQuery {
+    ArtifactLookup,
+    DeferredResults,
+    PostRetry,
 }
 
-fn asking(what: Asks, run: &Run, hold: Gate) -> Vec<Step> {
+fn asking(what: RunQuery, run: &Run, hold: Gate) -> Vec<ScriptStep> {
     let artifact = r#"{"artifact_id":"none","name":"a"}"#;
     match what {
-        Asks::OfAnArtifact => vec![
+        RunQuery::ArtifactLookup => vec![
             sse_head(),
-            Step::Hold(hold),
+            ScriptStep::Hold(hold),
             send(run.result(1, "artifact.created", artifact)),
             send(run.delta(2, "a")),
             send(run.completed(3)),
         ],
-        Asks::ToDefer => vec![
-            Step::Hold(hold),
+        RunQuery::DeferredResults => vec![
+            ScriptStep::Hold(hold),
             head("202 Accepted", "content-length: 0\r\n"),
         ],
-        Asks::ToTryAgain if run.attempt == 1 => {
+        RunQuery::PostRetry if run.attempt == 1 => {
             answer("429 Too Many Requests", "retry-after: 1\r\n", "")
         }
-        Asks::ToTryAgain => talk(run),
+        RunQuery::PostRetry => talk(run),
     }
 }
 
 #[rstest]
-#[case::of_an_artifact(Asks::OfAnArtifact)]
-#[case::to_defer(Asks::ToDefer)]
-#[case::to_try_again(Asks::ToTryAgain)]
+#[case::artifact_lookup(RunQuery::ArtifactLookup)]
+#[case::deferred_results(RunQuery::DeferredResults)]
+#[case::post_retry(RunQuery::PostRetry)]
 #[tokio::test]
-async fn a_run_that_asks_the_database_while_it_is_away_asks_again(#[case] what: Asks) {
+async fn retries_run_queries_after_outage(#[case] what: RunQuery) {
     let Some((stage, proxy)) = stage(|config| config.agents[0].retries = 1).await else {
         return;
     };
@@ -206,22 +206,26 @@ async fn a_run_that_asks_the_database_while_it_is_away_asks_again(#[case] what: 
         .runner
         .answer_all(move |run| asking(what, run, hold.clone()));
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    let asked = stage.runner.asked("the run", Request::is_run).await.json();
-    if matches!(what, Asks::ToTryAgain) {
+    let asked = stage
+        .runner
+        .asked("the run", RecordedRequest::is_run)
+        .await
+        .json();
+    if matches!(what, RunQuery::PostRetry) {
         until("the runner to be asked later", async || {
             stage.gateway.log().contains("did not take run")
         })
         .await;
     }
-    proxy.set(Wire::Refusing);
+    proxy.set(NetworkFault::Refusing);
     gate.cancel();
     until("it to be asked in vain", async || {
         stage.gateway.log().contains("the database does not take")
     })
     .await;
-    proxy.set(Wire::Whole);
+    proxy.set(NetworkFault::Whole);
 
-    if matches!(what, Asks::ToDefer) {
+    if matches!(what, RunQuery::DeferredResults) {
         let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
         let host = Client::new(&text("base_url"), &text("token"));
         let result = |sequence: u64, kind: &str, data: Value| json!({"run_id": run_id, "type": kind, "sequence": sequence, "data": data});
@@ -243,12 +247,12 @@ async fn a_run_that_asks_the_database_while_it_is_away_asks_again(#[case] what: 
         .await;
     }
     assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
-    let posts = 1 + usize::from(matches!(what, Asks::ToTryAgain));
+    let posts = 1 + usize::from(matches!(what, RunQuery::PostRetry));
     assert_eq!(stage.runner.posts(&run_id), posts);
 }
 
 #[tokio::test]
-async fn the_files_of_an_event_stay_when_nobody_knows_whether_it_was_stored() {
+async fn keeps_files_when_event_commit_is_unknown() {
     let Some((stage, proxy)) = stage(|config| config.runs = "lease_seconds = 3".into()).await
     else {
         return;
@@ -260,13 +264,16 @@ async fn the_files_of_an_event_stay_when_nobody_knows_whether_it_was_stored() {
     event["input"]["attachments"] =
         json!([{"name": "t.csv", "mime_type": "text/csv", "content": file}]);
     // The transaction that stores the event: it commits, but the response is lost.
-    proxy.lay_and(Trap::AfterCommit("only-here".into()), Wire::Holding);
+    proxy.arm_then(
+        CutTrigger::AfterCommit("only-here".into()),
+        NetworkFault::Holding,
+    );
     let back = async {
         until("the writer to give up", async || {
             stage.gateway.log().contains("a transaction had no end")
         })
         .await;
-        proxy.set(Wire::Whole);
+        proxy.set(NetworkFault::Whole);
     };
     let (refused, ()) = tokio::join!(stage.client.post(&event), back);
     assert_eq!(refused.status, 503, "{}", refused.body);
@@ -276,7 +283,7 @@ async fn the_files_of_an_event_stay_when_nobody_knows_whether_it_was_stored() {
     assert!(again.is_replay(), "{}", again.body);
     let run_id = again.run_id();
     assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
-    let of_run = |request: &Request| {
+    let of_run = |request: &RecordedRequest| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
     };
     let asked = stage.runner.asked("the run", of_run).await.json();
@@ -285,26 +292,26 @@ async fn the_files_of_an_event_stay_when_nobody_knows_whether_it_was_stored() {
     assert_eq!(stage.client.get(&path).await.status, 200);
 }
 
-fn words_without_end(run: &Run) -> Vec<Step> {
+fn words_without_end(run: &Run) -> Vec<ScriptStep> {
     let words: Vec<_> = (1..2000)
         .map(|n| run.delta(n, "word ").into_bytes())
         .collect();
     vec![
         sse_head(),
-        Step::Pace(words, Duration::from_millis(20)),
-        Step::AwaitClose,
+        ScriptStep::Pace(words, Duration::from_millis(20)),
+        ScriptStep::AwaitClose,
     ]
 }
 
 #[rstest]
-#[case::refused(Wire::Refusing, |run: &Run| sse_and_wait(run.delta(1, "a")))]
-#[case::silent(Wire::Holding, |run: &Run| sse_and_wait(run.delta(1, "a")))]
-#[case::refused_with_words(Wire::Refusing, words_without_end)]
-#[case::silent_with_words(Wire::Holding, words_without_end)]
+#[case::refused(NetworkFault::Refusing, |run: &Run| sse_and_wait(run.delta(1, "a")))]
+#[case::silent(NetworkFault::Holding, |run: &Run| sse_and_wait(run.delta(1, "a")))]
+#[case::refused_with_words(NetworkFault::Refusing, words_without_end)]
+#[case::silent_with_words(NetworkFault::Holding, words_without_end)]
 #[tokio::test]
-async fn a_run_whose_lease_ends_in_an_outage_is_let_go_and_ended_as_orphaned_after_it(
-    #[case] wire: Wire,
-    #[case] script: fn(&Run) -> Vec<Step>,
+async fn run_with_expired_lease_ends_as_orphaned(
+    #[case] wire: NetworkFault,
+    #[case] script: fn(&Run) -> Vec<ScriptStep>,
 ) {
     let [a, b, ..] = *uuid::Uuid::new_v4().as_bytes();
     let metrics = format!("127.{a}.{b}.2:9464");
@@ -328,7 +335,7 @@ async fn a_run_whose_lease_ends_in_an_outage_is_let_go_and_ended_as_orphaned_aft
         ends.iter().any(|end| log.contains(end))
     })
     .await;
-    proxy.set(Wire::Whole);
+    proxy.set(NetworkFault::Whole);
 
     let outcome = stage.outcome(&between).await;
     assert_eq!(outcome.ending(), "failed host.orphaned");
@@ -349,12 +356,10 @@ async fn a_run_whose_lease_ends_in_an_outage_is_let_go_and_ended_as_orphaned_aft
 
 /// The text that the statement contains, the fault, and that the write happens once.
 #[rstest]
-#[case::never_made(Trap::BeforeCommit as fn(String) -> Trap)]
-#[case::made(Trap::AfterCommit as fn(String) -> Trap)]
+#[case::never_made(CutTrigger::BeforeCommit as fn(String) -> CutTrigger)]
+#[case::made(CutTrigger::AfterCommit as fn(String) -> CutTrigger)]
 #[tokio::test]
-async fn a_commit_whose_answer_is_lost_is_looked_for_before_it_is_made_again(
-    #[case] trap: fn(String) -> Trap,
-) {
+async fn checks_lost_commit_before_retry(#[case] trap: fn(String) -> CutTrigger) {
     let Some((stage, proxy)) = stage(|_| {}).await else {
         return;
     };
@@ -367,7 +372,10 @@ async fn a_commit_whose_answer_is_lost_is_looked_for_before_it_is_made_again(
             .into_iter()
             .chain([run.result(4, "run.completed", message)]);
         let parts: Vec<_> = parts.map(String::into_bytes).collect();
-        vec![sse_head(), Step::Pace(parts, Duration::from_millis(60))]
+        vec![
+            sse_head(),
+            ScriptStep::Pace(parts, Duration::from_millis(60)),
+        ]
     };
     stage.runner.answer_all(script);
     // The commits of the event, of the POST intent, of a result, of a lone rejection, of the end.
@@ -375,12 +383,12 @@ async fn a_commit_whose_answer_is_lost_is_looked_for_before_it_is_made_again(
         .into_iter()
         .enumerate()
     {
-        proxy.lay(trap(text.to_owned()));
+        proxy.arm(trap(text.to_owned()));
         let event_id = format!("lost-{n}");
         let answer = stage.client.post(&message(&event_id)).await;
         assert!(!answer.is_replay());
         let outcome = stage.outcome(&answer.run_id()).await;
-        within(text, proxy.sprung(n + 1)).await;
+        within(text, proxy.fired(n + 1)).await;
         let types = ["message.delta", "message.delta", "run.completed"];
         outcome.assert("completed", &types);
         outcome.assert_rejected(&["invalid_payload"]);
@@ -395,9 +403,7 @@ async fn a_commit_whose_answer_is_lost_is_looked_for_before_it_is_made_again(
 #[case::the_first(false)]
 #[case::a_later_one(true)]
 #[tokio::test]
-async fn an_event_that_was_stored_when_the_database_went_away_is_one_event_when_it_is_sent_again(
-    #[case] is_later: bool,
-) {
+async fn resent_event_after_lost_commit_is_duplicate(#[case] is_later: bool) {
     let Some((stage, proxy)) = stage(|config| config.runs = "lease_seconds = 3".into()).await
     else {
         return;
@@ -407,11 +413,14 @@ async fn an_event_that_was_stored_when_the_database_went_away_is_one_event_when_
         let run_id = stage.client.post(&message("before")).await.run_id();
         assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
     }
-    proxy.lay_and(Trap::AfterCommit("gone-1".into()), Wire::Refusing);
+    proxy.arm_then(
+        CutTrigger::AfterCommit("gone-1".into()),
+        NetworkFault::Refusing,
+    );
     let refused = stage.client.post(&message("gone-1")).await;
     assert_eq!(refused.status, 503, "{}", refused.body);
-    assert!(proxy.has_sprung());
-    proxy.set(Wire::Whole);
+    assert!(proxy.has_fired());
+    proxy.set(NetworkFault::Whole);
     ready(&stage).await;
 
     let again = stage.client.post(&message("gone-1")).await;
@@ -425,10 +434,10 @@ async fn an_event_that_was_stored_when_the_database_went_away_is_one_event_when_
 }
 
 #[rstest]
-#[case::never_made(Trap::BeforeCommit as fn(String) -> Trap)]
-#[case::made(Trap::AfterCommit as fn(String) -> Trap)]
+#[case::never_made(CutTrigger::BeforeCommit as fn(String) -> CutTrigger)]
+#[case::made(CutTrigger::AfterCommit as fn(String) -> CutTrigger)]
 #[tokio::test]
-async fn a_host_call_whose_commit_is_lost_tells_what_it_did(#[case] trap: fn(String) -> Trap) {
+async fn host_call_recovers_result_of_lost_commit(#[case] trap: fn(String) -> CutTrigger) {
     let Some((stage, proxy)) = stage(|_| {}).await else {
         return;
     };
@@ -436,23 +445,26 @@ async fn a_host_call_whose_commit_is_lost_tells_what_it_did(#[case] trap: fn(Str
     let path = "/state/conversation/k";
     assert_eq!(run.put(path, &json!("one")).await.body["version"], 1);
 
-    proxy.lay(trap("unique-two".into()));
-    let written = run.put_over(1, path, &json!("unique-two")).await;
-    assert!(proxy.has_sprung());
+    proxy.arm(trap("unique-two".into()));
+    let written = run.put_at_version(1, path, &json!("unique-two")).await;
+    assert!(proxy.has_fired());
     assert_eq!((written.status, &written.body["version"]), (200, &json!(2)));
     assert_eq!(run.get(path).await.body["value"], "unique-two");
-    assert_eq!(run.put_over(1, path, &json!("late")).await.status, 409);
+    assert_eq!(
+        run.put_at_version(1, path, &json!("late")).await.status,
+        409
+    );
     run.end(&stage).await;
 }
 
 #[rstest]
-#[case::never_made(Trap::BeforeCommit as fn(String) -> Trap, Wire::Whole)]
-#[case::made(Trap::AfterCommit as fn(String) -> Trap, Wire::Whole)]
-#[case::made_and_then_away(Trap::AfterCommit as fn(String) -> Trap, Wire::Refusing)]
+#[case::never_made(CutTrigger::BeforeCommit as fn(String) -> CutTrigger, NetworkFault::Whole)]
+#[case::made(CutTrigger::AfterCommit as fn(String) -> CutTrigger, NetworkFault::Whole)]
+#[case::made_and_then_away(CutTrigger::AfterCommit as fn(String) -> CutTrigger, NetworkFault::Refusing)]
 #[tokio::test]
-async fn a_pull_of_follow_ups_whose_commit_is_lost_gives_them_to_the_run(
-    #[case] trap: fn(String) -> Trap,
-    #[case] wire: Wire,
+async fn steering_pull_recovers_from_lost_commit(
+    #[case] trap: fn(String) -> CutTrigger,
+    #[case] wire: NetworkFault,
 ) {
     let mut steerable = manifest(RUNNER_ID);
     steerable["capabilities"]["steering"] = json!(true);
@@ -466,17 +478,17 @@ async fn a_pull_of_follow_ups_whose_commit_is_lost_gives_them_to_the_run(
         let absorbed = stage.client.post(&message(event_id)).await;
         assert_eq!(absorbed.body["run_id"], run.run_id.as_str());
     }
-    proxy.lay_and(trap("pulled".into()), wire);
+    proxy.arm_then(trap("pulled".into()), wire);
     let back = async {
-        proxy.sprung(1).await;
-        if wire == Wire::Refusing {
+        proxy.fired(1).await;
+        if wire == NetworkFault::Refusing {
             // Logged once the writer's second attempt has timed out waiting for a connection.
             until("the second try to fail", async || {
                 stage.gateway.log().contains("the database does not take")
             })
             .await;
         }
-        proxy.set(Wire::Whole);
+        proxy.set(NetworkFault::Whole);
     };
     let all = json!({"mode": "all"});
     let (pulled, ()) = tokio::join!(run.call("/steering/pull", &all), back);
@@ -492,7 +504,7 @@ async fn a_pull_of_follow_ups_whose_commit_is_lost_gives_them_to_the_run(
 }
 
 #[tokio::test]
-async fn a_slow_database_costs_time_and_no_run() {
+async fn slow_database_fails_no_run() {
     // A response takes twice this, a commit a few seconds, and commits are continuous for longer than a lease.
     // The leases hold because renewals do not queue behind the runs' writes.
     const LATE: Duration = Duration::from_millis(100);
@@ -512,8 +524,8 @@ async fn a_slow_database_costs_time_and_no_run() {
             let frames = frames.collect();
             vec![
                 sse_head(),
-                Step::Hold(hold.clone()),
-                Step::Pace(frames, PAUSE),
+                ScriptStep::Hold(hold.clone()),
+                ScriptStep::Pace(frames, PAUSE),
             ]
         });
         let run_id = stage.client.post(&message(&event_id)).await.run_id();
@@ -523,11 +535,11 @@ async fn a_slow_database_costs_time_and_no_run() {
         .await;
         runs.push((run_id, words + 1));
     }
-    proxy.set(Wire::Late(LATE));
+    proxy.set(NetworkFault::Late(LATE));
     gate.cancel();
     let ended = runs.iter().map(|(run_id, _)| stage.client.finished(run_id));
     futures_util::future::join_all(ended).await;
-    proxy.set(Wire::Whole);
+    proxy.set(NetworkFault::Whole);
     for (run_id, events) in runs {
         let outcome = stage.outcome(&run_id).await;
         assert_eq!(outcome.ending(), "completed");
@@ -562,7 +574,7 @@ async fn execute(database: &mut PgConnection, sql: String) {
 #[case::deadlock("40P01")]
 #[case::lock_timeout("55P03")]
 #[tokio::test]
-async fn work_that_lost_against_another_writer_is_done_again_and_once(#[case] code: &str) {
+async fn retries_serialization_conflicts_exactly_once(#[case] code: &str) {
     let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
@@ -599,13 +611,16 @@ async fn work_that_lost_against_another_writer_is_done_again_and_once(#[case] co
 }
 
 #[tokio::test]
-async fn a_server_that_ends_its_connections_again_and_again_ends_no_run() {
+async fn repeated_connection_loss_fails_no_run() {
     let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
     stage.runner.answer_all(|run| {
         let frames = run.talk(150).into_iter().map(String::into_bytes).collect();
-        vec![sse_head(), Step::Pace(frames, Duration::from_millis(10))]
+        vec![
+            sse_head(),
+            ScriptStep::Pace(frames, Duration::from_millis(10)),
+        ]
     });
     let mut database = database(&stage).await;
     let mut stream = stage.client.post_streaming(&message("m-1")).await;
@@ -625,7 +640,7 @@ async fn a_server_that_ends_its_connections_again_and_again_ends_no_run() {
 
 /// Connections that die silently, as behind a firewall or after a database move; new connections work.
 #[tokio::test]
-async fn connections_that_die_without_a_word_cost_no_run() {
+async fn silently_dead_connections_fail_no_run() {
     const LEASE: Duration = Duration::from_secs(6);
     let configure = |config: &mut Config| {
         config.runs = format!("lease_seconds = {}", LEASE.as_secs());
@@ -639,7 +654,7 @@ async fn connections_that_die_without_a_word_cost_no_run() {
         vec![
             sse_head(),
             send(run.delta(1, "one")),
-            Step::Hold(hold.clone()),
+            ScriptStep::Hold(hold.clone()),
             send(run.completed(2)),
         ]
     });
@@ -655,16 +670,16 @@ async fn connections_that_die_without_a_word_cost_no_run() {
 }
 
 #[tokio::test]
-async fn who_creates_an_endpoint_is_told_its_secret_also_when_the_answer_to_the_commit_is_lost() {
+async fn returns_endpoint_secret_after_lost_commit() {
     let Some((stage, proxy)) = stage(|_| {}).await else {
         return;
     };
     let admin = stage.admin.clone();
     let other = StubRunner::start_as(manifest("plugin:test/other/default")).await;
-    proxy.lay(Trap::AfterCommit("lost-endpoint".to_owned()));
+    proxy.arm(CutTrigger::AfterCommit("lost-endpoint".to_owned()));
     let spec = json!({"name": "lost-endpoint", "base_url": other.url});
     let answer = admin.create("/v1/runner-endpoints", &spec).await;
-    within("the answer to be lost", proxy.sprung(1)).await;
+    within("the answer to be lost", proxy.fired(1)).await;
     assert_eq!(answer.status, 201, "{}", answer.body);
     let secret = answer.body["secret"].as_str().unwrap();
     assert!(secret.starts_with("whsec_"), "{secret}");

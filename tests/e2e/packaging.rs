@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::support::database::Database;
 use crate::support::listening::local_agent_under;
 use crate::support::repository::repository_file;
-use crate::support::{Directory, Postgres, Printed, programs, run, skipped, within};
+use crate::support::{CommandOutput, Postgres, TempDirectory, programs, run, skipped, within};
 
 const CONFIG: &str = "deploy/compose/runnel.toml";
 
@@ -57,7 +57,7 @@ fn instruction(name: &str) -> String {
 }
 
 /// Creates the secrets with the shipped script.
-async fn secrets(directory: &Directory) -> String {
+async fn secrets(directory: &TempDirectory) -> String {
     let place = directory.file("secrets");
     let mut make = Command::new("sh");
     make.arg(repository_file("deploy/compose/make-secrets"))
@@ -67,14 +67,14 @@ async fn secrets(directory: &Directory) -> String {
     place.display().to_string()
 }
 
-async fn runnel(arguments: &[&str], config: &Path) -> Printed {
+async fn runnel(arguments: &[&str], config: &Path) -> CommandOutput {
     let mut command = Command::new(programs::runnel());
     command.args(arguments).arg("--config").arg(config);
     run(&mut command).await
 }
 
 #[test]
-fn services_have_no_rights_and_wait_for_each_other() {
+fn services_drop_privileges_and_declare_dependencies() {
     let compose = compose();
     let services = compose["services"].as_mapping().unwrap();
     for (name, service) in services {
@@ -112,8 +112,8 @@ fn services_have_no_rights_and_wait_for_each_other() {
 }
 
 #[tokio::test]
-async fn every_secret_is_made_once_and_stands_in_no_file_of_ours() {
-    let directory = Directory::new();
+async fn creates_each_secret_once_outside_committed_files() {
+    let directory = TempDirectory::new();
     let place = secrets(&directory).await;
     let read = |name: &str| std::fs::read_to_string(format!("{place}/{name}")).unwrap();
     let compose = compose();
@@ -137,7 +137,7 @@ async fn every_secret_is_made_once_and_stands_in_no_file_of_ours() {
 async fn makes_every_mounted_file_readable() {
     use std::os::unix::fs::PermissionsExt as _;
 
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let set_mode = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -187,8 +187,8 @@ async fn makes_every_mounted_file_readable() {
 }
 
 #[tokio::test]
-async fn the_mounted_configuration_is_valid_and_fits_the_services() {
-    let directory = Directory::new();
+async fn mounted_configuration_is_valid_for_services() {
+    let directory = TempDirectory::new();
     let place = secrets(&directory).await;
     let config = text_of(CONFIG);
     let here = directory.write("runnel.toml", &config.replace("/run/secrets", &place));
@@ -239,7 +239,7 @@ async fn the_mounted_configuration_is_valid_and_fits_the_services() {
 }
 
 #[tokio::test]
-async fn the_image_starts_what_the_binary_understands() {
+async fn image_command_is_valid_for_binary() {
     let parsed = |json: &str| -> Vec<String> { serde_json::from_str(json).unwrap() };
     let [program] = &parsed(&instruction("ENTRYPOINT"))[..] else {
         panic!("one program")
@@ -274,7 +274,7 @@ async fn the_image_starts_what_the_binary_understands() {
 }
 
 #[test]
-fn image_builds_share_no_cache_unlocked_and_rebuild_old_sources() {
+fn image_builds_lock_caches_and_rebuild_stale_sources() {
     let dockerfile = text_of("Dockerfile").replace("\\\n", " ");
     let mounts: Vec<_> = dockerfile
         .split_whitespace()
@@ -326,7 +326,7 @@ fn database_network_is_internal_to_the_gateways() {
 #[tokio::test]
 async fn unreadable_configuration_names_file_and_user() {
     const OTHER_USER: &str = "65534";
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     let config = directory.write("runnel.toml", "");
     let mut hide = Command::new("chmod");
     assert!(run(hide.arg("000").arg(&config)).await.status.success());
@@ -353,7 +353,7 @@ async fn unreadable_configuration_names_file_and_user() {
 
 /// Validates the file with `docker compose config`, or with another installed compose.
 #[tokio::test]
-async fn compose_takes_the_file() {
+async fn compose_accepts_the_file() {
     static SKIPPED: Once = Once::new();
     let file = repository_file("docker-compose.yml");
     for (program, arguments) in [
@@ -377,12 +377,12 @@ async fn compose_takes_the_file() {
 }
 
 /// A replica as compose starts it, at its own address.
-struct Replica {
+struct ComposeReplica {
     url: String,
     _child: Child,
 }
 
-impl Replica {
+impl ComposeReplica {
     async fn start(config: &Path) -> Self {
         let mut child = Command::new(programs::runnel())
             .args(["serve", "--config"])
@@ -411,8 +411,8 @@ impl Replica {
 
 /// Commands, configuration and secrets as in the containers; host names become local addresses.
 #[tokio::test]
-async fn what_compose_starts_answers_an_event() {
-    let directory = Directory::new();
+async fn compose_services_answer_an_event() {
+    let directory = TempDirectory::new();
     let place = secrets(&directory).await;
     let Some(database) = Database::create(Postgres, &directory).await else {
         return;
@@ -434,7 +434,7 @@ async fn what_compose_starts_answers_an_event() {
             .replace("0.0.0.0:", &format!("{address}:"))
             .replace("http://runnel:", &format!("http://127.{a}.{b}.11:"));
         config = directory.write(&format!("{last}.toml"), &here);
-        replicas.push(Replica::start(&config).await);
+        replicas.push(ComposeReplica::start(&config).await);
         let health = runnel(&["health"], &config).await;
         assert!(health.status.success(), "{health:?}");
         assert_eq!(health.stdout, "ready\n");

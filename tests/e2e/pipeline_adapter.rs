@@ -4,16 +4,16 @@ use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, Client, message, send, stream};
+use crate::support::client::{ApiResponse, Client, message, send, stream};
 use crate::support::held::HeldRun;
 use crate::support::peer::LangbotPeer;
-use crate::support::runner::Request;
-use crate::support::script::{Gate, Run, Step, send as step, sse, sse_head};
+use crate::support::runner::RecordedRequest;
+use crate::support::script::{Gate, Run, ScriptStep, send as step, sse, sse_head};
 use crate::support::{Engine, Postgres, Sqlite, Stage};
 
 const ROUTE: &str = "/v1/adapters/pipeline/queries";
 
-fn quick(run: &Run) -> Vec<Step> {
+fn quick(run: &Run) -> Vec<ScriptStep> {
     sse(run.talk(2).concat())
 }
 
@@ -56,21 +56,20 @@ fn posting(client: &Client, query: &Value) -> RequestBuilder {
     client.request(Method::POST, ROUTE).json(query)
 }
 
-async fn post(stage: &Stage, query: &Value) -> Answer {
+async fn post(stage: &Stage, query: &Value) -> ApiResponse {
     send(posting(&stage.client, query)).await.unwrap()
 }
 
-async fn told(stage: &Stage, run_id: &str) -> Value {
-    let of_run =
-        |request: &Request| request.is_run() && request.header("runnel-run-id") == Some(run_id);
+async fn context_of(stage: &Stage, run_id: &str) -> Value {
+    let of_run = |request: &RecordedRequest| {
+        request.is_run() && request.header("runnel-run-id") == Some(run_id)
+    };
     stage.runner.asked("the run", of_run).await.json()["context"].clone()
 }
 
 #[rstest]
 #[tokio::test]
-async fn a_query_tells_its_runner_all_it_says_and_nothing_private(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn passes_query_to_runner_without_private_fields(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -79,7 +78,7 @@ async fn a_query_tells_its_runner_all_it_says_and_nothing_private(
     assert_eq!(posted.body["event_id"], "q-1");
     assert_eq!(posted.body["status"], "created");
     let run_id = posted.run_id();
-    let context = told(&stage, &run_id).await;
+    let context = context_of(&stage, &run_id).await;
     for (pointer, expected) in [
         ("/run_id", json!(run_id)),
         (
@@ -178,7 +177,7 @@ async fn a_query_tells_its_runner_all_it_says_and_nothing_private(
 
 #[rstest]
 #[tokio::test]
-async fn the_effective_prompt_is_pulled_and_audited(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn runner_pulls_effective_prompt_with_audit(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -186,10 +185,10 @@ async fn the_effective_prompt_is_pulled_and_audited(#[values(Sqlite, Postgres)] 
     let hold = gate.clone();
     stage.runner.answer("q-1", move |run| {
         let body = run.talk(1).concat();
-        vec![sse_head(), Step::Hold(hold.clone()), step(body)]
+        vec![sse_head(), ScriptStep::Hold(hold.clone()), step(body)]
     });
     let run_id = post(&stage, &query("q-1")).await.run_id();
-    let of_run = |request: &Request| request.is_run();
+    let of_run = |request: &RecordedRequest| request.is_run();
     let asked = stage.runner.asked("the run", of_run).await.json();
     let host = Client::new(
         asked["host"]["base_url"].as_str().unwrap(),
@@ -235,9 +234,7 @@ async fn audited(stage: &Stage, run_id: &str) -> Vec<Value> {
 
 #[rstest]
 #[tokio::test]
-async fn the_same_query_again_gets_the_first_answer_again(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn duplicate_query_returns_first_answer(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -280,7 +277,7 @@ async fn the_same_query_again_gets_the_first_answer_again(
 }
 
 #[tokio::test]
-async fn a_query_is_answered_by_its_runs_stream_when_asked_to() {
+async fn streams_run_as_query_response_on_request() {
     let stage = Stage::new().await;
     stage.runner.answer_all(quick);
     let stream = stream(posting(&stage.client, &query("q-1"))).await.unwrap();
@@ -296,7 +293,7 @@ async fn a_query_is_answered_by_its_runs_stream_when_asked_to() {
 }
 
 #[tokio::test]
-async fn a_bad_query_is_refused_by_pointer_and_leaves_nothing_behind() {
+async fn rejects_invalid_queries_by_pointer_without_stored_rows() {
     let stage = Stage::new().await;
     stage.runner.answer_all(quick);
     let long = "x".repeat(300);
@@ -344,7 +341,7 @@ async fn a_bad_query_is_refused_by_pointer_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn two_pipelines_have_an_agent_each() {
+async fn binds_each_pipeline_to_its_agent() {
     let stage = Stage::with(|config| {
         config.agents.clear();
         for pipeline in ["pipe-1", "pipe-2"] {
@@ -365,7 +362,7 @@ async fn two_pipelines_have_an_agent_each() {
         let run = stage.client.finished(&run_id).await;
         assert_eq!(run["status"], "completed", "{run}");
         assert_eq!(
-            told(&stage, &run_id).await["adapter"]["extra"]["pipeline_uuid"],
+            context_of(&stage, &run_id).await["adapter"]["extra"]["pipeline_uuid"],
             pipeline
         );
     }
@@ -377,7 +374,7 @@ async fn two_pipelines_have_an_agent_each() {
 }
 
 #[tokio::test]
-async fn a_query_that_langbot_dumps_is_taken_and_langbot_reads_its_context() {
+async fn exchanges_query_and_context_with_langbot_sdk() {
     let Some(peer) = LangbotPeer::find().await else {
         return;
     };
@@ -385,7 +382,7 @@ async fn a_query_that_langbot_dumps_is_taken_and_langbot_reads_its_context() {
     stage.runner.answer_all(quick);
     let dumped = peer.ask("query", &json!(7)).await;
     let run_id = post(&stage, &dumped).await.run_id();
-    let context = told(&stage, &run_id).await;
+    let context = context_of(&stage, &run_id).await;
     assert_eq!(context["input"]["text"], "@Bob see");
     assert_eq!(
         context["adapter"]["extra"],

@@ -2,17 +2,17 @@
 
 use crate::dev::sending;
 use crate::support::playground::Playground;
-use crate::support::terminal::Terminal;
-use crate::support::{Directory, run};
+use crate::support::terminal::PseudoTerminal;
+use crate::support::{TempDirectory, run};
 
 const ASK: [&str; 3] = ["--conversation", "planner", "Put a note on the board"];
 
 #[tokio::test]
-async fn graphs_are_listed_and_approved_at_a_terminal() {
-    let directory = Directory::new();
+async fn lists_and_approves_graphs_in_terminal() {
+    let directory = TempDirectory::new();
     let playground = Playground::start(&directory.file("runnel-data")).await;
     let here = directory.file("");
-    let mut terminal = Terminal::start(&mut sending(&here, &ASK), 80);
+    let mut terminal = PseudoTerminal::start(&mut sending(&here, &ASK), 80);
     terminal.say("", "3 Refuse > ", 1).await;
     let screen = terminal.screen();
     for line in ["✓ Look at the clock", "✓ Ask the assistant", "? Post the note"] {
@@ -38,11 +38,11 @@ async fn graphs_are_listed_and_approved_at_a_terminal() {
 }
 
 #[tokio::test]
-async fn refusals_and_missing_terminals_post_nothing() {
-    let directory = Directory::new();
+async fn rejection_or_missing_terminal_posts_nothing() {
+    let directory = TempDirectory::new();
     let playground = Playground::start(&directory.file("runnel-data")).await;
     let here = directory.file("");
-    let mut terminal = Terminal::start(&mut sending(&here, &ASK), 80);
+    let mut terminal = PseudoTerminal::start(&mut sending(&here, &ASK), 80);
     terminal.say("", "3 Refuse > ", 1).await;
     terminal.say("refuse\n", "The note is not on the board.", 1).await;
     assert!(terminal.end().await.success());

@@ -6,16 +6,16 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, message, stream};
+use crate::support::client::{ApiResponse, message, stream};
 use crate::support::database::rows;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::script::{Gate, Run, Step, send, sse, sse_head};
+use crate::support::script::{Gate, Run, ScriptStep, send, sse, sse_head};
 use crate::support::stream::{Frame, Stream};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 
-fn one_word(run: &Run) -> Vec<Step> {
+fn one_word(run: &Run) -> Vec<ScriptStep> {
     sse(run.talk(1).concat())
 }
 
@@ -31,14 +31,14 @@ async fn stage(engine: Engine, policy: &'static str) -> Option<OwnStage> {
     OwnStage::of(engine, runner, configure).await
 }
 
-async fn post(stage: &Stage, event_id: &str) -> Answer {
+async fn post(stage: &Stage, event_id: &str) -> ApiResponse {
     stage.runner.answer(event_id, one_word);
     stage.client.post(&message(event_id)).await
 }
 
 /// The endpoint's runner list lacks the runner for a moment, as after a deployment or an invalid response.
 #[tokio::test]
-async fn a_follow_up_that_was_taken_runs_though_nobody_lists_its_runner_for_the_moment() {
+async fn runs_accepted_follow_up_while_runner_is_unlisted() {
     let stage = stage(Sqlite, "steer").await.unwrap();
     let first = HeldRun::start(&stage, &message("m-1")).await;
     let absorbed = post(&stage, "m-2").await;
@@ -91,9 +91,7 @@ async fn pull(run: &HeldRun, body: &Value) -> Vec<String> {
 
 #[rstest]
 #[tokio::test]
-async fn enqueued_events_run_one_after_the_other_in_their_order(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn enqueued_events_run_sequentially_in_order(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, "enqueue").await else {
         return;
     };
@@ -127,8 +125,8 @@ async fn enqueued_events_run_one_after_the_other_in_their_order(
 
 /// The poll interval exceeds the timeout, so only notifications wake the stream.
 #[tokio::test]
-async fn the_stream_of_a_run_that_waits_is_woken_when_it_runs_and_when_it_ends() {
-    const PATIENCE: Duration = Duration::from_secs(30);
+async fn notifies_stream_of_queued_run() {
+    const TIMEOUT: Duration = Duration::from_secs(30);
     let stage = Stage::with(|config| {
         config.agents[0].concurrency = "enqueue";
         config.bus = "kind = \"none\"\npoll_seconds = 60.0".into();
@@ -143,7 +141,7 @@ async fn the_stream_of_a_run_that_waits_is_woken_when_it_runs_and_when_it_ends()
         stream.frame().await.expect("the name of the run");
     }
     let rest = async |stream: Stream| {
-        let rest = tokio::time::timeout(PATIENCE, stream.rest()).await;
+        let rest = tokio::time::timeout(TIMEOUT, stream.rest()).await;
         let kinds = rest.expect("no notification woke it").into_iter();
         kinds.map(|event| event.event).collect::<Vec<_>>()
     };
@@ -156,9 +154,7 @@ async fn the_stream_of_a_run_that_waits_is_woken_when_it_runs_and_when_it_ends()
 /// Otherwise it would be retried forever, and later runs of the queue would never start.
 #[rstest]
 #[tokio::test]
-async fn a_run_that_can_never_be_prepared_ends_when_its_turn_comes(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn unpreparable_queued_run_fails_at_its_turn(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, "enqueue").await else {
         return;
     };
@@ -174,7 +170,7 @@ async fn a_run_that_can_never_be_prepared_ends_when_its_turn_comes(
 
 #[rstest]
 #[tokio::test]
-async fn an_interrupting_event_ends_the_run_before_it(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn interrupting_event_cancels_previous_run(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, "interrupt").await else {
         return;
     };
@@ -194,9 +190,7 @@ async fn an_interrupting_event_ends_the_run_before_it(#[values(Sqlite, Postgres)
 
 #[rstest]
 #[tokio::test]
-async fn a_steered_event_is_pulled_once_by_the_active_run(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn active_run_pulls_steered_event_once(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, "steer").await else {
         return;
     };
@@ -260,9 +254,7 @@ fn sequences(events: &[Frame]) -> Vec<u64> {
 /// Also if the first stream was lost before its first event, and the client posts the event again.
 #[rstest]
 #[tokio::test]
-async fn the_stream_of_a_steered_event_begins_where_the_run_stood_and_goes_on_there(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn steered_stream_starts_at_current_run_position(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, "steer").await else {
         return;
     };
@@ -272,9 +264,9 @@ async fn the_stream_of_a_steered_event_begins_where_the_run_stood_and_goes_on_th
         vec![
             sse_head(),
             send(run.delta(1, "a") + &run.delta(2, "b")),
-            Step::Hold(held[0].clone()),
+            ScriptStep::Hold(held[0].clone()),
             send(run.delta(3, "c")),
-            Step::Hold(held[1].clone()),
+            ScriptStep::Hold(held[1].clone()),
             send(run.completed(4)),
         ]
     });
@@ -333,9 +325,7 @@ async fn the_stream_of_a_steered_event_begins_where_the_run_stood_and_goes_on_th
 
 #[rstest]
 #[tokio::test]
-async fn what_a_run_leaves_unpulled_becomes_a_run_of_its_own(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn unpulled_events_start_their_own_run(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, "steer").await else {
         return;
     };
@@ -344,7 +334,7 @@ async fn what_a_run_leaves_unpulled_becomes_a_run_of_its_own(
         assert_eq!(post(&stage, event_id).await.run_id(), active.run_id);
     }
     active.end(&stage).await;
-    let taken_up = |request: &crate::support::runner::Request| {
+    let taken_up = |request: &crate::support::runner::RecordedRequest| {
         request.is_run() && request.json()["context"]["event"]["event_id"] == "m-3"
     };
     stage.runner.asked("the last one", taken_up).await;
@@ -370,7 +360,7 @@ async fn what_a_run_leaves_unpulled_becomes_a_run_of_its_own(
 
 /// Unpulled follow-ups of a cancelled run come before messages posted after the cancel.
 #[tokio::test]
-async fn a_message_waits_for_those_that_wait_already() {
+async fn new_messages_queue_behind_waiting_ones() {
     let stage = stage(Sqlite, "steer").await.unwrap();
     let active = HeldRun::start(&stage, &message("m-1")).await;
     let absorbed = post(&stage, "m-2").await;
@@ -396,7 +386,7 @@ async fn a_message_waits_for_those_that_wait_already() {
 }
 
 #[tokio::test]
-async fn a_runner_that_does_not_pull_gets_a_run_for_each_event() {
+async fn runner_without_steering_gets_run_per_event() {
     let stage = Stage::with(|config| config.agents[0].concurrency = "steer").await;
     let first = HeldRun::start(&stage, &message("m-1")).await;
     let second = post(&stage, "m-2").await;
@@ -412,7 +402,7 @@ async fn a_runner_that_does_not_pull_gets_a_run_for_each_event() {
 }
 
 #[tokio::test]
-async fn a_waiting_run_can_be_cancelled_and_is_never_posted() {
+async fn cancelled_queued_run_is_never_posted() {
     let stage = stage(Sqlite, "enqueue").await.unwrap();
     let first = HeldRun::start(&stage, &message("m-1")).await;
     let (second, third) = (
@@ -437,7 +427,7 @@ async fn a_waiting_run_can_be_cancelled_and_is_never_posted() {
 }
 
 #[tokio::test]
-async fn a_hundred_runs_wait_and_no_more() {
+async fn limits_queue_to_100_runs() {
     let stage = stage(Sqlite, "enqueue").await.unwrap();
     let _first = HeldRun::start(&stage, &message("m-0")).await;
     for number in 1..=100 {

@@ -12,14 +12,14 @@ use tokio::task::JoinSet;
 use crate::support::client::{Client, message, send as ask};
 use crate::support::held::HeldRun;
 use crate::support::ledger::Ledger;
-use crate::support::script::{Gate, Run, Step, send, sse, sse_and_wait, sse_head};
+use crate::support::script::{Gate, Run, ScriptStep, send, sse, sse_and_wait, sse_head};
 use crate::support::slow::{
-    SlowReader, connect, files_at_most, open_files, processor_ticks, resident_kib,
+    SlowReader, connect, open_files, processor_ticks, resident_kib, wait_for_open_files,
 };
 use crate::support::stream::Stream;
 use crate::support::{OwnStage, Stage, number, slow, until, within};
 
-fn apart(n: usize) -> serde_json::Value {
+fn in_conversations(n: usize) -> serde_json::Value {
     let mut event = message(&format!("m-{n}"));
     event["conversation"]["conversation_id"] = format!("c-{n}").into();
     event
@@ -28,15 +28,15 @@ fn apart(n: usize) -> serde_json::Value {
 // --- shutdown ---
 
 /// The part of a stream that a client read before the gateway closed it.
-struct Seen {
+struct ClosedStream {
     run_id: String,
     events: Vec<String>,
     retry_ms: Option<u64>,
 }
 
-async fn read_to_the_close(mut stream: Stream, first: String) -> Seen {
+async fn read_to_the_close(mut stream: Stream, first: String) -> ClosedStream {
     let run_id = stream.run_id();
-    let mut seen = Seen {
+    let mut seen = ClosedStream {
         run_id,
         events: vec![first],
         retry_ms: None,
@@ -56,13 +56,13 @@ async fn read_to_the_close(mut stream: Stream, first: String) -> Seen {
 }
 
 /// Sends a delta, waits for the gate, and completes.
-fn held(gate: &Gate) -> impl Fn(&Run) -> Vec<Step> + Send + Sync + 'static {
+fn held(gate: &Gate) -> impl Fn(&Run) -> Vec<ScriptStep> + Send + Sync + 'static {
     let gate = gate.clone();
     move |run| {
         vec![
             sse_head(),
             send(run.delta(1, "a")),
-            Step::Hold(gate.clone()),
+            ScriptStep::Hold(gate.clone()),
             send(run.completed(2)),
         ]
     }
@@ -76,7 +76,7 @@ async fn streams(stage: &OwnStage, count: usize, gates: [&Gate; 2]) -> Vec<(Stre
         stage.runner.answer(&format!("m-{n}"), held(gates[n % 2]));
         let client = stage.client.clone();
         opening.spawn(async move {
-            let mut stream = client.post_streaming(&apart(n)).await;
+            let mut stream = client.post_streaming(&in_conversations(n)).await;
             let first = stream.event().await.unwrap();
             (stream, first.data)
         });
@@ -90,7 +90,7 @@ async fn streams(stage: &OwnStage, count: usize, gates: [&Gate; 2]) -> Vec<(Stre
 
 /// `RUNNEL_TEST_STREAMS`: number of streams.
 #[tokio::test]
-async fn a_stop_tells_every_stream_ends_in_time_and_loses_nothing() {
+async fn shutdown_closes_streams_in_time_without_loss() {
     const GRACE: Duration = Duration::from_secs(3);
     let count = number("RUNNEL_TEST_STREAMS", 60);
     let grace = format!("shutdown_grace_seconds = {}", GRACE.as_secs());
@@ -124,7 +124,7 @@ async fn a_stop_tells_every_stream_ends_in_time_and_loses_nothing() {
         "they would all come back at once"
     );
 
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let mut endings = std::collections::BTreeMap::new();
     for seen in &all {
         let ledger = ended(&stage.client, &seen.run_id).await;
@@ -152,13 +152,13 @@ async fn a_stop_tells_every_stream_ends_in_time_and_loses_nothing() {
 async fn ended(client: &Client, run_id: &str) -> Ledger {
     client.finished(run_id).await;
     let ledger = client.ledger(run_id).await;
-    ledger.assert_sound(run_id);
+    ledger.assert_valid(run_id);
     assert!(ledger.is_ended(), "{ledger:?}");
     ledger
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_the_gateway_at_once_and_the_next_start_settles_the_rest() {
+async fn second_signal_exits_and_next_start_recovers() {
     let long = "shutdown_grace_seconds = 3600\nlease_seconds = 1";
     let mut stage = OwnStage::with(|config| config.runs = long.into()).await;
     stage
@@ -172,7 +172,7 @@ async fn a_second_signal_ends_the_gateway_at_once_and_the_next_start_settles_the
     stage.gateway.terminate().await;
     stage.gateway.exited().await;
 
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let outcome = stage.outcome(&seen.run_id).await;
     outcome.assert("failed host.orphaned", &["message.delta", "run.failed"]);
 }
@@ -181,15 +181,15 @@ async fn a_second_signal_ends_the_gateway_at_once_and_the_next_start_settles_the
 
 const EVENTS: usize = 6000;
 /// Write timeout of a stalled reader.
-const WRITE: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// About 6 MiB: more than live buffer, send buffer and TCP window hold together.
-fn long_run(run: &Run) -> Vec<Step> {
+fn long_run(run: &Run) -> Vec<ScriptStep> {
     run_of(run, 1000)
 }
 
 /// A run of `EVENTS` deltas with `text` bytes of text each.
-fn run_of(run: &Run, text: usize) -> Vec<Step> {
+fn run_of(run: &Run, text: usize) -> Vec<ScriptStep> {
     let text = "x".repeat(text);
     let frames = (1..=EVENTS).map(|n| run.delta(n, &text).into_bytes());
     let mut parts: Vec<_> = frames
@@ -198,15 +198,18 @@ fn run_of(run: &Run, text: usize) -> Vec<Step> {
         .map(<[_]>::concat)
         .collect();
     parts.push(run.completed(EVENTS + 1).into_bytes());
-    vec![sse_head(), Step::Pace(parts, Duration::from_millis(10))]
+    vec![
+        sse_head(),
+        ScriptStep::Pace(parts, Duration::from_millis(10)),
+    ]
 }
 
 /// `RUNNEL_TEST_READERS`: number of readers.
 #[tokio::test]
-async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
+async fn slow_readers_do_not_affect_others() {
     let count = number("RUNNEL_TEST_READERS", 50);
     // A fast reader shares the processor with the slow ones, so the timeout grows with their number.
-    let patience = WRITE + Duration::from_secs(count as u64 / 100);
+    let patience = WRITE_TIMEOUT + Duration::from_secs(count as u64 / 100);
     let write = format!("write_seconds = {}", patience.as_secs());
     let stage = OwnStage::with(|config| config.server = write).await;
     let pid = stage.gateway.pid();
@@ -218,7 +221,7 @@ async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
     let gate = begin.clone();
     let run_id = stage.start(move |run| {
         let mut steps = long_run(run);
-        steps.insert(1, Step::Hold(gate.clone()));
+        steps.insert(1, ScriptStep::Hold(gate.clone()));
         steps
     });
     let run_id = run_id.await;
@@ -264,7 +267,7 @@ async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
     let most = before + 96 * 1024 + 128 * count as u64;
     assert!(after < most, "{before} KiB before, {after} KiB after");
 
-    files_at_most(pid, files + 8).await;
+    wait_for_open_files(pid, files + 8).await;
     let mut reading = JoinSet::new();
     for reader in stalled {
         reading.spawn(reader.read(64 * 1024, Duration::ZERO));
@@ -278,11 +281,11 @@ async fn slow_and_stalled_readers_cost_little_and_nobody_else_anything() {
         assert_eq!(seen, whole);
     }
     stage.outcome(&run_id).await;
-    files_at_most(pid, files + 8).await;
+    wait_for_open_files(pid, files + 8).await;
 }
 
 #[tokio::test]
-async fn what_stalled_readers_do_not_take_waits_in_no_memory() {
+async fn does_not_buffer_events_for_stalled_readers() {
     const READERS: usize = 6;
     // The write timeout is longer than the test.
     let write = "write_seconds = 300".to_owned();
@@ -296,7 +299,7 @@ async fn what_stalled_readers_do_not_take_waits_in_no_memory() {
     let run_id = stage.start(move |run| {
         // 48 MiB: three quarters of a run's limit.
         let mut steps = run_of(run, 8 * 1024);
-        steps.insert(1, Step::Hold(gate.clone()));
+        steps.insert(1, ScriptStep::Hold(gate.clone()));
         steps
     });
     let run_id = run_id.await;
@@ -335,7 +338,7 @@ async fn resume(client: &Client, run_id: &str, seen: &mut Vec<u64>) {
 // --- slow senders ---
 
 /// Sends single bytes until the gateway closes the connection. Returns the response.
-async fn dribble(url: String, start: String) -> String {
+async fn send_slowly(url: String, start: String) -> String {
     let mut socket = connect(&url).await;
     socket.write_all(start.as_bytes()).await.unwrap();
     let (mut read, mut write) = socket.split();
@@ -356,7 +359,7 @@ async fn dribble(url: String, start: String) -> String {
 
 /// `RUNNEL_TEST_SLOW_SENDERS`: number of senders.
 #[tokio::test]
-async fn slow_senders_are_cut_and_healthy_requests_are_served_meanwhile() {
+async fn disconnects_slow_senders_while_serving_others() {
     let count = number("RUNNEL_TEST_SLOW_SENDERS", 60);
     let short = "head_seconds = 1\nbody_seconds = 1";
     let stage = OwnStage::with(|config| config.server = short.into()).await;
@@ -372,7 +375,7 @@ async fn slow_senders_are_cut_and_healthy_requests_are_served_meanwhile() {
     let mut slow = JoinSet::new();
     for n in 0..count {
         let start = if n % 2 == 0 { &head } else { &body };
-        slow.spawn(dribble(url.clone(), start.clone()));
+        slow.spawn(send_slowly(url.clone(), start.clone()));
     }
     for _ in 0..5 {
         let outcome = stage.play(|run| sse(run.talk(3).concat())).await;
@@ -381,18 +384,18 @@ async fn slow_senders_are_cut_and_healthy_requests_are_served_meanwhile() {
     for answer in within("every slow sender to be cut", slow.join_all()).await {
         assert!(!answer.contains(" 202 "), "{answer}");
     }
-    files_at_most(pid, files + 8).await;
+    wait_for_open_files(pid, files + 8).await;
 }
 
 #[tokio::test]
-async fn a_body_that_trickles_is_answered_with_408() {
+async fn slow_body_gets_408() {
     let stage = Stage::with(|config| config.server = "body_seconds = 0.5".into()).await;
     let key = &stage.client.key;
     let start = format!(
         "POST /v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
          content-type: application/json\r\ncontent-length: 100000\r\n\r\n{{"
     );
-    let answer = dribble(stage.client.url.clone(), start).await;
+    let answer = send_slowly(stage.client.url.clone(), start).await;
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     assert!(answer.contains("\"retryable\":true"), "{answer}");
 }
@@ -400,7 +403,7 @@ async fn a_body_that_trickles_is_answered_with_408() {
 // --- one key's streams ---
 
 #[tokio::test]
-async fn one_key_reads_streams_on_half_of_the_connections_and_others_go_on() {
+async fn limits_streams_per_key_to_half_of_connections() {
     let stage = OwnStage::with(|config| config.server = "connections = 12".into()).await;
     let admin = stage.admin.clone();
     let held = HeldRun::start(&stage, &message("m-1")).await;
@@ -446,7 +449,7 @@ async fn one_key_reads_streams_on_half_of_the_connections_and_others_go_on() {
 // --- too few files ---
 
 #[tokio::test]
-async fn without_files_to_open_new_work_waits_and_live_runs_go_on() {
+async fn file_descriptor_exhaustion_keeps_live_runs() {
     let stage = OwnStage::new().await;
     let pid = stage.gateway.pid();
     let gate = Gate::new();
@@ -524,7 +527,7 @@ async fn half_a_body(stage: &Stage, key: &str) -> TcpStream {
 }
 
 #[tokio::test]
-async fn bodies_that_do_not_end_take_no_more_memory_than_there_is_for_them() {
+async fn unfinished_bodies_stay_within_memory_budget() {
     let stage = Stage::with(|config| {
         config.limits = format!("body_bytes = {}", 64 * MIB);
     })

@@ -13,28 +13,28 @@ use crate::support::client::message;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::script::{Gate, Step, send, sse, sse_head};
-use crate::support::stage::Outcome;
+use crate::support::script::{Gate, ScriptStep, send, sse, sse_head};
+use crate::support::stage::VerifiedOutcome;
 use crate::support::{Engine, Postgres, Sqlite, Stage, number};
 
 /// Concurrent rounds.
-const TOGETHER: usize = 16;
+const CONCURRENCY: usize = 16;
 
 /// From this number of rounds on, outcomes must differ.
-const ENOUGH: usize = 1000;
+const MIN_ROUNDS_FOR_SPREAD: usize = 1000;
 
 fn races() -> usize {
     number("RUNNEL_TEST_RACES", 100)
 }
 
 /// A delay of 0 to `most` microseconds, fixed per round, so that each side starts first in some rounds.
-fn moment(round: usize, most: u64) -> Duration {
+fn start_delay(round: usize, most: u64) -> Duration {
     let mixed = (round as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Duration::from_micros((mixed >> 20) % most)
 }
 
-async fn at(moment: Duration) {
-    tokio::time::sleep(moment).await;
+async fn at(start_delay: Duration) {
+    tokio::time::sleep(start_delay).await;
 }
 
 fn count(outcomes: Vec<String>) -> BTreeMap<String, usize> {
@@ -48,27 +48,25 @@ fn count(outcomes: Vec<String>) -> BTreeMap<String, usize> {
 /// Runs all rounds concurrently and prints the counts of their outcomes.
 async fn race<F: Future<Output = String>>(what: &str, round: impl Fn(usize) -> F) {
     let outcomes = stream::iter(0..races()).map(round);
-    let outcomes = outcomes.buffer_unordered(TOGETHER).collect::<Vec<_>>();
+    let outcomes = outcomes.buffer_unordered(CONCURRENCY).collect::<Vec<_>>();
     let counted = count(outcomes.await);
     eprintln!("{what}: {counted:?}");
     // A few rounds on a busy machine may all have one outcome.
     assert!(
-        races() < ENOUGH || counted.len() > 1,
+        races() < MIN_ROUNDS_FOR_SPREAD || counted.len() > 1,
         "{what}: this was no race"
     );
 }
 
 #[track_caller]
-fn assert_one_of(outcome: &Outcome, endings: &[&str]) {
+fn assert_one_of(outcome: &VerifiedOutcome, endings: &[&str]) {
     let ending = outcome.ending();
     assert!(endings.contains(&ending.as_str()), "{ending}");
 }
 
 #[rstest]
 #[tokio::test]
-async fn a_run_that_completes_while_it_is_cancelled_ends_once_and_the_cancel_tells_how(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn completion_races_cancel_with_one_terminal(#[values(Sqlite, Postgres)] engine: Engine) {
     let at_once = |config: &mut Config| config.runs = "cancel_grace_seconds = 0.0".into();
     let Some(stage) = Stage::on(engine, at_once).await else {
         return;
@@ -79,7 +77,7 @@ async fn a_run_that_completes_while_it_is_cancelled_ends_once_and_the_cancel_tel
         let hold = gate.clone();
         let run_id = stage
             .start(move |run| {
-                let held = Step::Hold(hold.clone());
+                let held = ScriptStep::Hold(hold.clone());
                 vec![
                     sse_head(),
                     send(run.delta(1, "a")),
@@ -90,11 +88,11 @@ async fn a_run_that_completes_while_it_is_cancelled_ends_once_and_the_cancel_tel
             .await;
         stage.client.follow(&run_id, 0).await.event().await.unwrap();
         let complete = async {
-            at(Duration::from_millis(1) + moment(round, 20_000)).await;
+            at(Duration::from_millis(1) + start_delay(round, 20_000)).await;
             gate.cancel();
         };
         let cancel = async {
-            at(moment(round * 7 + 3, 4000)).await;
+            at(start_delay(round * 7 + 3, 4000)).await;
             stage.client.cancel(&run_id).await
         };
         let ((), answer) = tokio::join!(complete, cancel);
@@ -117,19 +115,17 @@ async fn a_run_that_completes_while_it_is_cancelled_ends_once_and_the_cancel_tel
 
 #[rstest]
 #[tokio::test]
-async fn a_run_that_completes_at_its_deadline_ends_once(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn completion_races_deadline_with_one_terminal(#[values(Sqlite, Postgres)] engine: Engine) {
     let soon = |config: &mut Config| config.agents[0].timeout_seconds = 0.5;
     let Some(stage) = Stage::on(engine, soon).await else {
         return;
     };
     let stage = &stage;
     race("deadline and completion", |round| async move {
-        let wait = Duration::from_millis(460) + moment(round, 60_000);
+        let wait = Duration::from_millis(460) + start_delay(round, 60_000);
         let outcome = stage
             .play(move |run| {
-                let pause = Step::Pace(vec![run.delta(1, "a").into_bytes()], wait);
+                let pause = ScriptStep::Pace(vec![run.delta(1, "a").into_bytes()], wait);
                 vec![sse_head(), pause, send(run.completed(2))]
             })
             .await;
@@ -140,7 +136,7 @@ async fn a_run_that_completes_at_its_deadline_ends_once(
 }
 
 #[tokio::test]
-async fn a_run_that_is_cancelled_at_its_deadline_while_it_completes_ends_once() {
+async fn cancel_deadline_and_completion_yield_one_terminal() {
     let stage = Stage::with(|config| {
         config.agents[0].timeout_seconds = 0.5;
         config.runs = "cancel_grace_seconds = 0.01".into();
@@ -148,14 +144,14 @@ async fn a_run_that_is_cancelled_at_its_deadline_while_it_completes_ends_once() 
     .await;
     let stage = &stage;
     race("cancel, deadline and completion", |round| async move {
-        let wait = Duration::from_millis(470) + moment(round, 50_000);
+        let wait = Duration::from_millis(470) + start_delay(round, 50_000);
         let run_id = stage
             .start(move |run| {
-                let pause = Step::Pace(vec![run.delta(1, "a").into_bytes()], wait);
+                let pause = ScriptStep::Pace(vec![run.delta(1, "a").into_bytes()], wait);
                 vec![sse_head(), pause, send(run.completed(2))]
             })
             .await;
-        at(Duration::from_millis(470) + moment(round * 5 + 1, 50_000)).await;
+        at(Duration::from_millis(470) + start_delay(round * 5 + 1, 50_000)).await;
         stage.client.cancel(&run_id).await;
         let outcome = stage.outcome(&run_id).await;
         let endings = [
@@ -171,17 +167,17 @@ async fn a_run_that_is_cancelled_at_its_deadline_while_it_completes_ends_once() 
 
 #[rstest]
 #[tokio::test]
-async fn a_cancel_right_behind_its_event_ends_the_run_and_posts_at_most_once(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn immediate_cancel_posts_run_at_most_once(#[values(Sqlite, Postgres)] engine: Engine) {
     let at_once = |config: &mut Config| config.runs = "cancel_grace_seconds = 0.0".into();
     let Some(stage) = Stage::on(engine, at_once).await else {
         return;
     };
     let stage = &stage;
     race("cancel and dispatch", |round| async move {
-        let run_id = stage.start(|_| vec![sse_head(), Step::AwaitClose]).await;
-        at(moment(round, 30_000)).await;
+        let run_id = stage
+            .start(|_| vec![sse_head(), ScriptStep::AwaitClose])
+            .await;
+        at(start_delay(round, 30_000)).await;
         let answer = stage.client.cancel(&run_id).await;
         assert!(matches!(answer.status, 200 | 202), "{}", answer.body);
         let outcome = stage.outcome(&run_id).await;
@@ -210,7 +206,7 @@ fn in_conversation(event_id: &str, conversation: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_run_that_is_cancelled_while_it_waits_is_never_posted() {
+async fn run_cancelled_in_queue_is_never_posted() {
     let stage = steering_stage(Sqlite, "enqueue").await.unwrap();
     let first = HeldRun::start(&stage, &message("m-1")).await;
     let second = stage.client.post(&message("m-2")).await.run_id();
@@ -224,9 +220,7 @@ async fn a_run_that_is_cancelled_while_it_waits_is_never_posted() {
 /// The event's arrival, its pull and the run's end happen concurrently, in any order.
 #[rstest]
 #[tokio::test]
-async fn a_follow_up_at_the_end_of_a_run_is_pulled_or_gets_a_run_of_its_own_and_never_both(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn late_follow_up_is_pulled_or_run_once(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = steering_stage(engine, "steer").await else {
         return;
     };
@@ -241,15 +235,15 @@ async fn a_follow_up_at_the_end_of_a_run_is_pulled_or_gets_a_run_of_its_own_and_
             .answer(&event_id, |run| sse(run.talk(1).concat()));
         let event = in_conversation(&event_id, &conversation);
         let follow = async {
-            at(moment(round, 6000)).await;
+            at(start_delay(round, 6000)).await;
             stage.client.post(&event).await
         };
         let pull = async {
-            at(Duration::from_millis(2) + moment(round * 3 + 1, 6000)).await;
+            at(Duration::from_millis(2) + start_delay(round * 3 + 1, 6000)).await;
             run.call("/steering/pull", &json!({"mode": "all"})).await
         };
         let end = async {
-            at(Duration::from_millis(2) + moment(round * 5 + 2, 6000)).await;
+            at(Duration::from_millis(2) + start_delay(round * 5 + 2, 6000)).await;
             run.end(stage).await
         };
         let (followed, pulled, ended) = tokio::join!(follow, pull, end);
@@ -288,13 +282,14 @@ async fn a_follow_up_at_the_end_of_a_run_is_pulled_or_gets_a_run_of_its_own_and_
 }
 
 #[tokio::test]
-async fn a_runner_that_goes_on_talking_after_a_cancel_is_cut_off_after_the_grace() {
+async fn disconnects_cancelled_runner_after_grace_period() {
     let stage = Stage::with(|config| config.runs = "cancel_grace_seconds = 0.3".into()).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(run.get("/run").await.status, 200);
     let talker = stage
         .start(|run| {
-            let words = Step::Repeat(run.delta(1, "a").into_bytes(), Duration::from_millis(5));
+            let words =
+                ScriptStep::Repeat(run.delta(1, "a").into_bytes(), Duration::from_millis(5));
             vec![sse_head(), words]
         })
         .await;

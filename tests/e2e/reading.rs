@@ -5,12 +5,12 @@ use rstest::rstest;
 use serde_json::Value;
 
 use crate::support::client::{self, Client, message};
-use crate::support::script::{Gate, Run, Step, sse, sse_and_wait, sse_head};
+use crate::support::script::{Gate, Run, ScriptStep, sse, sse_and_wait, sse_head};
 use crate::support::stream::Stream;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 /// Three deltas and the terminal event.
-fn four_events(run: &Run) -> Vec<Step> {
+fn four_events(run: &Run) -> Vec<ScriptStep> {
     sse(run.talk(3).concat())
 }
 
@@ -30,7 +30,7 @@ async fn status_of(client: &Client, run_id: &str, after: &str, last: Option<&str
 
 #[rstest]
 #[tokio::test]
-async fn a_cursor_is_a_number_that_the_run_has_reached(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn accepts_only_reached_numeric_cursors(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -68,7 +68,7 @@ async fn a_cursor_is_a_number_that_the_run_has_reached(#[values(Sqlite, Postgres
 }
 
 #[tokio::test]
-async fn a_cursor_beyond_the_end_is_told_where_the_end_is() {
+async fn cursor_error_reports_last_sequence() {
     let stage = Stage::new().await;
     let run_id = stage.start(four_events).await;
     stage.outcome(&run_id).await;
@@ -83,7 +83,7 @@ async fn a_cursor_beyond_the_end_is_told_where_the_end_is() {
 }
 
 #[tokio::test]
-async fn a_stream_opens_with_the_name_of_its_run() {
+async fn stream_starts_with_run_id() {
     let stage = Stage::new().await;
     let run_id = stage.start(four_events).await;
     let mut stream = stage.client.follow(&run_id, 0).await;
@@ -96,7 +96,7 @@ async fn a_stream_opens_with_the_name_of_its_run() {
 
 #[rstest]
 #[tokio::test]
-async fn a_page_holds_as_many_events_as_were_asked_for(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn page_limit_bounds_events(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -129,9 +129,7 @@ async fn a_page_holds_as_many_events_as_were_asked_for(#[values(Sqlite, Postgres
 
 #[rstest]
 #[tokio::test]
-async fn a_run_that_ended_before_a_restart_is_streamed_as_it_was(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn replays_ended_run_after_restart(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(mut stage) = OwnStage::on(engine, |_| {}).await else {
         return;
     };
@@ -141,19 +139,19 @@ async fn a_run_that_ended_before_a_restart_is_streamed_as_it_was(
     let before = stream.rest().await;
 
     stage.gateway.stop().await;
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let after = stage.client.follow(&run_id, 0).await.rest().await;
     assert_eq!(before, after);
     assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
 }
 
 #[tokio::test]
-async fn a_quiet_stream_is_kept_alive_by_comments() {
+async fn sends_keep_alive_comments_on_idle_streams() {
     let stage = Stage::with(|config| config.server = "heartbeat_seconds = 0.2".into()).await;
     let gate = Gate::new();
     let held = gate.clone();
     let run_id = stage
-        .start(move |_| vec![sse_head(), Step::Hold(held.clone())])
+        .start(move |_| vec![sse_head(), ScriptStep::Hold(held.clone())])
         .await;
 
     let mut stream = stage.client.follow(&run_id, 0).await;
@@ -170,13 +168,13 @@ async fn a_quiet_stream_is_kept_alive_by_comments() {
 }
 
 #[tokio::test]
-async fn any_number_of_readers_see_the_same_frames() {
+async fn concurrent_readers_get_identical_frames() {
     let stage = Stage::new().await;
     let gate = Gate::new();
     let held = gate.clone();
     let run_id = stage
         .start(move |run| {
-            let mut steps = vec![Step::Hold(held.clone())];
+            let mut steps = vec![ScriptStep::Hold(held.clone())];
             steps.extend(sse_and_wait(run.talk(50).concat()));
             steps
         })
@@ -194,7 +192,7 @@ async fn any_number_of_readers_see_the_same_frames() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_not_there_is_not_found() {
+async fn unknown_run_is_not_found() {
     let stage = Stage::new().await;
     for path in ["", "/events", "/rejections"] {
         let run_id = uuid::Uuid::now_v7();

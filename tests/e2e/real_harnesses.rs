@@ -8,13 +8,13 @@ use std::sync::Once;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::harness::{Ended, HarnessHouse, Setup, quoted};
-use crate::support::harness_packages::Package;
+use crate::support::harness::{FinishedRun, HarnessFixture, HarnessSetup, quoted};
+use crate::support::harness_packages::HarnessPackage;
 use crate::support::skipped;
 use crate::support::waiting::until;
 
 /// Names of a harness's tools in model requests.
-struct Tools {
+struct HarnessToolNames {
     shell: &'static str,
     /// Name of the shell tool's argument.
     argument: &'static str,
@@ -22,7 +22,7 @@ struct Tools {
     clock: &'static str,
 }
 
-fn tools(name: &str) -> Tools {
+fn tools(name: &str) -> HarnessToolNames {
     let (shell, argument, clock) = match name {
         "opencode" => ("bash", "command", "runnel_get_current_time"),
         "qwen-code" => (
@@ -33,15 +33,15 @@ fn tools(name: &str) -> Tools {
         "codex" => ("exec_command", "cmd", "mcp__runnel__get_current_time"),
         _ => ("Bash", "command", "mcp__runnel__get_current_time"),
     };
-    Tools {
+    HarnessToolNames {
         shell,
         argument,
         clock,
     }
 }
 
-fn script(tools: &Tools) -> String {
-    let Tools {
+fn script(tools: &HarnessToolNames) -> String {
+    let HarnessToolNames {
         shell,
         argument,
         clock,
@@ -74,7 +74,7 @@ fn script(tools: &Tools) -> String {
 #[case("codex")]
 #[case("qwen-code")]
 #[tokio::test]
-async fn a_real_harness_works_under_governance(#[case] name: &str) {
+async fn real_harness_completes_governed_turns(#[case] name: &str) {
     let Some((command, directory)) = installed(name).await else {
         return;
     };
@@ -89,7 +89,7 @@ async fn a_real_harness_works_under_governance(#[case] name: &str) {
         format!("{name}/default")
     };
     let script = script(&tools(name));
-    let house = HarnessHouse::open(Setup {
+    let house = HarnessFixture::open(HarnessSetup {
         harness: format!("preset = \"{preset}\"\ncommand = {}", quoted(&command)),
         readable: vec![directory],
         config: "approval-seconds = 20",
@@ -97,7 +97,7 @@ async fn a_real_harness_works_under_governance(#[case] name: &str) {
         tools: "\"get_current_time\"",
         catalog: "[[tools]]\ntool_name = \"get_current_time\"\n".to_owned(),
         script: &script,
-        ..Setup::default()
+        ..HarnessSetup::default()
     })
     .await;
 
@@ -168,7 +168,7 @@ async fn a_real_harness_works_under_governance(#[case] name: &str) {
         .create(&format!("/v1/runs/{run}/cancel"), &json!({}))
         .await;
     assert_eq!(house.ended(&run).await.run["status"], "cancelled");
-    house.is_still().await;
+    house.wait_for_no_process().await;
     completed(house.ask("hello once more").await);
 }
 
@@ -178,11 +178,11 @@ async fn a_real_harness_works_under_governance(#[case] name: &str) {
 #[case("claude-code")]
 #[case("codex")]
 #[tokio::test]
-async fn a_budget_stops_a_harness_that_loops(#[case] name: &str) {
+async fn budget_stops_looping_harness(#[case] name: &str) {
     let Some((command, directory)) = installed(name).await else {
         return;
     };
-    let Tools {
+    let HarnessToolNames {
         shell, argument, ..
     } = tools(name);
     let script = format!(
@@ -191,14 +191,14 @@ async fn a_budget_stops_a_harness_that_loops(#[case] name: &str) {
          [[turns]]\nanswer = \"a title\"\n"
     );
     let runner = format!("{name}/default");
-    let house = HarnessHouse::open(Setup {
+    let house = HarnessFixture::open(HarnessSetup {
         harness: format!("preset = \"{name}\"\ncommand = {}", quoted(&command)),
         readable: vec![directory],
         config: "mode = \"full\"\ntimeout = 50",
         runner: &runner,
         catalog: "[[budgets]]\nname = \"a-run\"\nscope = \"run\"\ncalls = 6\n".to_owned(),
         script: &script,
-        ..Setup::default()
+        ..HarnessSetup::default()
     })
     .await;
     let ended = house.ask("begin").await;
@@ -218,7 +218,7 @@ async fn a_budget_stops_a_harness_that_loops(#[case] name: &str) {
     );
     let calls = ended.of("tool.call.started").len();
     assert!((1..=6).contains(&calls), "{calls} calls");
-    house.is_still().await;
+    house.wait_for_no_process().await;
 }
 
 /// The harness, if `RUNNEL_TEST_HARNESSES` selects it.
@@ -231,7 +231,7 @@ async fn installed(name: &str) -> Option<(PathBuf, PathBuf)> {
         return None;
     }
     Some(
-        Package::of(name)
+        HarnessPackage::of(name)
             .installed()
             .await
             .expect("npm installs it"),
@@ -239,7 +239,7 @@ async fn installed(name: &str) -> Option<(PathBuf, PathBuf)> {
 }
 
 #[track_caller]
-fn completed(ended: Ended) -> Ended {
+fn completed(ended: FinishedRun) -> FinishedRun {
     assert_eq!(
         ended.ending(),
         "completed",

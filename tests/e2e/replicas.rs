@@ -23,18 +23,18 @@ mod upgrade;
 use crate::support::gateway::Config;
 use crate::support::nats::nats_server;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::script::{Gate, Step, send, sse_head};
+use crate::support::script::{Gate, ScriptStep, send, sse_head};
 use crate::support::{OwnStage, Postgres, Stage, until};
 
 /// Transport of notifications in a test.
 #[derive(Clone, Copy, Debug)]
-enum Bus {
+enum TestBus {
     Postgres,
     Nats,
     Silent,
 }
 
-impl Bus {
+impl TestBus {
     /// The configuration section. With notifications, the poll interval is a minute, so anything faster comes
     /// from a notification. `None`: not available.
     fn section(self) -> Option<String> {
@@ -60,7 +60,7 @@ impl Bus {
 }
 
 /// A gateway on this bus and a runner that pulls follow-ups.
-async fn stage_on(bus: Bus, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
+async fn stage_on(bus: TestBus, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
     let section = bus.section()?;
     let mut steerable = manifest(RUNNER_ID);
     steerable["capabilities"]["steering"] = true.into();
@@ -83,7 +83,7 @@ fn gated(stage: &Stage, event_id: &str) -> Gate {
         vec![
             sse_head(),
             send(run.delta(1, "one")),
-            Step::Hold(hold.clone()),
+            ScriptStep::Hold(hold.clone()),
             send(end),
         ]
     });

@@ -7,21 +7,24 @@ use rstest::rstest;
 use crate::support::client::{Client, message, stream};
 use crate::support::gateway::Config;
 use crate::support::ledger::Ledger;
-use crate::support::proxy::{Cut, Proxy, Side, Trap};
-use crate::support::script::{Gate, Run, Step, send, sse_head};
+use crate::support::proxy::{CloseKind, CutTrigger, Proxy, SenderSide};
+use crate::support::script::{Gate, Run, ScriptStep, send, sse_head};
 use crate::support::stream::Frame;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, number, seed};
 
 const EVENTS: usize = 200;
 
 /// 199 deltas and the terminal event, slow enough to interrupt.
-fn long_run(run: &Run) -> Vec<Step> {
+fn long_run(run: &Run) -> Vec<ScriptStep> {
     let frames = run
         .talk(EVENTS - 1)
         .into_iter()
         .map(String::into_bytes)
         .collect();
-    vec![sse_head(), Step::Pace(frames, Duration::from_millis(2))]
+    vec![
+        sse_head(),
+        ScriptStep::Pace(frames, Duration::from_millis(2)),
+    ]
 }
 
 fn sequence(frames: &[Frame]) -> u64 {
@@ -51,7 +54,7 @@ async fn read_in_pieces(client: &Client, run_id: &str, size: usize) -> Vec<Frame
 
 #[rstest]
 #[tokio::test]
-async fn clients_that_are_cut_while_the_run_lives_miss_nothing_and_see_nothing_twice(
+async fn resumed_live_streams_have_no_gaps_or_duplicates(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
@@ -71,9 +74,7 @@ async fn clients_that_are_cut_while_the_run_lives_miss_nothing_and_see_nothing_t
 
 #[rstest]
 #[tokio::test]
-async fn a_client_that_is_cut_after_any_event_resumes_there_before_and_after_a_restart(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn resumes_after_any_event_and_restart(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(mut stage) = OwnStage::on(engine, |_| {}).await else {
         return;
     };
@@ -84,7 +85,7 @@ async fn a_client_that_is_cut_after_any_event_resumes_there_before_and_after_a_r
 
     cut_after_every_event(&stage.client, &run_id, &live).await;
     stage.gateway.stop().await;
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     cut_after_every_event(&stage.client, &run_id, &live).await;
     assert_is_ledger(&live, &stage.outcome(&run_id).await.ledger);
 }
@@ -99,9 +100,7 @@ async fn cut_after_every_event(client: &Client, run_id: &str, whole: &[Frame]) {
 
 #[rstest]
 #[tokio::test]
-async fn what_a_client_saw_before_the_gateway_was_killed_is_in_the_ledger(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn streamed_events_survive_gateway_kill(#[values(Sqlite, Postgres)] engine: Engine) {
     let lease = |config: &mut Config| config.runs = "lease_seconds = 2".into();
     let Some(mut stage) = OwnStage::on(engine, lease).await else {
         return;
@@ -109,7 +108,7 @@ async fn what_a_client_saw_before_the_gateway_was_killed_is_in_the_ledger(
     let never = Gate::new();
     stage.runner.answer_all(move |run| {
         let frames = run.talk(EVENTS)[..EVENTS / 2].concat();
-        vec![sse_head(), send(frames), Step::Hold(never.clone())]
+        vec![sse_head(), send(frames), ScriptStep::Hold(never.clone())]
     });
 
     let mut stream = stage.client.post_streaming(&message("m-1")).await;
@@ -117,7 +116,7 @@ async fn what_a_client_saw_before_the_gateway_was_killed_is_in_the_ledger(
     let mut seen = stream.events(EVENTS / 2).await;
     stage.gateway.kill().await;
     assert_eq!(stream.event().await, None);
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
 
     let rest = stage
         .client
@@ -137,7 +136,7 @@ async fn what_a_client_saw_before_the_gateway_was_killed_is_in_the_ledger(
 /// Cuts at offsets of the whole response, including its head: every thirteenth byte or
 /// `RUNNEL_TEST_WIRE_CUT_STEP`. The first offset varies.
 #[tokio::test]
-async fn a_client_whose_wire_is_cut_after_any_byte_resumes_without_a_hole() {
+async fn resumes_after_disconnect_at_any_byte() {
     let stage = Stage::new().await;
     let run_id = stage
         .start(|run| {
@@ -156,13 +155,13 @@ async fn a_client_whose_wire_is_cut_after_any_byte_resumes_without_a_hole() {
     let first = usize::try_from(seed() % step as u64).unwrap();
     let cuts = (1 + first..length).step_by(step);
     for (n, after) in cuts.enumerate() {
-        let how = [Cut::Finished, Cut::Reset][n % 2];
-        proxy.lay(Trap::After(Side::Callee, after, how));
+        let how = [CloseKind::Finished, CloseKind::Reset][n % 2];
+        proxy.arm(CutTrigger::After(SenderSide::Callee, after, how));
         let mut seen = match stream(through.following(&run_id).header("last-event-id", 0)).await {
             Ok(cut) => cut.rest().await,
             Err(_) => Vec::new(),
         };
-        proxy.sprung(n + 1).await;
+        proxy.fired(n + 1).await;
         assert!(seen.len() <= ledger.0.len());
         if seen.len() < ledger.0.len() {
             let rest = through.follow(&run_id, sequence(&seen)).await;

@@ -13,7 +13,7 @@ use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until, within};
 
 #[rstest]
 #[tokio::test]
-async fn old_events_go_and_the_run_stays(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn deletes_expired_events_but_keeps_run(#[values(Sqlite, Postgres)] engine: Engine) {
     let impatient = |config: &mut Config| {
         // The sweep runs every third of a lease; a run expires immediately.
         "lease_seconds = 1.5".clone_into(&mut config.runs);
@@ -76,9 +76,7 @@ async fn old_events_go_and_the_run_stays(#[values(Sqlite, Postgres)] engine: Eng
 
 #[rstest]
 #[tokio::test]
-async fn the_events_of_a_run_stay_while_its_question_can_be_answered(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn keeps_events_while_interaction_is_open(#[values(Sqlite, Postgres)] engine: Engine) {
     let mut asking = manifest(RUNNER_ID);
     asking["permissions"]["interactions"] = json!(["request"]);
     asking["capabilities"]["interactions"] = json!(true);
@@ -113,7 +111,7 @@ async fn the_events_of_a_run_stay_while_its_question_can_be_answered(
 const LARGE_EVENTS: usize = 240;
 
 #[tokio::test]
-async fn a_reader_whom_the_deletion_overtakes_is_cut_off_and_told_when_it_comes_back() {
+async fn reader_behind_deletion_gets_cursor_expired() {
     let impatient = |config: &mut Config| {
         "lease_seconds = 0.5".clone_into(&mut config.runs);
         "retention_days = 0.000001".clone_into(&mut config.ledger);

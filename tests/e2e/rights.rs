@@ -14,152 +14,262 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::isolation::{Ids, Tenant, request};
+use crate::isolation::{ResourceIds, Tenant, request};
 use crate::pipeline_adapter::query;
 use crate::support::client::{Client, send};
 use crate::support::forger::Forger;
 use crate::support::gateway::Config;
 use crate::support::routes::{Face, Operation, operations};
-use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
 use crate::support::script::{head, sse};
 use crate::support::tool_server::ToolServer;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, within};
 
 /// A status, and the code of its error.
-type Told = (u16, &'static str);
+type ExpectedResponse = (u16, &'static str);
 
-const OK: Told = (200, "");
-const MADE: Told = (201, "");
-const DONE: Told = (204, "");
-const SHUT: Told = (403, "unauthorized");
+const OK: ExpectedResponse = (200, "");
+const CREATED: ExpectedResponse = (201, "");
+const NO_CONTENT: ExpectedResponse = (204, "");
+const DENIED: ExpectedResponse = (403, "unauthorized");
 /// Responses are not stored.
-const KEPT: Told = (400, "invalid_argument");
-const NONE: Told = (404, "not_found");
-const OVER: Told = (409, "cancelled");
-const DEAD: Told = (401, "unauthenticated");
+const NOT_STORED: ExpectedResponse = (400, "invalid_argument");
+const NOT_FOUND: ExpectedResponse = (404, "not_found");
+const CANCELLED: ExpectedResponse = (409, "cancelled");
+const UNAUTHENTICATED: ExpectedResponse = (401, "unauthenticated");
 
-struct Row {
+struct OperationRow {
     id: &'static str,
-    granted: Told,
+    granted: ExpectedResponse,
     /// Denied by the manifest, by the agent's policy, by the selectors of its config, by the event's scope.
-    trimmed: [Told; 4],
+    trimmed: [ExpectedResponse; 4],
     /// For ids of another run or workspace; `None` if the operation takes no id.
-    others: Option<Told>,
-    cancelled: Told,
+    others: Option<ExpectedResponse>,
+    cancelled: ExpectedResponse,
 }
 
-const fn row(id: &'static str, granted: Told, trimmed: [Told; 4], others: Option<Told>) -> Row {
-    Row {
+const fn row(
+    id: &'static str,
+    granted: ExpectedResponse,
+    trimmed: [ExpectedResponse; 4],
+    others: Option<ExpectedResponse>,
+) -> OperationRow {
+    OperationRow {
         id,
         granted,
         trimmed,
         others,
-        cancelled: OVER,
+        cancelled: CANCELLED,
     }
 }
 
 /// A row that stays open during the grace period of a cancel.
-const fn late(id: &'static str, granted: Told, trimmed: [Told; 4], others: Option<Told>) -> Row {
-    Row {
+const fn row_open_after_cancel(
+    id: &'static str,
+    granted: ExpectedResponse,
+    trimmed: [ExpectedResponse; 4],
+    others: Option<ExpectedResponse>,
+) -> OperationRow {
+    OperationRow {
         cancelled: granted,
         ..row(id, granted, trimmed, others)
     }
 }
 
 /// In request order: later operations read what earlier ones create.
-const ROWS: &[Row] = &[
+const ROWS: &[OperationRow] = &[
     row("get_own_context", OK, [OK; 4], None),
-    row("get_prompt", OK, [OK, OK, OK, NONE], None),
-    late("get_own_run", OK, [OK; 4], None),
+    row("get_prompt", OK, [OK, OK, OK, NOT_FOUND], None),
+    row_open_after_cancel("get_own_run", OK, [OK; 4], None),
     row("page_own_run_events", OK, [OK; 4], None),
-    row("list_scope_runs", OK, [OK, OK, OK, SHUT], Some(SHUT)),
-    row("get_scope_run", OK, [OK; 4], Some(NONE)),
-    row("page_scope_run_events", OK, [OK; 4], Some(NONE)),
+    row("list_scope_runs", OK, [OK, OK, OK, DENIED], Some(DENIED)),
+    row("get_scope_run", OK, [OK; 4], Some(NOT_FOUND)),
+    row("page_scope_run_events", OK, [OK; 4], Some(NOT_FOUND)),
     // No agent is granted here; `child_runs` covers these.
-    row("start_child_run", SHUT, [SHUT; 4], None),
-    late("get_child_run", NONE, [NONE; 4], Some(NONE)),
-    row("page_child_run_events", NONE, [NONE; 4], Some(NONE)),
-    row("cancel_child_run", NONE, [NONE; 4], Some(NONE)),
+    row("start_child_run", DENIED, [DENIED; 4], None),
+    row_open_after_cancel("get_child_run", NOT_FOUND, [NOT_FOUND; 4], Some(NOT_FOUND)),
+    row(
+        "page_child_run_events",
+        NOT_FOUND,
+        [NOT_FOUND; 4],
+        Some(NOT_FOUND),
+    ),
+    row(
+        "cancel_child_run",
+        NOT_FOUND,
+        [NOT_FOUND; 4],
+        Some(NOT_FOUND),
+    ),
     row("renew_token", OK, [OK; 4], None),
-    late("put_state", OK, [OK, SHUT, OK, SHUT], None),
-    row("list_state", OK, [OK, SHUT, OK, SHUT], None),
-    row("get_state", OK, [OK, SHUT, OK, SHUT], Some(NONE)),
-    late("delete_state", DONE, [DONE, SHUT, DONE, SHUT], Some(NONE)),
-    row("page_history", OK, [SHUT, SHUT, OK, OK], Some(SHUT)),
-    row("search_history", OK, [SHUT, SHUT, OK, OK], None),
-    row("page_own_events", OK, [SHUT, SHUT, OK, SHUT], Some(SHUT)),
-    row("get_own_event", OK, [SHUT, SHUT, OK, OK], Some(NONE)),
-    row("put_blob", DONE, [SHUT, SHUT, DONE, DONE], None),
-    row("list_blobs", OK, [SHUT, SHUT, OK, OK], None),
-    row("get_blob", OK, [SHUT, SHUT, OK, OK], Some(NONE)),
-    row("delete_blob", DONE, [SHUT, SHUT, DONE, DONE], Some(NONE)),
-    row("pull_steering", OK, [SHUT, OK, OK, SHUT], None),
+    row_open_after_cancel("put_state", OK, [OK, DENIED, OK, DENIED], None),
+    row("list_state", OK, [OK, DENIED, OK, DENIED], None),
+    row("get_state", OK, [OK, DENIED, OK, DENIED], Some(NOT_FOUND)),
+    row_open_after_cancel(
+        "delete_state",
+        NO_CONTENT,
+        [NO_CONTENT, DENIED, NO_CONTENT, DENIED],
+        Some(NOT_FOUND),
+    ),
+    row("page_history", OK, [DENIED, DENIED, OK, OK], Some(DENIED)),
+    row("search_history", OK, [DENIED, DENIED, OK, OK], None),
+    row(
+        "page_own_events",
+        OK,
+        [DENIED, DENIED, OK, DENIED],
+        Some(DENIED),
+    ),
+    row(
+        "get_own_event",
+        OK,
+        [DENIED, DENIED, OK, OK],
+        Some(NOT_FOUND),
+    ),
+    row(
+        "put_blob",
+        NO_CONTENT,
+        [DENIED, DENIED, NO_CONTENT, NO_CONTENT],
+        None,
+    ),
+    row("list_blobs", OK, [DENIED, DENIED, OK, OK], None),
+    row("get_blob", OK, [DENIED, DENIED, OK, OK], Some(NOT_FOUND)),
+    row(
+        "delete_blob",
+        NO_CONTENT,
+        [DENIED, DENIED, NO_CONTENT, NO_CONTENT],
+        Some(NOT_FOUND),
+    ),
+    row("pull_steering", OK, [DENIED, OK, OK, DENIED], None),
     // Interactions are not granted here; `awaits` covers this.
-    late("await_interaction", SHUT, [SHUT; 4], Some(SHUT)),
+    row_open_after_cancel("await_interaction", DENIED, [DENIED; 4], Some(DENIED)),
     row("list_granted_models", OK, [OK; 4], None),
-    row("invoke_model", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
-    row("stream_model", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
-    row("count_model_tokens", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
-    row("rerank_documents", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
-    row("embed_texts", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row(
+        "invoke_model",
+        OK,
+        [DENIED, DENIED, DENIED, OK],
+        Some(DENIED),
+    ),
+    row(
+        "stream_model",
+        OK,
+        [DENIED, DENIED, DENIED, OK],
+        Some(DENIED),
+    ),
+    row(
+        "count_model_tokens",
+        OK,
+        [DENIED, DENIED, DENIED, OK],
+        Some(DENIED),
+    ),
+    row(
+        "rerank_documents",
+        OK,
+        [DENIED, DENIED, DENIED, OK],
+        Some(DENIED),
+    ),
+    row(
+        "embed_texts",
+        OK,
+        [DENIED, DENIED, DENIED, OK],
+        Some(DENIED),
+    ),
     row(
         "create_chat_completion",
         OK,
-        [SHUT, SHUT, SHUT, OK],
-        Some(SHUT),
+        [DENIED, DENIED, DENIED, OK],
+        Some(DENIED),
     ),
-    row("create_embeddings", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row(
+        "create_embeddings",
+        OK,
+        [DENIED, DENIED, DENIED, OK],
+        Some(DENIED),
+    ),
     row("list_openai_models", OK, [OK; 4], None),
-    row("create_response", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row(
+        "create_response",
+        OK,
+        [DENIED, DENIED, DENIED, OK],
+        Some(DENIED),
+    ),
     row(
         "count_response_tokens",
         OK,
-        [SHUT, SHUT, SHUT, OK],
-        Some(SHUT),
+        [DENIED, DENIED, DENIED, OK],
+        Some(DENIED),
     ),
-    row("get_response", KEPT, [KEPT; 4], Some(KEPT)),
-    row("get_openai_model", OK, [NONE, NONE, NONE, OK], Some(NONE)),
-    row("create_message", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row(
+        "get_response",
+        NOT_STORED,
+        [NOT_STORED; 4],
+        Some(NOT_STORED),
+    ),
+    row(
+        "get_openai_model",
+        OK,
+        [NOT_FOUND, NOT_FOUND, NOT_FOUND, OK],
+        Some(NOT_FOUND),
+    ),
+    row(
+        "create_message",
+        OK,
+        [DENIED, DENIED, DENIED, OK],
+        Some(DENIED),
+    ),
     row(
         "count_message_tokens",
         OK,
-        [SHUT, SHUT, SHUT, OK],
-        Some(SHUT),
+        [DENIED, DENIED, DENIED, OK],
+        Some(DENIED),
     ),
     row("list_anthropic_models", OK, [OK; 4], None),
     row(
         "get_anthropic_model",
         OK,
-        [NONE, NONE, NONE, OK],
-        Some(NONE),
+        [NOT_FOUND, NOT_FOUND, NOT_FOUND, OK],
+        Some(NOT_FOUND),
     ),
     row("list_granted_tools", OK, [OK; 4], None),
-    row("get_tool", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
-    row("call_tool", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
+    row("get_tool", OK, [DENIED, DENIED, DENIED, OK], Some(DENIED)),
+    row("call_tool", OK, [DENIED, DENIED, DENIED, OK], Some(DENIED)),
     row("speak_mcp", OK, [OK; 4], None),
     row(
         "list_granted_knowledge_bases",
         OK,
-        [SHUT, SHUT, SHUT, OK],
+        [DENIED, DENIED, DENIED, OK],
         None,
     ),
-    row("retrieve_knowledge", OK, [SHUT, SHUT, SHUT, OK], Some(SHUT)),
-    row("create_artifact", MADE, [SHUT, SHUT, MADE, MADE], None),
+    row(
+        "retrieve_knowledge",
+        OK,
+        [DENIED, DENIED, DENIED, OK],
+        Some(DENIED),
+    ),
+    row(
+        "create_artifact",
+        CREATED,
+        [DENIED, DENIED, CREATED, CREATED],
+        None,
+    ),
     row(
         "get_artifact_metadata",
         OK,
-        [SHUT, SHUT, OK, OK],
-        Some(NONE),
+        [DENIED, DENIED, OK, OK],
+        Some(NOT_FOUND),
     ),
-    row("read_artifact", OK, [SHUT, SHUT, OK, OK], Some(NONE)),
-    late("append_results", OK, [OK; 4], None),
-    late("run_heartbeat", OK, [OK; 4], None),
-    row("cancel_scope_run", OK, [OK; 4], Some(NONE)),
-    late("cancel_own_run", OK, [OK; 4], None),
+    row(
+        "read_artifact",
+        OK,
+        [DENIED, DENIED, OK, OK],
+        Some(NOT_FOUND),
+    ),
+    row_open_after_cancel("append_results", OK, [OK; 4], None),
+    row_open_after_cancel("run_heartbeat", OK, [OK; 4], None),
+    row("cancel_scope_run", OK, [OK; 4], Some(NOT_FOUND)),
+    row_open_after_cancel("cancel_own_run", OK, [OK; 4], None),
 ];
 
 /// Reads of absent resources: answered as absent and audited as denied.
-const ABSENT_ON_RECORD: [&str; 4] = [
+const AUDITED_AS_DENIED: [&str; 4] = [
     "get_prompt",
     "get_child_run",
     "page_child_run_events",
@@ -248,17 +358,17 @@ fn event(name: &str) -> (&'static str, Value) {
 }
 
 /// A deferred run, and ids for its requests.
-struct Held {
+struct DeferredCaller {
     run_id: String,
     host: Client,
-    ids: Ids,
+    ids: ResourceIds,
 }
 
-impl Held {
+impl DeferredCaller {
     async fn start(stage: &Stage, client: &Client, name: &str) -> Self {
         let (path, event) = event(name);
         let run_id = client.create(path, &event).await.run_id();
-        let of_run = |request: &Request| {
+        let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
         };
         let asked = stage.runner.asked("the run", of_run).await.json();
@@ -283,7 +393,7 @@ impl Held {
     }
 
     /// Writes entries that only this run, its agent or (with this area) its workspace may read.
-    async fn leave_a_mark(&mut self, area: &str) {
+    async fn write_marker(&mut self, area: &str) {
         let path = format!("/storage/{area}/theirs");
         let put = self.host.request(Method::PUT, &path).body("mark");
         assert_eq!(send(put).await.unwrap().status, 204, "{path}");
@@ -310,7 +420,12 @@ impl Held {
 }
 
 /// A request of this run to an operation, with these ids.
-fn asking(host: &Client, operation: &Operation, run: &Held, ids: &Ids) -> reqwest::RequestBuilder {
+fn request_for(
+    host: &Client,
+    operation: &Operation,
+    run: &DeferredCaller,
+    ids: &ResourceIds,
+) -> reqwest::RequestBuilder {
     let root = Client::new(host.url.trim_end_matches("/host/v1"), &host.key);
     let path = operation.path_with(|_| String::new());
     match operation.id.as_str() {
@@ -331,7 +446,7 @@ fn asking(host: &Client, operation: &Operation, run: &Held, ids: &Ids) -> reqwes
     }
 }
 
-async fn told(request: reqwest::RequestBuilder) -> ((u16, String), String) {
+async fn outcome(request: reqwest::RequestBuilder) -> ((u16, String), String) {
     let response = within("an answer", request.send()).await.unwrap();
     let status = response.status().as_u16();
     let body = within("a body", response.text()).await.unwrap();
@@ -341,13 +456,18 @@ async fn told(request: reqwest::RequestBuilder) -> ((u16, String), String) {
 }
 
 /// Calls every operation as this run and compares the results.
-async fn check(host: &[Operation], column: &str, run: &mut Held, expected: impl Fn(&Row) -> Told) {
+async fn check(
+    host: &[Operation],
+    column: &str,
+    run: &mut DeferredCaller,
+    expected: impl Fn(&OperationRow) -> ExpectedResponse,
+) {
     for row in ROWS {
         let operation = host.iter().find(|one| one.id == row.id).unwrap();
-        let (told, body) = told(asking(&run.host, operation, run, &run.ids)).await;
+        let (outcome, body) = outcome(request_for(&run.host, operation, run, &run.ids)).await;
         let (status, code) = expected(row);
         assert_eq!(
-            told,
+            outcome,
             (status, code.to_owned()),
             "{column} {}: {body}",
             row.id
@@ -403,7 +523,7 @@ async fn stage(engine: Engine, tools: &ToolServer) -> Option<OwnStage> {
 }
 
 /// The reason for each denied operation in the run's authorization report.
-async fn explained(stage: &Stage, run: &Held) -> BTreeSet<(String, String)> {
+async fn explained(stage: &Stage, run: &DeferredCaller) -> BTreeSet<(String, String)> {
     let path = format!("/v1/runs/{}/authorization", run.run_id);
     let explained = stage.client.get(&path).await.body;
     let decisions = explained["decisions"].as_array().unwrap();
@@ -426,8 +546,8 @@ async fn explained(stage: &Stage, run: &Held) -> BTreeSet<(String, String)> {
         .collect()
 }
 
-/// The run's denied calls in the audit log, without the heartbeats of `Held::start`.
-async fn denied(stage: &Stage, run: &Held) -> Vec<Value> {
+/// The run's denied calls in the audit log, without the heartbeats of `DeferredCaller::start`.
+async fn denied(stage: &Stage, run: &DeferredCaller) -> Vec<Value> {
     let page = stage
         .client
         .get(&format!("/v1/runs/{}/audit?limit=100", run.run_id))
@@ -443,9 +563,7 @@ async fn denied(stage: &Stage, run: &Held) -> Vec<Value> {
 
 #[rstest]
 #[tokio::test]
-async fn each_operation_opens_by_what_was_granted_and_by_nothing_else(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn every_operation_requires_its_grants(#[values(Sqlite, Postgres)] engine: Engine) {
     let tools = ToolServer::start().await;
     let Some(stage) = stage(engine, &tools).await else {
         return;
@@ -478,11 +596,11 @@ async fn each_operation_opens_by_what_was_granted_and_by_nothing_else(
         .await;
     assert_eq!(made.status, 201, "{}", made.body);
 
-    let mut near = Held::start(&stage, &stage.client, "near").await;
-    near.leave_a_mark("binding").await;
-    let mut far = Held::start(&stage, &tenant.admin, "near").await;
-    far.leave_a_mark("workspace").await;
-    let mut granted = Held::start(&stage, &stage.client, "granted").await;
+    let mut near = DeferredCaller::start(&stage, &stage.client, "near").await;
+    near.write_marker("binding").await;
+    let mut far = DeferredCaller::start(&stage, &tenant.admin, "near").await;
+    far.write_marker("workspace").await;
+    let mut granted = DeferredCaller::start(&stage, &stage.client, "granted").await;
     for (other, area) in [(&near, "binding"), (&far, "workspace")] {
         let theirs = |name| (name, "theirs".to_owned());
         let mut ids = other.ids.clone();
@@ -505,15 +623,21 @@ async fn each_operation_opens_by_what_was_granted_and_by_nothing_else(
                 // Both workspaces have an event with this id; here it is the other run's.
                 ids.insert("event_id", "m-1".to_owned());
             }
-            let (told, body) = told(asking(&granted.host, operation, &granted, &ids)).await;
-            assert_eq!(told, (status, code.to_owned()), "{area} {}: {body}", row.id);
+            let (outcome, body) =
+                outcome(request_for(&granted.host, operation, &granted, &ids)).await;
+            assert_eq!(
+                outcome,
+                (status, code.to_owned()),
+                "{area} {}: {body}",
+                row.id
+            );
         }
     }
 
     check(&host, "granted", &mut granted, |row| row.granted).await;
     let before = explained(&stage, &granted).await;
     for (place, layer) in LAYERS.iter().enumerate() {
-        let mut run = Held::start(&stage, &stage.client, layer).await;
+        let mut run = DeferredCaller::start(&stage, &stage.client, layer).await;
         check(&host, layer, &mut run, |row| row.trimmed[place]).await;
         let closed = explained(&stage, &run).await;
         let more: Vec<_> = closed.difference(&before).collect();
@@ -523,20 +647,20 @@ async fn each_operation_opens_by_what_was_granted_and_by_nothing_else(
         );
         // An absent prompt is audited like a denied one.
         let shut = ROWS.iter().filter(|row| {
-            let is_on_record = ABSENT_ON_RECORD.contains(&row.id);
-            row.trimmed[place] == SHUT || is_on_record && row.trimmed[place] == NONE
+            let is_on_record = AUDITED_AS_DENIED.contains(&row.id);
+            row.trimmed[place] == DENIED || is_on_record && row.trimmed[place] == NOT_FOUND
         });
         let denied = denied(&stage, &run).await;
         assert_eq!(denied.len(), shut.count(), "{layer}: {denied:#?}");
     }
 
-    let mut again = Held::start(&stage, &stage.client, "again").await;
+    let mut again = DeferredCaller::start(&stage, &stage.client, "again").await;
     let forger = Forger::of(&stage, &again.host.key).await;
     let now = forger.claims["iat"].as_i64().unwrap();
     let live = again.host.clone();
     let past = json!({"iat": now - 310, "nbf": now - 310, "exp": now - 10});
     again.host = Client::new(&live.url, &forger.with_claims(&past));
-    check(&host, "expired", &mut again, |_| DEAD).await;
+    check(&host, "expired", &mut again, |_| UNAUTHENTICATED).await;
     again.host = live;
     assert_eq!(stage.client.cancel(&again.run_id).await.status, 202);
     check(&host, "cancelled", &mut again, |row| row.cancelled).await;
@@ -547,5 +671,5 @@ async fn each_operation_opens_by_what_was_granted_and_by_nothing_else(
         200
     );
     stage.client.finished(&near.run_id).await;
-    check(&host, "ended", &mut near, |_| DEAD).await;
+    check(&host, "ended", &mut near, |_| UNAUTHENTICATED).await;
 }

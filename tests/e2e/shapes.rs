@@ -21,11 +21,11 @@ use crate::support::held::HeldRun;
 use crate::support::peer::environment;
 use crate::support::repository::repository_file;
 use crate::support::routes::{Face, operations};
-use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
 use crate::support::script::{head, sse};
 use crate::support::tool_server::ToolServer;
 use crate::support::{
-    Directory, Engine, OwnStage, Postgres, Sqlite, Stage, number, seed, skill, skipped, until,
+    Engine, OwnStage, Postgres, Sqlite, Stage, TempDirectory, number, seed, skill, skipped, until,
 };
 
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
@@ -37,17 +37,17 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
 
 /// Credential of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Caller {
+enum ShapeCaller {
     Client,
     Admin,
     Owner,
     /// The runner of a run with an open stream.
     Run,
     /// The runner of a deferred run: it appends results, which may end the run.
-    Deferred,
+    DeferredSubject,
 }
 
-impl Caller {
+impl ShapeCaller {
     /// Whether the credential is authorized for the operation.
     fn opens(self, face: Face, id: &str) -> bool {
         match self {
@@ -55,7 +55,7 @@ impl Caller {
             Self::Admin => matches!(face, Face::Client | Face::Admin),
             Self::Owner => face == Face::Owner,
             Self::Run => face == Face::Host,
-            Self::Deferred => APPENDING.contains(&id),
+            Self::DeferredSubject => APPENDING.contains(&id),
         }
     }
 
@@ -64,7 +64,7 @@ impl Caller {
         match self {
             // Ends the run of this token.
             Self::Run => id == "cancel_own_run",
-            Self::Deferred => !APPENDING.contains(&id),
+            Self::DeferredSubject => !APPENDING.contains(&id),
             Self::Client | Self::Admin | Self::Owner => false,
         }
     }
@@ -138,17 +138,17 @@ async fn stage(engine: Engine, tools: &ToolServer) -> Option<OwnStage> {
 }
 
 /// Known ids by parameter name, because random ids never match a resource.
-type Known = BTreeMap<&'static str, Value>;
+type KnownIds = BTreeMap<&'static str, Value>;
 
 /// Known ids, and the credential of the requests.
-struct Subject {
-    known: Known,
+struct RequestTarget {
+    known: KnownIds,
     credential: String,
     /// Held until the test ends.
     _held: HeldRun,
 }
 
-async fn prepare(stage: &OwnStage, caller: Caller) -> Subject {
+async fn prepare(stage: &OwnStage, caller: ShapeCaller) -> RequestTarget {
     let admin = stage.admin.clone();
     let mut runs = Vec::new();
     for event_id in ["m-1", "m-2"] {
@@ -181,8 +181,8 @@ async fn prepare(stage: &OwnStage, caller: Caller) -> Subject {
     let key = text(&admin.create("/v1/api-keys", &key).await.body["id"]);
     let endpoints = admin.get("/v1/runner-endpoints").await.body;
     let interaction = ask(stage, "default", &runs[0], "question").await;
-    let deferred = Deferred::start(stage).await;
-    let known = Known::from([
+    let deferred = DeferredSubject::start(stage).await;
+    let known = KnownIds::from([
         ("path.run_id", json!(runs)),
         ("path.event_id", json!(["m-1", "m-held"])),
         ("path.agent_id", json!([agent])),
@@ -216,13 +216,13 @@ async fn prepare(stage: &OwnStage, caller: Caller) -> Subject {
         ),
     ]);
     let credential = match caller {
-        Caller::Client => stage.client.key.clone(),
-        Caller::Admin => admin.key,
-        Caller::Owner => stage.gateway.owner().key,
-        Caller::Run => held.token.clone(),
-        Caller::Deferred => deferred.token,
+        ShapeCaller::Client => stage.client.key.clone(),
+        ShapeCaller::Admin => admin.key,
+        ShapeCaller::Owner => stage.gateway.owner().key,
+        ShapeCaller::Run => held.token.clone(),
+        ShapeCaller::DeferredSubject => deferred.token,
     };
-    Subject {
+    RequestTarget {
         known,
         credential,
         _held: held,
@@ -237,18 +237,18 @@ fn text(value: &Value) -> String {
 }
 
 /// A run that its runner deferred with 202.
-struct Deferred {
+struct DeferredSubject {
     run_id: String,
     token: String,
 }
 
-impl Deferred {
+impl DeferredSubject {
     async fn start(stage: &Stage) -> Self {
         stage.runner.answer("m-later", |_| {
             vec![head("202 Accepted", "content-length: 0\r\n")]
         });
         let run_id = stage.client.post(&message("m-later")).await.run_id();
-        let of_run = |request: &Request| {
+        let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
         };
         let asked = stage.runner.asked("the run", of_run).await.json();
@@ -264,7 +264,7 @@ impl Deferred {
 }
 
 /// Settings of Schemathesis, as TOML.
-fn settings(stage: &Stage, known: &Known, left_out: &[String], cases: usize) -> String {
+fn settings(stage: &Stage, known: &KnownIds, left_out: &[String], cases: usize) -> String {
     let mut settings = format!(
         "hooks = {hooks}\nbase-url = {url}\ncontinue-on-failure = true\nrequest-timeout = 60\n\
          [cache]\nenabled = false\n\
@@ -304,8 +304,8 @@ fn shapes() -> u64 {
 /// Sends the requests and returns the statuses of each operation. Fails with Schemathesis's report.
 async fn send_shapes(
     stage: &Stage,
-    subject: &Subject,
-    caller: Caller,
+    subject: &RequestTarget,
+    caller: ShapeCaller,
     left_out: &[String],
 ) -> Option<BTreeMap<String, BTreeMap<String, u64>>> {
     let name = SCHEMATHESIS.replace("==", "-");
@@ -320,7 +320,7 @@ async fn send_shapes(
     let cases = number("RUNNEL_TEST_SHAPES", 3);
     let cases = match caller {
         // Only two operations, but results have many shapes.
-        Caller::Deferred => 20 * cases,
+        ShapeCaller::DeferredSubject => 20 * cases,
         _ => cases,
     };
     // Boundary values are many and never change, so only long runs include them.
@@ -329,7 +329,7 @@ async fn send_shapes(
     } else {
         "examples,fuzzing"
     };
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     let settings = settings(stage, &subject.known, left_out, cases);
     let settings = directory.write("schemathesis.toml", &settings);
     let (statuses, report) = (
@@ -355,7 +355,7 @@ async fn send_shapes(
         .arg(repository_file("openapi/gateway.json"))
         .stdin(Stdio::null())
         .kill_on_drop(true);
-    if caller == Caller::Run {
+    if caller == ShapeCaller::Run {
         program.env(
             "RUNNEL_RENEWAL",
             format!("{}/host/v1/token", stage.client.url),
@@ -375,16 +375,16 @@ async fn send_shapes(
 
 #[rstest]
 #[tokio::test]
-async fn no_shape_of_a_request_is_answered_by_what_the_document_does_not_tell_of(
+async fn responses_conform_to_api_document(
     #[values(Sqlite, Postgres)] engine: Engine,
     #[values(
-        Caller::Client,
-        Caller::Admin,
-        Caller::Owner,
-        Caller::Run,
-        Caller::Deferred
+        ShapeCaller::Client,
+        ShapeCaller::Admin,
+        ShapeCaller::Owner,
+        ShapeCaller::Run,
+        ShapeCaller::DeferredSubject
     )]
-    caller: Caller,
+    caller: ShapeCaller,
 ) {
     let tools = ToolServer::start().await;
     let Some(stage) = stage(engine, &tools).await else {

@@ -28,7 +28,7 @@ fn open(more: &str) -> String {
 }
 
 /// Sends a message without a credential in the head, and returns the response.
-async fn speak(url: &str, body: &Value) -> (u16, Value) {
+async fn post_message(url: &str, body: &Value) -> (u16, Value) {
     let anonymous = Client::new(url, "");
     let request = anonymous.anonymous(Method::POST, "/host/v1/mcp/shared");
     let answer = send(request.json(body)).await.unwrap();
@@ -43,17 +43,17 @@ fn call(tool: &str, arguments: &Value) -> Value {
 /// Calls a tool with this token and returns the response.
 async fn ask(url: &str, token: &str, tool: &str, mut arguments: Value) -> Value {
     arguments["run_token"] = json!(token);
-    let (status, answer) = speak(url, &call(tool, &arguments)).await;
+    let (status, answer) = post_message(url, &call(tool, &arguments)).await;
     assert_eq!(status, 200, "{tool}: {answer}");
     answer
 }
 
 #[tokio::test]
-async fn is_absent_until_it_is_switched_on() {
+async fn is_absent_unless_enabled() {
     let stage = stage_of(Sqlite, String::new(), |_| {}).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let asking = call("list_assets", &json!({"run_token": run.token}));
-    let (status, answer) = speak(&stage.client.url, &asking).await;
+    let (status, answer) = post_message(&stage.client.url, &asking).await;
     assert_eq!(
         (status, &answer["error"]["code"]),
         (404, &json!("not_found"))
@@ -86,7 +86,7 @@ async fn tools_answer_for_the_run_of_the_token(#[values(Sqlite, Postgres)] engin
     };
     let url = stage.client.url.clone();
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
-    let (_, listed) = speak(&url, &list).await;
+    let (_, listed) = post_message(&url, &list).await;
     let tools = listed["result"]["tools"].as_array().unwrap();
     let names: Vec<_> = tools
         .iter()
@@ -122,7 +122,7 @@ async fn tools_answer_for_the_run_of_the_token(#[values(Sqlite, Postgres)] engin
 
 #[rstest]
 #[tokio::test]
-async fn calls_are_judged_and_recorded_as_elsewhere(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn authorizes_and_audits_calls_like_other_apis(#[values(Sqlite, Postgres)] engine: Engine) {
     let server = ToolServer::start().await;
     let Some(stage) = stage(engine, &server).await else {
         return;
@@ -170,7 +170,7 @@ async fn calls_are_judged_and_recorded_as_elsewhere(#[values(Sqlite, Postgres)] 
 }
 
 #[tokio::test]
-async fn wrong_tokens_get_one_answer() {
+async fn invalid_tokens_get_identical_errors() {
     let server = ToolServer::start().await;
     let stage = stage(Sqlite, &server).await.unwrap();
     let url = stage.client.url.clone();
@@ -199,11 +199,11 @@ async fn wrong_tokens_get_one_answer() {
         json!(format!("Bearer {}", run.token)),
         json!("x".repeat(10_000)),
     ]);
-    let (_, expected) = speak(&url, &call("list_assets", &json!({}))).await;
+    let (_, expected) = post_message(&url, &call("list_assets", &json!({}))).await;
     assert_eq!(expected["result"]["isError"], true, "{expected}");
     for token in wrong {
         for tool in ["list_assets", "call_tool", "no_such_tool"] {
-            let (_, answer) = speak(&url, &call(tool, &json!({"run_token": token}))).await;
+            let (_, answer) = post_message(&url, &call(tool, &json!({"run_token": token}))).await;
             assert_eq!(answer, expected, "{token}");
         }
     }
@@ -215,7 +215,7 @@ async fn wrong_tokens_get_one_answer() {
 }
 
 #[tokio::test]
-async fn tokens_leave_the_argument_for_no_other_place() {
+async fn rejects_run_token_outside_its_argument() {
     let server = ToolServer::start().await;
     let stage = stage(Sqlite, &server).await.unwrap();
     let url = stage.client.url.clone();
@@ -227,21 +227,21 @@ async fn tokens_leave_the_argument_for_no_other_place() {
     ] {
         let mut sent = arguments;
         sent["run_token"] = json!(run.token);
-        let (status, answer) = speak(&url, &call("call_tool", &sent)).await;
+        let (status, answer) = post_message(&url, &call("call_tool", &sent)).await;
         assert_eq!(status, 400, "{answer}");
         assert!(!answer.to_string().contains(&run.token), "{answer}");
     }
     assert!(server.seen("/find").is_empty());
     // A malformed message is not quoted in the error.
     let nonsense = json!({"jsonrpc": run.token, "id": 1, "method": 7});
-    let (status, answer) = speak(&url, &nonsense).await;
+    let (status, answer) = post_message(&url, &nonsense).await;
     assert_eq!(status, 400, "{answer}");
     assert!(!answer.to_string().contains(&run.token), "{answer}");
     run.end(&stage).await;
 }
 
 #[tokio::test]
-async fn guessing_is_bounded_as_in_headers() {
+async fn rate_limits_token_guessing() {
     let stage = OwnStage::with(|config| {
         config.rest = open("");
         "refused_credentials = 20".clone_into(&mut config.limits);
@@ -249,11 +249,11 @@ async fn guessing_is_bounded_as_in_headers() {
     .await;
     let url = stage.client.url.clone();
     let large = call("list_assets", &json!({"run_token": "x".repeat(300_000)}));
-    assert_eq!(speak(&url, &large).await.0, 413);
+    assert_eq!(post_message(&url, &large).await.0, 413);
     let guess = call("list_assets", &json!({"run_token": "guess"}));
     let mut statuses = Vec::new();
     for _ in 0..22 {
-        statuses.push(speak(&url, &guess).await.0);
+        statuses.push(post_message(&url, &guess).await.0);
     }
     assert_eq!(statuses[..20], [200; 20]);
     assert_eq!(statuses[20..], [429; 2], "{statuses:?}");

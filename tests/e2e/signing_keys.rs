@@ -11,22 +11,22 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
 use crate::support::client::{Client, message, send};
 use crate::support::gateway::Replica;
 use crate::support::held::HeldRun;
-use crate::support::script::{Run, Step, sse};
+use crate::support::script::{Run, ScriptStep, sse};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, within};
 
 const DAY_MS: i64 = 24 * 3_600_000;
 
-fn one_word(run: &Run) -> Vec<Step> {
+fn one_word(run: &Run) -> Vec<ScriptStep> {
     sse(run.talk(1).concat())
 }
 
 /// A gateway and, if the engine allows it, a second one on the same database.
-struct Two {
+struct GatewayPair {
     replica: Option<Replica>,
     stage: OwnStage,
 }
 
-async fn two(engine: Engine) -> Option<Two> {
+async fn pair(engine: Engine) -> Option<GatewayPair> {
     // Tokens are bound to this name, so both share it.
     let name = "public_url = \"http://runnel.test\"";
     let stage = OwnStage::on(engine, |config| name.clone_into(&mut config.server)).await?;
@@ -35,10 +35,10 @@ async fn two(engine: Engine) -> Option<Two> {
         // SQLite allows only one gateway.
         Sqlite => None,
     };
-    Some(Two { replica, stage })
+    Some(GatewayPair { replica, stage })
 }
 
-impl Two {
+impl GatewayPair {
     fn urls(&self) -> Vec<String> {
         let replica = self
             .replica
@@ -105,7 +105,7 @@ impl Two {
     }
 
     /// Simulates elapsed time: moves all times of the table back.
-    async fn pass(&self, milliseconds: i64) {
+    async fn age_keys(&self, milliseconds: i64) {
         let sql = format!(
             "UPDATE signing_keys SET created_at = created_at - {milliseconds}, \
              sign_until = sign_until - {milliseconds}, verify_until = verify_until - {milliseconds}"
@@ -170,54 +170,54 @@ async fn renewed(url: &str, token: &str, kid: &str) -> String {
 
 #[rstest]
 #[tokio::test]
-async fn a_run_goes_on_while_the_key_of_its_token_is_replaced(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
-    let Some(two) = two(engine).await else { return };
-    let stage = &two.stage;
+async fn run_continues_through_token_key_rotation(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(pair) = pair(engine).await else {
+        return;
+    };
+    let stage = &pair.stage;
     let first = HeldRun::start(stage, &message("m-1")).await;
     let old = kid_of(&first.token);
-    two.published(&[&old]).await;
+    pair.published(&[&old]).await;
 
     // Published immediately; it signs nothing yet.
-    let made = two.rotate(&["--purpose", "run_token"]).await;
+    let made = pair.rotate(&["--purpose", "run_token"]).await;
     assert_eq!(made.len(), 1);
     assert_eq!(made[0]["outcome"], "made");
     let new = made[0]["kid"].as_str().unwrap().to_owned();
-    two.published(&sorted([&old, &new])).await;
+    pair.published(&sorted([&old, &new])).await;
     let second = HeldRun::start(stage, &message("m-2")).await;
     assert_eq!(kid_of(&second.token), old);
-    let again = two.rotate(&["--purpose", "run_token"]).await;
+    let again = pair.rotate(&["--purpose", "run_token"]).await;
     assert_eq!(
         (&again[0]["outcome"], &again[0]["kid"]),
         (&json!("under_way"), &json!(new))
     );
 
     // Ten minutes later it signs; the old key still verifies.
-    two.pass(10 * 60_000).await;
+    pair.age_keys(10 * 60_000).await;
     // A timely renewal hides the end of the old key.
     let mut fresh = Vec::new();
-    for url in two.urls() {
+    for url in pair.urls() {
         fresh.push(renewed(&url, &first.token, &new).await);
     }
     let third = HeldRun::start(stage, &message("m-3")).await;
     assert_eq!(kid_of(&third.token), new);
-    two.published(&sorted([&old, &new])).await;
+    pair.published(&sorted([&old, &new])).await;
     for run in [&second, &third] {
-        two.assert_all(&two.call_back(&run.token).await, 200);
+        pair.assert_all(&pair.call_back(&run.token).await, 200);
     }
-    assert_eq!(two.key("run_token", "verifying").await, Some(old.clone()));
-    assert_eq!(two.key("run_token", "signing").await, Some(new.clone()));
+    assert_eq!(pair.key("run_token", "verifying").await, Some(old.clone()));
+    assert_eq!(pair.key("run_token", "signing").await, Some(new.clone()));
 
     // Seventeen minutes later the old key has expired and is gone.
-    two.pass(17 * 60_000).await;
-    two.published(&[&new]).await;
-    two.assert_all(&two.call_back(&second.token).await, 401);
+    pair.age_keys(17 * 60_000).await;
+    pair.published(&[&new]).await;
+    pair.assert_all(&pair.call_back(&second.token).await, 401);
     for token in fresh.iter().chain([&third.token]) {
-        two.assert_all(&two.call_back(token).await, 200);
+        pair.assert_all(&pair.call_back(token).await, 200);
     }
     within("the old key to be deleted", async {
-        while two
+        while pair
             .keys()
             .await
             .iter()
@@ -234,19 +234,19 @@ async fn a_run_goes_on_while_the_key_of_its_token_is_replaced(
 
 #[rstest]
 #[tokio::test]
-async fn a_key_that_is_old_enough_is_replaced_once_and_by_itself(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
-    let Some(two) = two(engine).await else { return };
-    let old_token = two.key("run_token", "signing").await.unwrap();
-    let old_cursor = two.key("cursor", "signing").await.unwrap();
-    two.published(&[&old_token]).await;
-    two.pass(30 * DAY_MS).await;
+async fn rotates_expired_keys_automatically_once(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(pair) = pair(engine).await else {
+        return;
+    };
+    let old_token = pair.key("run_token", "signing").await.unwrap();
+    let old_cursor = pair.key("cursor", "signing").await.unwrap();
+    pair.published(&[&old_token]).await;
+    pair.age_keys(30 * DAY_MS).await;
     let waiting = within("the next keys", async {
         loop {
             let next = [
-                two.key("run_token", "waiting").await,
-                two.key("cursor", "waiting").await,
+                pair.key("run_token", "waiting").await,
+                pair.key("cursor", "waiting").await,
             ];
             if let [Some(token), Some(cursor)] = next {
                 return [token, cursor];
@@ -255,8 +255,8 @@ async fn a_key_that_is_old_enough_is_replaced_once_and_by_itself(
     })
     .await;
     let [new_token, new_cursor] = &waiting;
-    two.published(&sorted([&old_token, new_token])).await;
-    let mut kids: Vec<_> = two
+    pair.published(&sorted([&old_token, new_token])).await;
+    let mut kids: Vec<_> = pair
         .keys()
         .await
         .iter()
@@ -266,23 +266,23 @@ async fn a_key_that_is_old_enough_is_replaced_once_and_by_itself(
     let mut expected = [&old_token, &old_cursor, new_token, new_cursor].map(|kid| json!(kid));
     expected.sort_by_key(ToString::to_string);
     assert_eq!(kids, expected, "it was not made once");
-    let log = two.stage.gateway.log();
+    let log = pair.stage.gateway.log();
     assert!(!log.contains("v1."), "a sealed secret was logged");
 }
 
 #[rstest]
 #[tokio::test]
-async fn a_cursor_opens_for_a_month_after_its_key_has_signed_the_last(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
-    let Some(two) = two(engine).await else { return };
-    let clients: Vec<_> = two
+async fn cursors_stay_valid_a_month_after_rotation(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(pair) = pair(engine).await else {
+        return;
+    };
+    let clients: Vec<_> = pair
         .urls()
         .iter()
-        .map(|url| Client::new(url, &two.stage.client.key))
+        .map(|url| Client::new(url, &pair.stage.client.key))
         .collect();
     for _ in 0..3 {
-        two.stage.start(one_word).await;
+        pair.stage.start(one_word).await;
     }
     let next = |client: Client| async move {
         let page = client.get("/v1/runs?limit=1").await.body;
@@ -305,8 +305,8 @@ async fn a_cursor_opens_for_a_month_after_its_key_has_signed_the_last(
     let page = opened(before.clone()).await;
     assert!(page.iter().all(|page| page.0 == 200), "{page:?}");
 
-    two.rotate(&["--purpose", "cursor"]).await;
-    two.pass(10 * 60_000).await;
+    pair.rotate(&["--purpose", "cursor"]).await;
+    pair.age_keys(10 * 60_000).await;
     let mut after = Vec::new();
     for client in &clients {
         let cursor = within("a cursor of the new key", async {
@@ -326,7 +326,7 @@ async fn a_cursor_opens_for_a_month_after_its_key_has_signed_the_last(
     for client in &clients {
         shown.push((client, published(client).await));
     }
-    two.pass(30 * DAY_MS - 5 * 60_000).await;
+    pair.age_keys(30 * DAY_MS - 5 * 60_000).await;
     for (client, before) in shown {
         // The other key has also expired; its successor shows that the gateways read the new times.
         within("the new times to be read", async {
@@ -335,7 +335,7 @@ async fn a_cursor_opens_for_a_month_after_its_key_has_signed_the_last(
         .await;
     }
     assert_eq!(opened(before.clone()).await, page);
-    two.pass(5 * 60_000).await;
+    pair.age_keys(5 * 60_000).await;
     within("the old cursors to end", async {
         while opened(before.clone())
             .await
@@ -352,11 +352,13 @@ async fn a_cursor_opens_for_a_month_after_its_key_has_signed_the_last(
 
 #[rstest]
 #[tokio::test]
-async fn a_key_that_leaked_opens_nothing_from_then_on(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(two) = two(engine).await else { return };
-    let stage = &two.stage;
+async fn withdrawn_key_is_rejected_immediately(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(pair) = pair(engine).await else {
+        return;
+    };
+    let stage = &pair.stage;
     let run = HeldRun::start(stage, &message("m-1")).await;
-    two.assert_all(&two.call_back(&run.token).await, 200);
+    pair.assert_all(&pair.call_back(&run.token).await, 200);
     stage.start(one_word).await;
     let page = stage.client.get("/v1/runs?limit=1").await.body;
     let listing = format!(
@@ -365,7 +367,7 @@ async fn a_key_that_leaked_opens_nothing_from_then_on(#[values(Sqlite, Postgres)
     );
     assert_eq!(stage.client.get(&listing).await.status, 200);
 
-    let replaced = two.rotate(&["--now"]).await;
+    let replaced = pair.rotate(&["--now"]).await;
     let [token, cursor] = &replaced[..] else {
         panic!("{replaced:?}")
     };
@@ -375,10 +377,10 @@ async fn a_key_that_leaked_opens_nothing_from_then_on(#[values(Sqlite, Postgres)
     }
     assert_eq!(token["withdrawn"], json!([kid_of(&run.token)]));
     let new = token["kid"].as_str().unwrap();
-    two.published(&[new]).await;
-    two.assert_all(&two.call_back(&run.token).await, 401);
+    pair.published(&[new]).await;
+    pair.assert_all(&pair.call_back(&run.token).await, 401);
     assert_eq!(stage.client.get(&listing).await.status, 400);
-    let kids: Vec<_> = two
+    let kids: Vec<_> = pair
         .keys()
         .await
         .iter()
@@ -392,39 +394,41 @@ async fn a_key_that_leaked_opens_nothing_from_then_on(#[values(Sqlite, Postgres)
         .assert("completed", &["message.delta", "run.completed"]);
     let next = HeldRun::start(stage, &message("m-3")).await;
     assert_eq!(kid_of(&next.token), new);
-    two.assert_all(&two.call_back(&next.token).await, 200);
+    pair.assert_all(&pair.call_back(&next.token).await, 200);
     next.end(stage).await;
 }
 
 #[rstest]
 #[tokio::test]
-async fn a_table_without_keys_gets_new_ones(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(two) = two(engine).await else { return };
-    let lost = HeldRun::start(&two.stage, &message("m-1")).await;
-    two.execute("DELETE FROM signing_keys".to_owned()).await;
+async fn creates_missing_signing_keys(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(pair) = pair(engine).await else {
+        return;
+    };
+    let lost = HeldRun::start(&pair.stage, &message("m-1")).await;
+    pair.execute("DELETE FROM signing_keys".to_owned()).await;
     let new = within("a new key", async {
         loop {
-            if let Some(kid) = two.key("run_token", "signing").await {
+            if let Some(kid) = pair.key("run_token", "signing").await {
                 return kid;
             }
         }
     })
     .await;
-    two.published(&[&new]).await;
-    two.assert_all(&two.call_back(&lost.token).await, 401);
-    let run = HeldRun::start(&two.stage, &message("m-2")).await;
+    pair.published(&[&new]).await;
+    pair.assert_all(&pair.call_back(&lost.token).await, 401);
+    let run = HeldRun::start(&pair.stage, &message("m-2")).await;
     assert_eq!(kid_of(&run.token), new);
-    two.assert_all(&two.call_back(&run.token).await, 200);
-    run.end(&two.stage).await;
-    lost.end(&two.stage).await;
+    pair.assert_all(&pair.call_back(&run.token).await, 200);
+    run.end(&pair.stage).await;
+    lost.end(&pair.stage).await;
 }
 
 #[tokio::test]
-async fn an_invented_key_is_refused_and_disturbs_nobody() {
-    let Some(two) = two(Postgres).await else {
+async fn rejects_unknown_keys_without_side_effects() {
+    let Some(pair) = pair(Postgres).await else {
         return;
     };
-    let run = HeldRun::start(&two.stage, &message("m-1")).await;
+    let run = HeldRun::start(&pair.stage, &message("m-1")).await;
     // Concurrent requests with unknown keys share one read of the table.
     let (head, rest) = run.token.split_once('.').unwrap();
     let head = BASE64_URL_SAFE_NO_PAD.decode(head).unwrap();
@@ -432,17 +436,17 @@ async fn an_invented_key_is_refused_and_disturbs_nobody() {
         .unwrap()
         .replace(&kid_of(&run.token), &BASE64_URL_SAFE_NO_PAD.encode([7; 32]));
     let invented = format!("{}.{rest}", BASE64_URL_SAFE_NO_PAD.encode(invented));
-    let calls = (0..20).map(|_| two.call_back(&invented));
+    let calls = (0..20).map(|_| pair.call_back(&invented));
     for statuses in futures_util::future::join_all(calls).await {
-        two.assert_all(&statuses, 401);
+        pair.assert_all(&statuses, 401);
     }
     // The gateways continue to serve.
-    two.assert_all(&two.call_back(&run.token).await, 200);
-    run.end(&two.stage).await;
+    pair.assert_all(&pair.call_back(&run.token).await, 200);
+    run.end(&pair.stage).await;
 }
 
 #[tokio::test]
-async fn the_commands_show_no_secret_and_touch_nothing_under_another_master_key() {
+async fn commands_print_no_secret_and_check_master_key() {
     let stage = OwnStage::new().await;
     let listed = stage.gateway.command(&["keys", "list"]).await;
     assert!(listed.status.success(), "{listed:?}");

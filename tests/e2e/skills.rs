@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::isolation::admin_key_of;
-use crate::support::client::{Answer, Client, message, send};
+use crate::mcp_tools::{PYTHON, said};
+use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
@@ -18,7 +19,6 @@ use crate::support::peer::environment;
 use crate::support::repository::repository_file;
 use crate::support::runner::{RUNNER_ID, SECRET, StubRunner, manifest};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, skill, skipped, until};
-use crate::tool_face::{PYTHON, said};
 
 const ENTRY: &str = "/state/conversation/host.activated_skills";
 
@@ -42,16 +42,14 @@ async fn stage(engine: Engine, resources: &'static str) -> Option<OwnStage> {
     .await
 }
 
-async fn call(run: &HeldRun, tool: &str, parameters: Value) -> Answer {
+async fn call(run: &HeldRun, tool: &str, parameters: Value) -> ApiResponse {
     let body = json!({"parameters": parameters});
     run.call(&format!("/tools/{tool}/call"), &body).await
 }
 
 #[rstest]
 #[tokio::test]
-async fn a_granted_skill_is_activated_and_stays_on_record_with_its_conversation(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn activated_skills_stay_with_conversation(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, r#"skills = ["summary"]"#).await else {
         return;
     };
@@ -117,7 +115,7 @@ async fn a_granted_skill_is_activated_and_stays_on_record_with_its_conversation(
 }
 
 #[tokio::test]
-async fn who_was_granted_no_skill_has_no_tool_to_read_one() {
+async fn skill_tools_require_a_granted_skill() {
     let stage = stage(Sqlite, r#"tools = "*""#).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(run.asked["context"]["resources"]["tools"], json!([]));
@@ -127,7 +125,7 @@ async fn who_was_granted_no_skill_has_no_tool_to_read_one() {
 }
 
 #[tokio::test]
-async fn each_skill_of_a_directory_is_a_skill_of_the_catalog() {
+async fn loads_every_skill_of_a_directory() {
     let runner = StubRunner::start_as(author()).await;
     let stage = Stage::of(Sqlite, runner, |config| {
         config.agents[0].resources = r#"skills = ["summary"]"#;
@@ -150,7 +148,7 @@ async fn each_skill_of_a_directory_is_a_skill_of_the_catalog() {
 }
 
 /// Grants to register skills, and to use all skills of the agent and the operator.
-const MAY_REGISTER: &str = r#"tools = ["register_skill"], skills = "*""#;
+const REGISTER_GRANTS: &str = r#"tools = ["register_skill"], skills = "*""#;
 
 fn brief(content: &str) -> Value {
     json!({"skill_name": "brief", "description": "Cuts \"it\".", "content": content,
@@ -174,10 +172,8 @@ fn names(run: &HeldRun, kind: &str, member: &str) -> Vec<String> {
 
 #[rstest]
 #[tokio::test]
-async fn a_skill_that_a_run_registers_is_there_for_later_runs_of_its_agent(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
-    let Some(stage) = stage(engine, MAY_REGISTER).await else {
+async fn later_runs_see_registered_skills(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = stage(engine, REGISTER_GRANTS).await else {
         return;
     };
     let first = HeldRun::start(&stage, &message("m-1")).await;
@@ -244,16 +240,14 @@ async fn a_skill_that_a_run_registers_is_there_for_later_runs_of_its_agent(
 
 #[rstest]
 #[tokio::test]
-async fn a_registered_skill_is_its_agents_alone_and_goes_with_it(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn registered_skills_belong_to_one_agent(#[values(Sqlite, Postgres)] engine: Engine) {
     let runner = StubRunner::start_as(author()).await;
     let staged = OwnStage::of(engine, runner, |config: &mut Config| {
-        config.agents[0].resources = MAY_REGISTER;
+        config.agents[0].resources = REGISTER_GRANTS;
         config.agents.push(Agent {
             name: "second",
             event_types: "test.second",
-            resources: MAY_REGISTER,
+            resources: REGISTER_GRANTS,
             ..Agent::default()
         });
     });
@@ -309,10 +303,10 @@ async fn a_registered_skill_is_its_agents_alone_and_goes_with_it(
 
 #[rstest]
 #[tokio::test]
-async fn a_skill_that_changed_or_was_withdrawn_under_a_run_is_refused_to_it(
+async fn rejects_skills_changed_or_withdrawn_during_run(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = stage(engine, MAY_REGISTER).await else {
+    let Some(stage) = stage(engine, REGISTER_GRANTS).await else {
         return;
     };
     let elsewhere = |event_id: &str| {
@@ -385,8 +379,8 @@ async fn a_skill_that_changed_or_was_withdrawn_under_a_run_is_refused_to_it(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_many_runs_register_at_once_through_two_replicas_is_kept_one_by_one() {
-    let Some(stage) = stage(Postgres, MAY_REGISTER).await else {
+async fn serializes_concurrent_skill_registrations() {
+    let Some(stage) = stage(Postgres, REGISTER_GRANTS).await else {
         return;
     };
     let beside = stage.gateway.beside().await;
@@ -437,7 +431,7 @@ async fn what_many_runs_register_at_once_through_two_replicas_is_kept_one_by_one
 }
 
 #[tokio::test]
-async fn no_star_lets_a_run_register_a_skill_and_the_decision_says_so() {
+async fn wildcard_grants_do_not_include_skill_registration() {
     let stage = stage(Sqlite, r#"tools = "*", skills = "*""#).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(
@@ -457,10 +451,10 @@ async fn no_star_lets_a_run_register_a_skill_and_the_decision_says_so() {
 
 #[rstest]
 #[tokio::test]
-async fn what_a_run_registers_has_bounds_and_never_the_name_of_the_operators(
+async fn limits_registered_skills_and_reserves_operator_names(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = stage(engine, MAY_REGISTER).await else {
+    let Some(stage) = stage(engine, REGISTER_GRANTS).await else {
         return;
     };
     let run = HeldRun::start(&stage, &message("m-1")).await;
@@ -515,13 +509,13 @@ async fn what_a_run_registers_has_bounds_and_never_the_name_of_the_operators(
 }
 
 #[tokio::test]
-async fn the_official_client_of_mcp_reads_and_registers_skills() {
+async fn official_mcp_client_reads_and_registers_skills() {
     static SKIPPED: Once = Once::new();
     let Some(environment) = environment(&PYTHON.replace("==", "-"), &[PYTHON]).await else {
         skipped(&SKIPPED, "mcp", "pip could not install the client");
         return;
     };
-    let stage = stage(Sqlite, MAY_REGISTER).await.unwrap();
+    let stage = stage(Sqlite, REGISTER_GRANTS).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let calls = json!([
         ["list_skills", {}],

@@ -16,12 +16,12 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::support::client::Client;
-use crate::support::gateway::{Agent, own_address};
+use crate::support::gateway::{Agent, unused_loopback_address};
 use crate::support::programs::runnel;
 use crate::support::repository::repository_file;
 use crate::support::runner::{SECRET, StubRunner, manifest};
 use crate::support::script::{answer, sse};
-use crate::support::{Directory, OwnStage, Sqlite, Stage, run};
+use crate::support::{OwnStage, Sqlite, Stage, TempDirectory, run};
 
 const CORPUS: &str = include_str!("../fixtures/ssrf.txt");
 const ENDPOINTS: &str = "/v1/runner-endpoints";
@@ -34,14 +34,14 @@ fn corpus() -> Vec<String> {
 }
 
 /// A server that sends one fixed response to each connection, and counts connections.
-struct Trap {
+struct CountingServer {
     address: std::net::SocketAddr,
     count: Arc<AtomicUsize>,
     _tasks: JoinSet<()>,
 }
 
-impl Trap {
-    async fn saying(words: &'static [u8]) -> Self {
+impl CountingServer {
+    async fn sending(words: &'static [u8]) -> Self {
         Self::with(move |mut stream| async move {
             let _ = stream.read(&mut [0; 1024]).await;
             let _ = stream.write_all(words).await;
@@ -78,7 +78,7 @@ impl Trap {
 
 /// An address without a listener. It is unique, so that no other test listens there.
 async fn closed_port() -> std::net::SocketAddr {
-    let listener = TcpListener::bind(own_address()).await.unwrap();
+    let listener = TcpListener::bind(unused_loopback_address()).await.unwrap();
     listener.local_addr().unwrap()
 }
 
@@ -104,7 +104,7 @@ async fn endpoint_names(admin: &Client) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn no_url_of_the_corpus_is_registered_previewed_or_configured() {
+async fn rejects_every_hostile_url_of_the_corpus() {
     let stage = stage_allowing(&[]).await;
     let admin = stage.admin.clone();
     let urls = corpus();
@@ -154,7 +154,7 @@ async fn no_url_of_the_corpus_is_registered_previewed_or_configured() {
 
 /// The output of `check-config` for a file with these URLs.
 async fn check_config_with(table: &str, key: &str, urls: &[String]) -> String {
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     let secret = directory.write("secret", SECRET);
     let mut file = String::new();
     for (index, url) in urls.iter().enumerate() {
@@ -184,7 +184,7 @@ async fn check_config_with(table: &str, key: &str, urls: &[String]) -> String {
 
 /// The gateway's own address, even if all of loopback is allowed.
 #[tokio::test]
-async fn the_gateway_is_no_endpoint_of_its_own() {
+async fn rejects_own_address_as_endpoint() {
     let stage = Stage::new().await;
     let admin = stage.admin.clone();
     let spec = json!({"name": "own", "base_url": stage.client.url});
@@ -194,7 +194,7 @@ async fn the_gateway_is_no_endpoint_of_its_own() {
         assert_eq!(refused.detail("pointer"), "/base_url");
     }
     let listen = stage.client.url.trim_start_matches("http://");
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     let secret = directory.write("secret", SECRET);
     let file = format!(
         "[server]\nlisten = \"{listen}\"\n[egress]\nallow = [\"127.0.0.0/8\"]\n[[runner_endpoints]]\n\
@@ -212,8 +212,9 @@ async fn the_gateway_is_no_endpoint_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_proxy_of_the_environment_hears_nothing() {
-    let trap = Trap::saying(b"HTTP/1.1 502 Bad Gateway\r\nconnection: close\r\n\r\n").await;
+async fn ignores_proxy_of_the_environment() {
+    let trap =
+        CountingServer::sending(b"HTTP/1.1 502 Bad Gateway\r\nconnection: close\r\n\r\n").await;
     let proxy = format!("http://{}", trap.address);
     let stage = Stage::with(|config| {
         for name in [
@@ -269,11 +270,11 @@ async fn probe(admin: &Client, name: &str, base_url: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn who_registers_endpoints_cannot_tell_a_closed_port_from_one_that_speaks_otherwise() {
+async fn probe_errors_reveal_no_port_state() {
     let closed = closed_port().await;
-    let ssh = Trap::saying(b"SSH-2.0-OpenSSH_9.9\r\n").await;
-    let mute = Trap::saying(b"").await;
-    let redis = Trap::saying(b"-ERR unknown command 'GET'\r\n").await;
+    let ssh = CountingServer::sending(b"SSH-2.0-OpenSSH_9.9\r\n").await;
+    let mute = CountingServer::sending(b"").await;
+    let redis = CountingServer::sending(b"-ERR unknown command 'GET'\r\n").await;
     let stage = OwnStage::new().await;
     let admin = stage.admin.clone();
     let expected = probe(&admin, "closed", &format!("http://{closed}")).await;
@@ -299,7 +300,7 @@ async fn who_registers_endpoints_cannot_tell_a_closed_port_from_one_that_speaks_
 }
 
 #[tokio::test]
-async fn what_a_service_inside_says_is_not_passed_on() {
+async fn responses_of_internal_services_are_not_returned() {
     const CANARY: &str = "the-services-own-secret";
     let stage = OwnStage::new().await;
     let admin = stage.admin.clone();
@@ -338,7 +339,7 @@ async fn what_a_service_inside_says_is_not_passed_on() {
     let page =
         format!("HTTP/1.1 200 OK\r\nx: {CANARY}\r\nconnection: close\r\n\r\n<p>{CANARY}</p>");
     let page: &'static [u8] = page.leak().as_bytes();
-    let other = Trap::saying(page).await;
+    let other = CountingServer::sending(page).await;
     let url = format!("http://{}", other.address);
     let answer = admin
         .create(ENDPOINTS, &json!({"name": "page", "base_url": url}))
@@ -349,7 +350,7 @@ async fn what_a_service_inside_says_is_not_passed_on() {
 }
 
 #[tokio::test]
-async fn headers_that_frame_a_request_cannot_be_configured() {
+async fn rejects_configured_framing_headers() {
     let names = [
         "Host",
         "content-length",
@@ -386,7 +387,7 @@ async fn headers_that_frame_a_request_cannot_be_configured() {
 }
 
 #[tokio::test]
-async fn values_with_line_ends_cannot_be_configured() {
+async fn rejects_header_values_with_line_ends() {
     let values = [
         ("LF", "a\nx-injected: 1"),
         ("CR", "a\rx-injected: 1"),
@@ -406,7 +407,7 @@ async fn values_with_line_ends_cannot_be_configured() {
 
 /// The output of `check-config` for endpoints with one header each, whose value comes from a variable.
 async fn check_headers(headers: &[(&str, &str)], environment: &[(&str, &str)]) -> String {
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     let secret = directory.write("secret", SECRET);
     let mut file = String::new();
     for (index, (header, variable)) in headers.iter().enumerate() {
@@ -431,7 +432,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 /// A TLS server that lists one runner to clients which trust its certificate.
-async fn tls_runner(certificate: &str, runner_id: &str) -> Trap {
+async fn tls_runner(certificate: &str, runner_id: &str) -> CountingServer {
     let chain = CertificateDer::pem_file_iter(fixture(&format!("{certificate}.pem"))).unwrap();
     let chain: Vec<_> = chain.map(Result::unwrap).collect();
     let key = PrivateKeyDer::from_pem_file(fixture(&format!("{certificate}.key"))).unwrap();
@@ -447,7 +448,7 @@ async fn tls_runner(certificate: &str, runner_id: &str) -> Trap {
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     );
-    Trap::with(move |stream| {
+    CountingServer::with(move |stream| {
         let (acceptor, answer) = (acceptor.clone(), answer.clone());
         async move {
             if let Ok(mut stream) = acceptor.accept(stream).await {
@@ -461,7 +462,7 @@ async fn tls_runner(certificate: &str, runner_id: &str) -> Trap {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_good_is_refused() {
+async fn rejects_invalid_certificates() {
     let authority = fixture("authority.pem").display().to_string();
     let stage = Stage::with(|config| config.environment.push(("SSL_CERT_FILE", authority))).await;
     let admin = stage.admin.clone();
@@ -505,9 +506,9 @@ async fn a_certificate_that_is_not_good_is_refused() {
 // --- details in client errors ---
 
 #[tokio::test]
-async fn a_client_learns_a_code_and_no_address() {
+async fn client_errors_reveal_no_address() {
     let closed = closed_port().await;
-    let ssh = Trap::saying(b"SSH-2.0-OpenSSH_9.9\r\n").await;
+    let ssh = CountingServer::sending(b"SSH-2.0-OpenSSH_9.9\r\n").await;
     let tls = tls_runner("self-signed", "plugin:test/tls/default").await;
     let stage = Stage::with(|config| {
         let endpoints = [

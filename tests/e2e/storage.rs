@@ -8,7 +8,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::support::client::{Answer, message, send};
+use crate::support::client::{ApiResponse, message, send};
 use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
@@ -55,7 +55,7 @@ fn of_type(event_type: &str, event_id: &str) -> Value {
     event
 }
 
-async fn put(run: &HeldRun, path: &str, content_type: &str, bytes: Vec<u8>) -> Answer {
+async fn put(run: &HeldRun, path: &str, content_type: &str, bytes: Vec<u8>) -> ApiResponse {
     let request = run.request(Method::PUT, path).body(bytes);
     send(request.header("content-type", content_type))
         .await
@@ -84,7 +84,7 @@ fn bytes(count: usize) -> Vec<u8> {
 
 #[rstest]
 #[tokio::test]
-async fn a_blob_is_read_as_it_was_written(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn reads_blobs_as_written(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, |_| {}).await else {
         return;
     };
@@ -132,7 +132,7 @@ async fn a_blob_is_read_as_it_was_written(#[values(Sqlite, Postgres)] engine: En
 
 #[rstest]
 #[tokio::test]
-async fn an_area_belongs_to_its_owner(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn isolates_areas_by_owner(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, |_| {}).await else {
         return;
     };
@@ -167,7 +167,7 @@ async fn an_area_belongs_to_its_owner(#[values(Sqlite, Postgres)] engine: Engine
 }
 
 #[tokio::test]
-async fn keys_are_listed_page_by_page_in_byte_order() {
+async fn pages_keys_in_byte_order() {
     let stage = stage(Sqlite, |_| {}).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let mut names = ["b", "a/2", "a/1", "A", "a/10", "Z:9", "a-"].map(str::to_owned);
@@ -199,7 +199,7 @@ async fn keys_are_listed_page_by_page_in_byte_order() {
 }
 
 #[tokio::test]
-async fn what_was_not_granted_stays_closed_and_is_on_record() {
+async fn denies_and_audits_ungranted_areas() {
     let stage = stage(Sqlite, |config| {
         config.agents[0].resources = r#"storage = ["plugin"]"#;
     });
@@ -264,7 +264,7 @@ async fn what_was_not_granted_stays_closed_and_is_on_record() {
 
 #[rstest]
 #[tokio::test]
-async fn an_area_that_is_full_takes_nothing_more(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn rejects_writes_to_full_area(#[values(Sqlite, Postgres)] engine: Engine) {
     let small = |config: &mut Config| {
         config.limits = "storage_blob_bytes = 600000\nstorage_area_bytes = 1000000".to_owned();
     };
@@ -301,7 +301,7 @@ async fn an_area_that_is_full_takes_nothing_more(#[values(Sqlite, Postgres)] eng
 }
 
 #[tokio::test]
-async fn a_run_has_four_uploads_at_once() {
+async fn limits_run_to_four_concurrent_uploads() {
     let stage = stage(Sqlite, |_| {}).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let mut going = JoinSet::new();
@@ -330,7 +330,7 @@ async fn a_run_has_four_uploads_at_once() {
 }
 
 #[tokio::test]
-async fn storage_closes_with_its_run() {
+async fn rejects_storage_calls_after_run_end() {
     let stage = stage(Sqlite, |_| {}).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     put(&run, "/storage/plugin/key", "a/b", bytes(1)).await;
@@ -347,7 +347,7 @@ async fn storage_closes_with_its_run() {
 /// The area of a deleted agent can be granted to no other agent.
 #[rstest]
 #[tokio::test]
-async fn what_an_agent_stored_for_itself_goes_with_it(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn deletes_storage_with_its_agent(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, |config| config.agents.truncate(2)).await else {
         return;
     };

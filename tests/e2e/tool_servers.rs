@@ -6,16 +6,16 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, Client, message};
-use crate::support::gateway::{STUB_API_KEY, own_address};
+use crate::support::client::{ApiResponse, Client, message};
+use crate::support::gateway::{STUB_API_KEY, unused_loopback_address};
 use crate::support::held::HeldRun;
-use crate::support::node::Project;
+use crate::support::node::NodeProject;
 use crate::support::programs::runnel;
 use crate::support::tool_server::{ToolServer, listed};
-use crate::support::{Directory, Engine, Postgres, Sqlite, Stage, run, until};
+use crate::support::{Engine, Postgres, Sqlite, Stage, TempDirectory, run, until};
 use crate::tools::stage_with;
 
-async fn call(run: &HeldRun, name: &str, parameters: &Value) -> Answer {
+async fn call(run: &HeldRun, name: &str, parameters: &Value) -> ApiResponse {
     let body = json!({ "parameters": parameters });
     run.call(&format!("/tools/{name}/call"), &body).await
 }
@@ -52,9 +52,7 @@ pub async fn ready(admin: &Client) -> Value {
 
 #[rstest]
 #[tokio::test]
-async fn a_tool_that_changed_under_a_run_is_refused_to_it_and_open_to_the_next(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn changed_tool_is_rejected_until_next_run(#[values(Sqlite, Postgres)] engine: Engine) {
     let server = ToolServer::start().await;
     let catalog = server_at(
         &server.url,
@@ -81,7 +79,7 @@ async fn a_tool_that_changed_under_a_run_is_refused_to_it_and_open_to_the_next(
         refused.body
     );
     let seen = server
-        .saw("a call", |seen| seen.body["method"] == "tools/call")
+        .wait_for_match("a call", |seen| seen.body["method"] == "tools/call")
         .await;
     assert_eq!(seen.header("authorization"), Some(STUB_API_KEY.1));
 
@@ -132,8 +130,8 @@ async fn a_tool_that_changed_under_a_run_is_refused_to_it_and_open_to_the_next(
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_stops_nothing_and_is_taken_when_it_comes() {
-    let address = own_address().replace(":0", ":4100");
+async fn unavailable_server_connects_later() {
+    let address = unused_loopback_address().replace(":0", ":4100");
     let catalog = server_at(&format!("http://{address}"), "");
     let stage = stage_with(Sqlite, catalog).await.unwrap();
     let admin = stage.admin.clone();
@@ -175,7 +173,7 @@ async fn a_server_that_is_away_stops_nothing_and_is_taken_when_it_comes() {
 }
 
 #[tokio::test]
-async fn the_first_source_of_a_name_has_it_and_what_cannot_be_offered_is_told() {
+async fn first_source_wins_name_and_omissions_are_reported() {
     let (first, second) = (ToolServer::start().await, ToolServer::start().await);
     let catalog = format!(
         "[[tools]]\ntool_name = \"fixed\"\nurl = \"{}/fixed\"\n{}{}",
@@ -228,7 +226,7 @@ async fn the_first_source_of_a_name_has_it_and_what_cannot_be_offered_is_told() 
 }
 
 #[tokio::test]
-async fn a_name_stays_with_the_server_that_serves_it_until_it_lists_it_no_more() {
+async fn tool_name_stays_with_server_until_unlisted() {
     let (first, second) = (ToolServer::start().await, ToolServer::start().await);
     let catalog = format!(
         "{}{}",
@@ -258,7 +256,8 @@ async fn a_name_stays_with_the_server_that_serves_it_until_it_lists_it_no_more()
     let left_out = serves(0, json!(["more"])).await;
     assert!(left_out.contains("search: another"), "{left_out}");
     assert_eq!(call(&run, "search", &json!({})).await.status, 200);
-    let is_call = |seen: &crate::support::tool_server::Seen| seen.body["method"] == "tools/call";
+    let is_call =
+        |seen: &crate::support::tool_server::ToolRequest| seen.body["method"] == "tools/call";
     assert!(!first.seen("/mcp").iter().any(is_call));
     assert!(second.seen("/mcp").iter().any(is_call));
 
@@ -270,7 +269,7 @@ async fn a_name_stays_with_the_server_that_serves_it_until_it_lists_it_no_more()
 }
 
 #[tokio::test]
-async fn a_server_that_asks_and_takes_no_answers_is_disconnected_and_taken_again() {
+async fn disconnects_server_that_reads_no_responses() {
     let server = ToolServer::start().await;
     let stage = stage_with(Sqlite, server_at(&server.url, ""))
         .await
@@ -279,7 +278,7 @@ async fn a_server_that_asks_and_takes_no_answers_is_disconnected_and_taken_again
     // The gateway has a stream open for server messages.
     server.list(json!([listed("echo", &json!({}))])).await;
     ready(&admin).await;
-    server.ask_and_take_no_answer(1000);
+    server.ping_and_ignore_answers(1000);
     until("the server to be disconnected", async || {
         stage
             .gateway
@@ -291,7 +290,7 @@ async fn a_server_that_asks_and_takes_no_answers_is_disconnected_and_taken_again
 }
 
 #[tokio::test]
-async fn what_a_server_does_wrong_is_an_error_with_its_reason() {
+async fn reports_server_faults_with_reason() {
     let server = ToolServer::start().await;
     let stage = stage_with(Sqlite, server_at(&server.url, ""))
         .await
@@ -315,9 +314,10 @@ async fn what_a_server_does_wrong_is_an_error_with_its_reason() {
         assert_eq!(refused.detail("reason"), reason, "{name}: {}", refused.body);
     }
     // The server received the cancellation.
-    let is_cancel =
-        |seen: &crate::support::tool_server::Seen| seen.body["method"] == "notifications/cancelled";
-    server.saw("the end of a call", is_cancel).await;
+    let is_cancel = |seen: &crate::support::tool_server::ToolRequest| {
+        seen.body["method"] == "notifications/cancelled"
+    };
+    server.wait_for_match("the end of a call", is_cancel).await;
     // A broken connection is reopened.
     let mut wrong = Value::Null;
     until("the next connection", async || {
@@ -334,7 +334,7 @@ async fn what_a_server_does_wrong_is_an_error_with_its_reason() {
 }
 
 #[tokio::test]
-async fn a_call_that_breaks_ends_no_other_call_of_the_same_server() {
+async fn broken_call_does_not_affect_other_calls() {
     let server = ToolServer::start().await;
     let stage = stage_with(Sqlite, server_at(&server.url, ""))
         .await
@@ -350,8 +350,8 @@ async fn a_call_that_breaks_ends_no_other_call_of_the_same_server() {
     let other = HeldRun::start(&stage, &apart).await;
     let breaking = async {
         let is_slow =
-            |seen: &crate::support::tool_server::Seen| seen.body["params"]["name"] == "slow";
-        server.saw("the slow call", is_slow).await;
+            |seen: &crate::support::tool_server::ToolRequest| seen.body["params"]["name"] == "slow";
+        server.wait_for_match("the slow call", is_slow).await;
         call(&other, "drop", &json!({})).await
     };
     let nothing = json!({});
@@ -374,7 +374,7 @@ async fn a_call_that_breaks_ends_no_other_call_of_the_same_server() {
 }
 
 #[tokio::test]
-async fn begins_new_sessions_and_repeats_refused_calls() {
+async fn reopens_session_and_retries_rejected_calls() {
     let server = ToolServer::start().await;
     let stage = stage_with(Sqlite, server_at(&server.url, ""))
         .await
@@ -384,7 +384,7 @@ async fn begins_new_sessions_and_repeats_refused_calls() {
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let calls = || {
         let is_call =
-            |seen: &crate::support::tool_server::Seen| seen.body["method"] == "tools/call";
+            |seen: &crate::support::tool_server::ToolRequest| seen.body["method"] == "tools/call";
         server
             .seen("/mcp")
             .iter()
@@ -423,7 +423,7 @@ async fn begins_new_sessions_and_repeats_refused_calls() {
 }
 
 #[tokio::test]
-async fn errors_without_id_end_their_call() {
+async fn errors_without_id_fail_their_call() {
     let server = ToolServer::start().await;
     let catalog = server_at(&server.url, "").replace("= 2.0", "= 50.0");
     let stage = stage_with(Sqlite, catalog).await.unwrap();
@@ -454,7 +454,8 @@ async fn errors_without_id_end_their_call() {
         "{}",
         refused.body
     );
-    let is_start = |seen: &&crate::support::tool_server::Seen| seen.body["method"] == "initialize";
+    let is_start =
+        |seen: &&crate::support::tool_server::ToolRequest| seen.body["method"] == "initialize";
     let starts = server.seen("/mcp").iter().filter(is_start).count();
     assert_eq!(starts, 1, "the session was alive");
     let garbled = call(&run, "garbled", &json!({})).await;
@@ -466,7 +467,7 @@ async fn errors_without_id_end_their_call() {
 }
 
 #[tokio::test]
-async fn bad_tools_are_left_out_alone() {
+async fn omits_only_invalid_tools() {
     let server = ToolServer::start().await;
     server.repeat_cursor("again");
     let stage = stage_with(Sqlite, server_at(&server.url, ""))
@@ -522,14 +523,14 @@ async fn bad_tools_are_left_out_alone() {
         );
         assert_eq!(call(&run, offered, &json!({})).await.status, 200);
         server
-            .saw("the real name", |seen| seen.body["params"]["name"] == real)
+            .wait_for_match("the real name", |seen| seen.body["params"]["name"] == real)
             .await;
     }
     run.end(&stage).await;
 }
 
 #[tokio::test]
-async fn empty_cursors_end_lists_of_tools() {
+async fn empty_cursor_ends_tool_list() {
     let server = ToolServer::start().await;
     server.repeat_cursor("");
     let catalog = server_at(&server.url, "");
@@ -544,8 +545,8 @@ async fn empty_cursors_end_lists_of_tools() {
 }
 
 #[tokio::test]
-async fn lines_that_are_no_messages_are_not_answered() {
-    let directory = Directory::new();
+async fn ignores_lines_that_are_no_messages() {
+    let directory = TempDirectory::new();
     let heard = directory.file("heard");
     // A server that logs to standard output and records its input.
     let script = directory.write(
@@ -596,7 +597,7 @@ for line in sys.stdin:
 }
 
 #[tokio::test]
-async fn a_run_that_is_cancelled_tells_the_server() {
+async fn cancelled_run_notifies_server() {
     let server = ToolServer::start().await;
     let catalog = server_at(&server.url, "").replace("= 2.0", "= 50.0");
     let stage = stage_with(Sqlite, catalog).await.unwrap();
@@ -611,7 +612,7 @@ async fn a_run_that_is_cancelled_tells_the_server() {
     let calling = call(&run, "slow", &nothing);
     let cancelling = async {
         let called = server
-            .saw("the call", |seen| seen.body["method"] == "tools/call")
+            .wait_for_match("the call", |seen| seen.body["method"] == "tools/call")
             .await;
         stage.client.cancel(&run.run_id).await;
         called.body["id"].clone()
@@ -622,7 +623,7 @@ async fn a_run_that_is_cancelled_tells_the_server() {
         (409, &json!("cancelled"))
     );
     let told = server
-        .saw("the cancel", |seen| {
+        .wait_for_match("the cancel", |seen| {
             seen.body["method"] == "notifications/cancelled"
         })
         .await;
@@ -630,7 +631,7 @@ async fn a_run_that_is_cancelled_tells_the_server() {
     run.release();
 }
 
-pub static PEERS: Project = Project::at("tests/clients/mcp");
+pub static PEERS: NodeProject = NodeProject::at("tests/clients/mcp");
 pub const EVERYTHING: &str = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
 
 /// Calls tools that every version of npm's `server-everything` has.
@@ -688,7 +689,7 @@ async fn everything_answers(stage: &Stage) {
 }
 
 #[tokio::test]
-async fn the_reference_server_is_spoken_with_over_http() {
+async fn calls_reference_server_over_http() {
     let Some(peers) = PEERS.built("mcp").await else {
         return;
     };
@@ -717,11 +718,11 @@ fn is_alive(pid: &str) -> bool {
 }
 
 #[tokio::test]
-async fn the_reference_server_is_a_child_with_a_clean_environment_that_is_started_again() {
+async fn restarts_child_server_with_clean_environment() {
     let Some(peers) = PEERS.built("mcp").await else {
         return;
     };
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     let pids = directory.file("pids");
     // A grandchild process, as npx starts it, must also end.
     let script = format!(
@@ -781,9 +782,9 @@ async fn the_reference_server_is_a_child_with_a_clean_environment_that_is_starte
 }
 
 #[tokio::test]
-async fn servers_are_probed_before_anything_is_served() {
+async fn probes_servers_before_serving() {
     let server = ToolServer::start().await;
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     let half = || uuid::Uuid::new_v4().simple().to_string();
     let key = directory.write("master.key", &(half() + &half()));
     let head = format!(

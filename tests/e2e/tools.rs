@@ -8,14 +8,16 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 use uuid::Uuid;
 
-use crate::support::client::{Answer, Client, message, send};
+use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::gateway::{Agent, Config, STUB_API_KEY};
 use crate::support::held::HeldRun;
 use crate::support::programs::runnel;
-use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
-use crate::support::script::{Gate, Step, send as step, sse_head};
+use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
+use crate::support::script::{Gate, ScriptStep, send as step, sse_head};
 use crate::support::tool_server::{TIMEOUT, ToolServer, listed};
-use crate::support::{Directory, Engine, OwnStage, Postgres, Printed, Sqlite, run, until, within};
+use crate::support::{
+    CommandOutput, Engine, OwnStage, Postgres, Sqlite, TempDirectory, run, until, within,
+};
 
 /// A stage whose runner may call every tool of this catalog.
 pub async fn stage_with(engine: Engine, catalog: String) -> Option<OwnStage> {
@@ -54,12 +56,12 @@ pub fn tools_at(server: &ToolServer, more: &str, paths: &[&str]) -> String {
     paths.iter().map(tool).collect()
 }
 
-async fn call(run: &HeldRun, name: &str, parameters: &Value) -> Answer {
+async fn call(run: &HeldRun, name: &str, parameters: &Value) -> ApiResponse {
     let body = json!({ "parameters": parameters });
     run.call(&format!("/tools/{name}/call"), &body).await
 }
 
-async fn call_once(run: &HeldRun, name: &str, key: &str, parameters: &Value) -> Answer {
+async fn call_once(run: &HeldRun, name: &str, key: &str, parameters: &Value) -> ApiResponse {
     let path = format!("/tools/{name}/call");
     let request = run
         .request(Method::POST, &path)
@@ -71,7 +73,7 @@ async fn call_once(run: &HeldRun, name: &str, key: &str, parameters: &Value) -> 
 
 #[rstest]
 #[tokio::test]
-async fn a_tool_is_called_with_what_fits_its_schema(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn validates_tool_parameters_against_schema(#[values(Sqlite, Postgres)] engine: Engine) {
     let server = ToolServer::start().await;
     let catalog = format!(
         r#"[[tools]]
@@ -162,7 +164,7 @@ tool_name = "get_current_time"
 }
 
 #[tokio::test]
-async fn what_a_tool_does_wrong_is_an_error_with_its_reason_and_harms_nothing() {
+async fn reports_tool_faults_with_reason() {
     let server = ToolServer::start().await;
     let paths = [
         "huge", "slow", "drop", "redirect", "fail", "refuse", "busy", "binary", "bent", "long",
@@ -221,9 +223,7 @@ const WITH_ARTIFACTS: &str = r#"tools = "*", artifacts = ["metadata", "read"]"#;
 
 #[rstest]
 #[tokio::test]
-async fn a_large_result_is_kept_whole_as_an_artifact_of_its_run(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn stores_large_results_as_artifacts(#[values(Sqlite, Postgres)] engine: Engine) {
     let server = ToolServer::start().await;
     let catalog = tools_at(&server, "effect = \"read\"", &["long", "echo"]);
     let Some(stage) = stage_with_artifacts(engine, catalog, WITH_ARTIFACTS, "").await else {
@@ -287,7 +287,7 @@ fn in_another_conversation(event_id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_large_result_that_is_not_to_be_read_or_cannot_be_kept_is_shown_by_its_beginning() {
+async fn truncates_large_results_without_artifact_access() {
     let server = ToolServer::start().await;
     for (resources, artifacts, kept) in [
         (r#"tools = "*""#, "", false),
@@ -314,7 +314,7 @@ async fn a_large_result_that_is_not_to_be_read_or_cannot_be_kept_is_shown_by_its
 }
 
 #[tokio::test]
-async fn operators_open_path_parameters_for_slashes() {
+async fn allows_slashes_only_in_configured_path_parameters() {
     let server = ToolServer::start().await;
     let catalog = format!(
         "[[tools]]\ntool_name = \"file\"\nurl = \"{0}/files/{{path}}\"\nmethod = \"GET\"\n\
@@ -363,7 +363,7 @@ async fn operators_open_path_parameters_for_slashes() {
 
 /// Runs of one endpoint use all their slots with unanswered calls.
 #[tokio::test]
-async fn runs_on_slow_tools_leave_places_for_other_endpoints() {
+async fn slow_tools_leave_slots_for_other_endpoints() {
     const SECOND: &str = "plugin:test/second/default";
     let server = ToolServer::start().await;
     let catalog = format!(
@@ -401,7 +401,7 @@ async fn runs_on_slow_tools_leave_places_for_other_endpoints() {
     second.answer_all(move |run| {
         vec![
             sse_head(),
-            Step::Hold(hold.clone()),
+            ScriptStep::Hold(hold.clone()),
             step(run.talk(1).concat()),
         ]
     });
@@ -425,7 +425,10 @@ async fn runs_on_slow_tools_leave_places_for_other_endpoints() {
     let mut event = message("m-second");
     event["event_type"] = json!("test.second");
     stage.client.post(&event).await.run_id();
-    let asked = second.asked("the run", Request::is_run).await.json();
+    let asked = second
+        .asked("the run", RecordedRequest::is_run)
+        .await
+        .json();
     let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
     let host = Client::new(&text("base_url"), &text("token"));
     let body = json!({"parameters": {}});
@@ -451,7 +454,7 @@ fn in_a_conversation(number: usize) -> Value {
 
 #[rstest]
 #[tokio::test]
-async fn a_call_under_a_key_is_made_once(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn executes_idempotent_call_once(#[values(Sqlite, Postgres)] engine: Engine) {
     let server = ToolServer::start().await;
     let catalog = tools_at(&server, "effect = \"write\"", &["echo", "refuse"])
         + &tools_at(&server, "", &["fail"])
@@ -461,7 +464,7 @@ async fn a_call_under_a_key_is_made_once(#[values(Sqlite, Postgres)] engine: Eng
     };
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let count = |path: &str| server.seen(path).len();
-    let reason = |answer: &Answer| (answer.status, answer.detail("reason").clone());
+    let reason = |answer: &ApiResponse| (answer.status, answer.detail("reason").clone());
 
     let first = call_once(&run, "echo", "k-1", &json!({"a": 1, "b": 2})).await;
     assert_eq!(first.status, 200, "{}", first.body);
@@ -507,9 +510,7 @@ async fn a_call_under_a_key_is_made_once(#[values(Sqlite, Postgres)] engine: Eng
 
 #[rstest]
 #[tokio::test]
-async fn a_call_whose_answer_was_lost_is_not_made_again(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn does_not_repeat_call_with_lost_response(#[values(Sqlite, Postgres)] engine: Engine) {
     let server = ToolServer::start().await;
     let slow = |effect: &str| tools_at(&server, effect, &["slow"]).replace("= 2.0\n", "= 50.0\n");
     let catalog = slow("effect = \"irreversible\"")
@@ -548,7 +549,7 @@ async fn a_call_whose_answer_was_lost_is_not_made_again(
 }
 
 #[tokio::test]
-async fn a_credential_in_the_query_of_a_tool_is_kept_from_runners_and_words_are_not() {
+async fn redacts_only_credentials_of_tool_queries() {
     let server = ToolServer::start().await;
     let catalog =
         tools_at(&server, "", &["echo"]).replace("/echo", "/echo?appid=abc%2Dhunter2&units=metric");
@@ -568,7 +569,7 @@ async fn a_credential_in_the_query_of_a_tool_is_kept_from_runners_and_words_are_
 }
 
 #[tokio::test]
-async fn a_run_calls_so_many_tools_at_once_and_leaves_room_for_others() {
+async fn limits_concurrent_tool_calls_per_run() {
     let server = ToolServer::start().await;
     let catalog = tools_at(&server, "", &["slow"]).replace("= 2.0\n", "= 50.0\n");
     let stage = stage_with(Sqlite, catalog).await.unwrap();
@@ -601,7 +602,7 @@ async fn a_run_calls_so_many_tools_at_once_and_leaves_room_for_others() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_cancelled_gives_its_call_up() {
+async fn cancel_aborts_tool_call() {
     let server = ToolServer::start().await;
     let catalog = tools_at(&server, "", &["slow"]).replace("= 2.0\n", "= 50.0\n");
     let stage = stage_with(Sqlite, catalog).await.unwrap();
@@ -609,7 +610,9 @@ async fn a_run_that_is_cancelled_gives_its_call_up() {
     let nothing = json!({});
     let calling = call(&run, "slow", &nothing);
     let cancelling = async {
-        server.saw("the call", |seen| seen.path == "/slow").await;
+        server
+            .wait_for_match("the call", |seen| seen.path == "/slow")
+            .await;
         stage.client.cancel(&run.run_id).await
     };
     let (answer, cancelled) = tokio::join!(calling, cancelling);
@@ -631,9 +634,7 @@ pub const SHORT: f64 = 3.0;
 
 #[rstest]
 #[tokio::test]
-async fn a_run_that_meets_its_deadline_gives_its_call_up(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn deadline_aborts_tool_call(#[values(Sqlite, Postgres)] engine: Engine) {
     let server = ToolServer::start().await;
     let catalog = tools_at(&server, "", &["slow"]).replace("= 2.0\n", "= 50.0\n");
     let short = |config: &mut Config| config.agents[0].timeout_seconds = SHORT;
@@ -663,8 +664,8 @@ async fn a_run_that_meets_its_deadline_gives_its_call_up(
     .await;
 }
 
-pub async fn check_config(catalog: &str) -> Printed {
-    let directory = Directory::new();
+pub async fn check_config(catalog: &str) -> CommandOutput {
+    let directory = TempDirectory::new();
     let key = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
     let head = format!(
         "[auth]\nmaster_key = \"file:{key}\"\n[database]\nurl = \"sqlite://{key}.db\"\n",
@@ -677,7 +678,7 @@ pub async fn check_config(catalog: &str) -> Printed {
 }
 
 #[tokio::test]
-async fn a_tool_that_leads_nowhere_is_refused_at_start() {
+async fn rejects_invalid_tools_at_start() {
     let catalog = [
         ("tool_name = \"search\"", "tools[0].url"),
         (
@@ -740,9 +741,7 @@ async fn a_tool_that_leads_nowhere_is_refused_at_start() {
 
 #[rstest]
 #[tokio::test]
-async fn a_run_that_was_talked_into_calling_stops_at_its_grant_and_its_budget(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn grants_and_budget_contain_prompt_injection(#[values(Sqlite, Postgres)] engine: Engine) {
     let server = ToolServer::start().await;
     let mut catalog = tools_at(&server, "", &["send", "wipe"]);
     catalog += "[[budgets]]\nname = \"each-run\"\nscope = \"run\"\ncalls = 3\n";

@@ -7,13 +7,13 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::client::{message, send};
-use crate::support::collector::{Collector, Manner, Seen};
+use crate::support::collector::{Collector, CollectorMode, ReceivedSpan};
 use crate::support::gateway::{Config, STUB_API_KEY};
 use crate::support::held::HeldRun;
-use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
 use crate::support::script::sse;
 use crate::support::tool_server::{TIMEOUT, ToolServer};
-use crate::support::{Directory, Engine, OwnStage, Postgres, Sqlite, Stage, until};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, TempDirectory, until};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const OUTER: &str = "00f067aa0ba902b7";
@@ -34,13 +34,13 @@ async fn traced(
     collector: &Collector,
     tools: &ToolServer,
     telemetry: &str,
-) -> Option<(OwnStage, Directory)> {
+) -> Option<(OwnStage, TempDirectory)> {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({
         "models": ["invoke", "stream", "rerank"], "tools": ["detail", "call"], "history": ["page"],
         "knowledge_bases": ["retrieve"],
     });
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     let script = directory.write("script.toml", SCRIPT);
     let tool = |path: &str| {
         format!(
@@ -77,7 +77,7 @@ fn says(text: &str) -> Value {
 }
 
 /// Uploads a document with confidential text to the handbook.
-async fn keep_a_document(stage: &Stage) {
+async fn upload_document(stage: &Stage) {
     let path = "/v1/knowledge-bases/handbook/documents/said.txt";
     let admin = stage.admin.clone();
     let put = admin.request(Method::PUT, path);
@@ -94,17 +94,16 @@ async fn post_with(stage: &Stage, event_id: &str, traceparent: &str) -> String {
     posted.unwrap().run_id()
 }
 
-async fn asked(stage: &Stage, run_id: &str) -> Request {
-    let of_run =
-        |request: &Request| request.is_run() && request.header("runnel-run-id") == Some(run_id);
+async fn asked(stage: &Stage, run_id: &str) -> RecordedRequest {
+    let of_run = |request: &RecordedRequest| {
+        request.is_run() && request.header("runnel-run-id") == Some(run_id)
+    };
     stage.runner.asked("the run", of_run).await
 }
 
 #[rstest]
 #[tokio::test]
-async fn a_run_and_its_calls_are_told_as_one_trace_without_a_word_of_what_was_said(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn exports_run_as_one_trace_without_content(#[values(Sqlite, Postgres)] engine: Engine) {
     let (collector, tools) = (Collector::start().await, ToolServer::start().await);
     let header = format!(
         "headers = {{ x-collector-key = \"env:{}\" }}",
@@ -146,7 +145,7 @@ async fn a_run_and_its_calls_are_told_as_one_trace_without_a_word_of_what_was_sa
         .json(&parameters);
     assert_eq!(send(called).await.unwrap().status, 200);
     assert_eq!(run.call("/tools/fail/call", &parameters).await.status, 502);
-    keep_a_document(&stage).await;
+    upload_document(&stage).await;
     let query = json!({"query_text": CANARY, "top_k": 3});
     let found = run.call("/knowledge-bases/handbook/retrieve", &query).await;
     assert_eq!(found.body["results"].as_array().unwrap().len(), 1);
@@ -156,7 +155,7 @@ async fn a_run_and_its_calls_are_told_as_one_trace_without_a_word_of_what_was_sa
     run.end(&stage).await;
 
     let root = collector
-        .saw("the run", |span| span.name == "invoke_agent main")
+        .wait_for_match("the run", |span| span.name == "invoke_agent main")
         .await;
     until("all spans", async || collector.spans().len() >= 9).await;
     let spans = collector.spans();
@@ -256,7 +255,7 @@ async fn a_run_and_its_calls_are_told_as_one_trace_without_a_word_of_what_was_sa
 }
 
 #[tokio::test]
-async fn what_its_sender_does_not_keep_is_told_to_nobody_and_what_is_no_header_is_none() {
+async fn follows_valid_traceparent_sampling_flag() {
     let (collector, tools) = (Collector::start().await, ToolServer::start().await);
     let (stage, _files) = traced(Sqlite, &collector, &tools, "").await.unwrap();
     let dropped = post_with(&stage, "m-1", &format!("00-{TRACE}-{OUTER}-00")).await;
@@ -269,7 +268,7 @@ async fn what_its_sender_does_not_keep_is_told_to_nobody_and_what_is_no_header_i
     let bent = post_with(&stage, "m-2", "00-canary-trace-01").await;
     stage.client.finished(&bent).await;
     let root = collector
-        .saw("the run", |span| span.parent_id.is_empty())
+        .wait_for_match("the run", |span| span.parent_id.is_empty())
         .await;
     assert_eq!(root.trace_id, bent.replace('-', ""));
     assert_eq!(
@@ -285,7 +284,7 @@ async fn what_its_sender_does_not_keep_is_told_to_nobody_and_what_is_no_header_i
 }
 
 #[tokio::test]
-async fn a_ratio_of_none_tells_nothing_but_what_a_sender_keeps() {
+async fn zero_sample_ratio_exports_only_sampled_parents() {
     let (collector, tools) = (Collector::start().await, ToolServer::start().await);
     let none = "sample_ratio = 0\nservice_name = \"ours\"";
     let (stage, _files) = traced(Sqlite, &collector, &tools, none).await.unwrap();
@@ -293,7 +292,7 @@ async fn a_ratio_of_none_tells_nothing_but_what_a_sender_keeps() {
     stage.client.finished(&own).await;
     let kept = post_with(&stage, "m-2", &format!("00-{TRACE}-{OUTER}-01")).await;
     stage.client.finished(&kept).await;
-    let span = collector.saw("the run", |_| true).await;
+    let span = collector.wait_for_match("the run", |_| true).await;
     assert_eq!(span.attributes["runnel.run.id"], json!(kept));
     assert_eq!(span.resource["service.name"], "ours");
     assert_eq!(collector.spans().len(), 1);
@@ -302,28 +301,30 @@ async fn a_ratio_of_none_tells_nothing_but_what_a_sender_keeps() {
 }
 
 #[tokio::test]
-async fn a_collector_that_refuses_or_hangs_harms_no_run_and_takes_what_comes_later() {
+async fn collector_faults_affect_no_run() {
     let (collector, tools) = (Collector::start().await, ToolServer::start().await);
     let (mut stage, _files) = traced(Sqlite, &collector, &tools, "").await.unwrap();
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
-    collector.behave(Manner::Refuses);
+    collector.behave(CollectorMode::Refuses);
     let first = stage.client.post(&message("m-1")).await.run_id();
     let outcome = stage.outcome(&first).await;
     assert_eq!(outcome.ending(), "completed");
     // The export is retried and succeeds once the collector accepts it.
-    collector.was_asked(1).await;
-    collector.behave(Manner::Takes);
+    collector.wait_for_exports(1).await;
+    collector.behave(CollectorMode::Takes);
     let is_of = |run: &str| {
         let run = json!(run);
-        move |span: &Seen| span.attributes["runnel.run.id"] == run
+        move |span: &ReceivedSpan| span.attributes["runnel.run.id"] == run
     };
-    collector.saw("the first run", is_of(&first)).await;
+    collector
+        .wait_for_match("the first run", is_of(&first))
+        .await;
 
-    collector.behave(Manner::Hangs);
+    collector.behave(CollectorMode::Hangs);
     let asked = collector.requests().len();
     let second = stage.client.post(&message("m-2")).await.run_id();
     assert_eq!(stage.outcome(&second).await.ending(), "completed");
-    collector.was_asked(asked + 1).await;
+    collector.wait_for_exports(asked + 1).await;
     // Shutdown does not wait for the export.
     stage.gateway.stop().await;
     assert!(
@@ -335,7 +336,7 @@ async fn a_collector_that_refuses_or_hangs_harms_no_run_and_takes_what_comes_lat
 }
 
 #[tokio::test]
-async fn what_was_not_told_yet_is_told_when_the_gateway_stops() {
+async fn flushes_spans_on_shutdown() {
     let (collector, tools) = (Collector::start().await, ToolServer::start().await);
     let (mut stage, _files) = traced(Sqlite, &collector, &tools, "").await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
@@ -355,15 +356,15 @@ async fn what_was_not_told_yet_is_told_when_the_gateway_stops() {
 }
 
 #[tokio::test]
-async fn a_run_whose_gateway_died_is_told_by_the_one_that_ends_it() {
+async fn recovering_gateway_exports_orphaned_run() {
     let (collector, tools) = (Collector::start().await, ToolServer::start().await);
     let (mut stage, _files) = traced(Sqlite, &collector, &tools, "").await.unwrap();
     let parent = format!("00-{TRACE}-{OUTER}-01");
     let run = HeldRun::start_with(&stage, &message("m-1"), &parent).await;
     stage.gateway.kill().await;
     assert!(collector.spans().is_empty());
-    stage.gateway.start_again().await;
-    let span = collector.saw("the run", |_| true).await;
+    stage.gateway.restart().await;
+    let span = collector.wait_for_match("the run", |_| true).await;
     assert_eq!(span.name, "invoke_agent main");
     assert_eq!(
         (span.trace_id.as_str(), span.parent_id.as_str()),

@@ -5,7 +5,7 @@ use rstest::rstest;
 use serde_json::Value;
 
 use crate::support::runner::StubRunner;
-use crate::support::script::{Run, Script, Step, answer, frame, head, sse};
+use crate::support::script::{Run, RunScript, ScriptStep, answer, frame, head, sse};
 use crate::support::{Engine, Postgres, Sqlite, Stage};
 
 const STREAM: &str = "content-type: text/event-stream\r\n";
@@ -17,9 +17,7 @@ fn details(failed: &Value) -> &Value {
 
 #[rstest]
 #[tokio::test]
-async fn a_runner_that_refuses_the_connection_is_unreachable(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn refused_connection_fails_as_unreachable(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(mut stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -37,7 +35,7 @@ async fn a_runner_that_refuses_the_connection_is_unreachable(
 }
 
 #[tokio::test]
-async fn a_redirect_is_a_failure_and_is_never_followed() {
+async fn fails_on_redirect_without_following_it() {
     let stage = Stage::new().await;
     let elsewhere = StubRunner::start().await;
     for status in [
@@ -57,7 +55,7 @@ async fn a_redirect_is_a_failure_and_is_never_followed() {
 }
 
 #[tokio::test]
-async fn an_error_status_is_told_whatever_the_body_says() {
+async fn reports_error_status_regardless_of_body() {
     let stage = Stage::new().await;
     for status in [
         "400 Bad Request",
@@ -76,7 +74,7 @@ async fn an_error_status_is_told_whatever_the_body_says() {
 }
 
 #[tokio::test]
-async fn an_answer_of_another_content_type_or_in_any_coding_is_a_failure() {
+async fn rejects_wrong_content_types_and_codings() {
     let stage = Stage::new().await;
     for headers in [
         "",
@@ -95,7 +93,7 @@ async fn an_answer_of_another_content_type_or_in_any_coding_is_a_failure() {
 }
 
 #[tokio::test]
-async fn lines_of_json_and_one_json_document_are_understood_too() {
+async fn accepts_ndjson_and_single_json_documents() {
     let lines = |run: &Run| {
         let completed = run.json(2, "run.completed", r#"{"finish_reason":"stop"}"#);
         [run.json(1, "message.delta", DELTA), completed]
@@ -128,9 +126,9 @@ async fn lines_of_json_and_one_json_document_are_understood_too() {
 const DELTA: &str = r#"{"chunk":{"role":"assistant","content":"hello"}}"#;
 
 #[tokio::test]
-async fn a_body_that_ends_before_the_terminal_is_truncated() {
+async fn missing_terminal_fails_as_truncated() {
     let stage = Stage::new().await;
-    let cases: [(Script, &[&str]); 5] = [
+    let cases: [(RunScript, &[&str]); 5] = [
         (|_| sse(""), &[]),
         (|_| sse(": only a heartbeat\n\n"), &[]),
         (|run| sse(run.delta(1, "a")), &["message.delta"]),
@@ -153,7 +151,7 @@ async fn a_body_that_ends_before_the_terminal_is_truncated() {
     }
 }
 
-fn lines(line: &str) -> Vec<Step> {
+fn lines(line: &str) -> Vec<ScriptStep> {
     answer(
         "200 OK",
         "content-type: application/x-ndjson\r\n",
@@ -161,13 +159,13 @@ fn lines(line: &str) -> Vec<Step> {
     )
 }
 
-fn document(result: &str) -> Vec<Step> {
+fn document(result: &str) -> Vec<ScriptStep> {
     let body = format!("{{\"results\":[{result}]}}");
     answer("200 OK", "content-type: application/json\r\n", body)
 }
 
 #[tokio::test]
-async fn a_runner_that_says_when_to_come_back_is_asked_again() {
+async fn retries_after_runner_retry_after() {
     let stage = Stage::with(|config| config.agents[0].retries = 2).await;
     for status in ["429 Too Many Requests", "503 Service Unavailable"] {
         let script = move |run: &Run| match run.attempt {
@@ -190,7 +188,7 @@ async fn a_runner_that_says_when_to_come_back_is_asked_again() {
 }
 
 #[tokio::test]
-async fn a_runner_is_asked_again_only_if_it_says_when_and_only_as_often_as_the_agent_allows() {
+async fn limits_retries_to_announced_and_allowed_ones() {
     let stage = Stage::with(|config| config.agents[0].retries = 2).await;
     for (status, headers, posts) in [
         ("429 Too Many Requests", "", 1),
@@ -207,12 +205,12 @@ async fn a_runner_is_asked_again_only_if_it_says_when_and_only_as_often_as_the_a
 }
 
 #[tokio::test]
-async fn a_post_whose_fate_is_unknown_is_never_repeated() {
+async fn never_repeats_post_with_unknown_outcome() {
     let stage = Stage::with(|config| config.agents[0].retries = 2).await;
-    let cases: [Script; 3] = [
+    let cases: [RunScript; 3] = [
         |_| vec![],
-        |_| vec![Step::Reset],
-        |_| vec![head("200 OK", STREAM), Step::Reset],
+        |_| vec![ScriptStep::Reset],
+        |_| vec![head("200 OK", STREAM), ScriptStep::Reset],
     ];
     for script in cases {
         let outcome = stage.play(script).await;

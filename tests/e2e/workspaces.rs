@@ -20,7 +20,7 @@ fn refusal(body: &Value) -> (&str, &str) {
 }
 
 #[tokio::test]
-async fn owners_make_and_list_workspaces() {
+async fn owners_create_and_list_workspaces() {
     let stage = OwnStage::new().await;
     let owner = stage.gateway.owner();
     let made = owner
@@ -69,7 +69,7 @@ async fn owners_make_and_list_workspaces() {
 }
 
 #[tokio::test]
-async fn admins_make_no_owners_and_revoke_none() {
+async fn admins_cannot_create_or_revoke_owners() {
     let stage = OwnStage::new().await;
     let spec = json!({"name": "more", "role": "owner"});
     let refused = stage.admin.create("/v1/api-keys", &spec).await;
@@ -88,7 +88,7 @@ async fn admins_make_no_owners_and_revoke_none() {
 
 /// Ids of events, conversations and agents are scoped to a workspace.
 #[tokio::test]
-async fn workspaces_run_the_same_ids_apart() {
+async fn workspaces_isolate_equal_ids() {
     let (one, two) = (Stage::new().await, Stage::new().await);
     assert_ne!(one.workspace, two.workspace);
     assert_eq!(one.client.url, two.client.url, "they share a gateway");
@@ -108,7 +108,7 @@ async fn workspaces_run_the_same_ids_apart() {
 
 /// `runnel workspace create` and `runnel token create --workspace` beside a running gateway.
 #[tokio::test]
-async fn commands_make_workspaces_that_serve_at_once() {
+async fn command_creates_immediately_usable_workspaces() {
     let stage = OwnStage::new().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let made = ["workspace", "create", "team-a", "--json"];
@@ -181,7 +181,7 @@ async fn commands_make_workspaces_that_serve_at_once() {
 }
 
 #[tokio::test]
-async fn concurrent_creations_of_one_id_make_one_workspace() {
+async fn concurrent_creations_yield_one_workspace() {
     let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };

@@ -18,14 +18,14 @@ pub struct Client {
 }
 
 #[derive(Debug)]
-pub struct Answer {
+pub struct ApiResponse {
     pub status: u16,
     pub headers: HeaderMap,
     /// JSON body, null if there is none.
     pub body: Value,
 }
 
-impl Answer {
+impl ApiResponse {
     pub fn error(&self, member: &str) -> &Value {
         &self.body["error"][member]
     }
@@ -83,23 +83,23 @@ impl Client {
         self.request(Method::POST, "/v1/events").json(event)
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> ApiResponse {
         send(self.request(Method::GET, path)).await.unwrap()
     }
 
-    pub async fn call(&self, method: Method, path: &str, body: &Value) -> Answer {
+    pub async fn call(&self, method: Method, path: &str, body: &Value) -> ApiResponse {
         send(self.request(method, path).json(body)).await.unwrap()
     }
 
-    pub async fn create(&self, path: &str, object: &Value) -> Answer {
+    pub async fn create(&self, path: &str, object: &Value) -> ApiResponse {
         self.call(Method::POST, path, object).await
     }
 
-    pub async fn delete(&self, path: &str) -> Answer {
+    pub async fn delete(&self, path: &str) -> ApiResponse {
         send(self.request(Method::DELETE, path)).await.unwrap()
     }
 
-    pub async fn post(&self, event: &Value) -> Answer {
+    pub async fn post(&self, event: &Value) -> ApiResponse {
         send(self.posting(event)).await.unwrap()
     }
 
@@ -110,7 +110,7 @@ impl Client {
         stream
     }
 
-    pub async fn cancel(&self, run_id: &str) -> Answer {
+    pub async fn cancel(&self, run_id: &str) -> ApiResponse {
         let path = format!("/v1/runs/{run_id}/cancel");
         send(self.request(Method::POST, &path)).await.unwrap()
     }
@@ -169,7 +169,7 @@ struct Page {
 }
 
 /// Fails if the gateway is unreachable or exits before it answers.
-pub async fn send(request: RequestBuilder) -> reqwest::Result<Answer> {
+pub async fn send(request: RequestBuilder) -> reqwest::Result<ApiResponse> {
     let response = within("an answer", request.send()).await?;
     let status = response.status().as_u16();
     let headers = response.headers().clone();
@@ -179,7 +179,7 @@ pub async fn send(request: RequestBuilder) -> reqwest::Result<Answer> {
     } else {
         serde_json::from_slice(&bytes).unwrap()
     };
-    Ok(Answer {
+    Ok(ApiResponse {
         status,
         headers,
         body,

@@ -22,7 +22,7 @@ use super::{hex, within};
 
 /// How the collector answers exports.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum CollectorMode {
     Takes,
     /// Answers with an error, as if its backend were down.
     Refuses,
@@ -32,7 +32,7 @@ pub enum Manner {
 
 /// A received span.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ReceivedSpan {
     pub name: String,
     pub trace_id: String,
     pub span_id: String,
@@ -48,9 +48,9 @@ pub struct Seen {
     pub resource: Value,
 }
 
-struct Shared {
-    manner: Mutex<Manner>,
-    spans: watch::Sender<Vec<Seen>>,
+struct CollectorState {
+    manner: Mutex<CollectorMode>,
+    spans: watch::Sender<Vec<ReceivedSpan>>,
     /// All export requests, accepted or refused.
     requests: watch::Sender<Vec<(HeaderMap, Bytes)>>,
 }
@@ -58,7 +58,7 @@ struct Shared {
 /// Stops the server on drop.
 pub struct Collector {
     pub url: String,
-    shared: Arc<Shared>,
+    shared: Arc<CollectorState>,
     _server: JoinSet<()>,
 }
 
@@ -66,8 +66,8 @@ impl Collector {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let shared = Arc::new(Shared {
-            manner: Mutex::new(Manner::Takes),
+        let shared = Arc::new(CollectorState {
+            manner: Mutex::new(CollectorMode::Takes),
             spans: watch::Sender::default(),
             requests: watch::Sender::default(),
         });
@@ -86,24 +86,28 @@ impl Collector {
         format!("[telemetry]\notlp_endpoint = \"{}\"\n{more}\n", self.url)
     }
 
-    pub fn behave(&self, manner: Manner) {
+    pub fn behave(&self, manner: CollectorMode) {
         *self.shared.manner.lock().unwrap() = manner;
     }
 
     /// All spans received so far.
-    pub fn spans(&self) -> Vec<Seen> {
+    pub fn spans(&self) -> Vec<ReceivedSpan> {
         self.shared.spans.borrow().clone()
     }
 
     /// Waits for the first span that matches `is`.
-    pub async fn saw(&self, what: &str, is: impl Fn(&Seen) -> bool) -> Seen {
+    pub async fn wait_for_match(
+        &self,
+        what: &str,
+        is: impl Fn(&ReceivedSpan) -> bool,
+    ) -> ReceivedSpan {
         let mut spans = self.shared.spans.subscribe();
         let found = within(what, spans.wait_for(|all| all.iter().any(&is))).await;
         found.unwrap().iter().find(|one| is(one)).unwrap().clone()
     }
 
     /// Waits until `count` export requests have arrived.
-    pub async fn was_asked(&self, count: usize) {
+    pub async fn wait_for_exports(&self, count: usize) {
         let mut requests = self.shared.requests.subscribe();
         let waiting = requests.wait_for(|all| all.len() >= count);
         within("requests to the collector", waiting).await.unwrap();
@@ -116,7 +120,7 @@ impl Collector {
 }
 
 async fn take(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<CollectorState>>,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
@@ -127,9 +131,9 @@ async fn take(
     shared.requests.send_modify(|all| all.push((headers, body)));
     let manner = *shared.manner.lock().unwrap();
     match manner {
-        Manner::Refuses => return StatusCode::SERVICE_UNAVAILABLE.into_response(),
-        Manner::Hangs => std::future::pending().await,
-        Manner::Takes => {}
+        CollectorMode::Refuses => return StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        CollectorMode::Hangs => std::future::pending().await,
+        CollectorMode::Takes => {}
     }
     shared.spans.send_modify(|all| {
         for of_process in &request.resource_spans {
@@ -142,8 +146,8 @@ async fn take(
     StatusCode::OK.into_response()
 }
 
-fn seen(span: &Span, resource: &Value) -> Seen {
-    Seen {
+fn seen(span: &Span, resource: &Value) -> ReceivedSpan {
+    ReceivedSpan {
         name: span.name.clone(),
         trace_id: hex(&span.trace_id),
         span_id: hex(&span.span_id),

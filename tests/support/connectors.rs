@@ -7,8 +7,8 @@ use tokio::process::Command;
 
 use super::Sqlite;
 use super::client::Client;
-use super::gateway::{Config, Gateway};
-use super::listening::Listening;
+use super::gateway::{Config, GatewayProcess};
+use super::listening::ChildServer;
 use super::programs::runnel_connectors;
 use super::runner::SECRET;
 use super::upstream::Upstream;
@@ -19,8 +19,8 @@ pub const PLATFORM_KEY: (&str, &str) = ("CONNECTOR_DIFY", "app-key-of-the-platfo
 /// A gateway with one agent on a platform, and the connectors service, which is killed on drop.
 pub struct ConnectedAgent {
     pub client: Client,
-    _gateway: Gateway,
-    _service: Listening,
+    _gateway: GatewayProcess,
+    _service: ChildServer,
 }
 
 impl ConnectedAgent {
@@ -37,7 +37,7 @@ impl ConnectedAgent {
              delivery_policy = {{ interactions = true }}\n\
              [agents.config]\n{config}\n"
         );
-        let gateway = Gateway::start(Sqlite, gateway).await;
+        let gateway = GatewayProcess::start(Sqlite, gateway).await;
         let gateway = gateway.expect("SQLite is always at hand");
         Self {
             client: gateway.client(),
@@ -74,12 +74,12 @@ impl ConnectedAgent {
 }
 
 /// An agent on a fake Dify platform.
-pub struct ConnectorHouse {
+pub struct DifyFixture {
     agent: ConnectedAgent,
     pub platform: Upstream,
 }
 
-impl ConnectorHouse {
+impl DifyFixture {
     /// Starts it; `config` adds members to the agent's configuration.
     pub async fn open(config: &str) -> Self {
         let platform = Upstream::start().await;
@@ -94,7 +94,7 @@ impl ConnectorHouse {
     }
 }
 
-impl Deref for ConnectorHouse {
+impl Deref for DifyFixture {
     type Target = ConnectedAgent;
 
     fn deref(&self) -> &ConnectedAgent {
@@ -103,18 +103,18 @@ impl Deref for ConnectorHouse {
 }
 
 /// Starts the connectors service with loopback targets allowed and these extra arguments.
-pub async fn connectors(arguments: &[&str]) -> Listening {
+pub async fn connectors(arguments: &[&str]) -> ChildServer {
     let (name, value) = PLATFORM_KEY;
     connectors_with(arguments, &[(name.to_owned(), value.to_owned())]).await
 }
 
 /// Like `connectors`, with these environment variables.
-pub async fn connectors_with(arguments: &[&str], variables: &[(String, String)]) -> Listening {
+pub async fn connectors_with(arguments: &[&str], variables: &[(String, String)]) -> ChildServer {
     let mut command = Command::new(runnel_connectors());
     command
         .args(["serve", "--listen", "127.0.0.1:0", "--allow", "127.0.0.0/8"])
         .args(arguments)
         .env("RUNNEL_CONNECTORS_SECRET", SECRET)
         .envs(variables.iter().cloned());
-    Listening::spawn(&mut command).await.unwrap()
+    ChildServer::spawn(&mut command).await.unwrap()
 }

@@ -7,8 +7,8 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, SqliteConnection};
 use url::Url;
 use uuid::Uuid;
 
-use super::twins::is_left_out;
-use super::{Directory, hex, skipped};
+use super::twins::is_twin_skipped;
+use super::{TempDirectory, hex, skipped};
 
 static SKIPPED: Once = Once::new();
 
@@ -27,7 +27,7 @@ pub enum Database {
 
 impl Database {
     /// Returns `None` for `PostgreSQL` if the environment names no server.
-    pub async fn create(engine: Engine, directory: &Directory) -> Option<Self> {
+    pub async fn create(engine: Engine, directory: &TempDirectory) -> Option<Self> {
         match engine {
             Engine::Sqlite => {
                 let path = directory.file("runnel.db");
@@ -43,14 +43,14 @@ impl Database {
     }
 
     /// Turns the database into a template. It must have no open connections from then on.
-    pub fn into_source(self) -> Source {
+    pub fn into_source(self) -> DatabaseSnapshot {
         match &self {
             Self::Sqlite { url } => {
                 let file = url.strip_prefix("sqlite://").unwrap();
-                Source::Sqlite(std::fs::read(file).unwrap())
+                DatabaseSnapshot::Sqlite(std::fs::read(file).unwrap())
             }
             Self::Postgres { server, name } => {
-                let source = Source::Postgres(server.clone(), name.clone());
+                let source = DatabaseSnapshot::Postgres(server.clone(), name.clone());
                 // Keep it for the lifetime of the process; a later test process drops it.
                 std::mem::forget(self);
                 source
@@ -71,13 +71,13 @@ impl Database {
 }
 
 /// A migrated database: the bytes of a file, or the name of a database on a server.
-pub enum Source {
+pub enum DatabaseSnapshot {
     Sqlite(Vec<u8>),
     Postgres(Url, String),
 }
 
-impl Source {
-    pub async fn copy(&self, directory: &Directory) -> Database {
+impl DatabaseSnapshot {
+    pub async fn copy(&self, directory: &TempDirectory) -> Database {
         match self {
             Self::Sqlite(bytes) => {
                 let path = directory.file("runnel.db");
@@ -169,7 +169,7 @@ pub async fn rows(url: &str, sql: &str) -> Vec<String> {
 /// Returns `None` and prints a notice if the environment names no server, or if this run skips the test's
 /// PostgreSQL half.
 pub fn postgres_server() -> Option<Url> {
-    if is_left_out() {
+    if is_twin_skipped() {
         return None;
     }
     if let Ok(url) = std::env::var("RUNNEL_TEST_POSTGRES_URL") {

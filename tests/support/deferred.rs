@@ -4,9 +4,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::Stage;
-use crate::support::client::{Answer, Client, send};
-use crate::support::runner::Request;
-use crate::support::script::{Step, head};
+use crate::support::client::{ApiResponse, Client, send};
+use crate::support::runner::RecordedRequest;
+use crate::support::script::{ScriptStep, head};
 
 /// A run whose runner has answered 202, and its token for appending results.
 pub struct Deferred {
@@ -17,15 +17,15 @@ pub struct Deferred {
 impl Deferred {
     pub async fn start(stage: &Stage, event: &Value) -> Self {
         let answer = vec![head("202 Accepted", "content-length: 0\r\n")];
-        Self::answering(stage, event, answer).await
+        Self::start_with_answer(stage, event, answer).await
     }
 
     /// Like `start`, with `steps` as the runner's `202` response.
-    pub async fn answering(stage: &Stage, event: &Value, steps: Vec<Step>) -> Self {
+    pub async fn start_with_answer(stage: &Stage, event: &Value, steps: Vec<ScriptStep>) -> Self {
         let event_id = event["event_id"].as_str().unwrap();
         stage.runner.answer(event_id, move |_| steps.clone());
         let run_id = stage.client.post(event).await.run_id();
-        let of_run = |request: &Request| {
+        let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
         };
         let asked = stage.runner.asked("the run", of_run).await.json();
@@ -50,15 +50,15 @@ impl Deferred {
         self.result(sequence, "run.completed", &json!({"finish_reason": "stop"}))
     }
 
-    pub async fn append_by(&self, host: &Client, results: &[Value]) -> Answer {
+    pub async fn append_as(&self, host: &Client, results: &[Value]) -> ApiResponse {
         let request = host.request(Method::POST, "/run/results");
         send(request.json(&json!({"results": results})))
             .await
             .unwrap()
     }
 
-    pub async fn append(&self, results: &[Value]) -> Answer {
-        self.append_by(&self.host, results).await
+    pub async fn append(&self, results: &[Value]) -> ApiResponse {
+        self.append_as(&self.host, results).await
     }
 
     pub async fn accepted(&self, results: &[Value], through: u64) {
@@ -67,7 +67,7 @@ impl Deferred {
         assert_eq!(answer.body, json!({"accepted_through": through}));
     }
 
-    pub async fn heartbeat(&self) -> Answer {
+    pub async fn heartbeat(&self) -> ApiResponse {
         let request = self.host.request(Method::POST, "/run/heartbeat");
         send(request.json(&json!({}))).await.unwrap()
     }

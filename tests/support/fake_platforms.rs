@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 /// Id of the Dify conversation, a UUID as Dify requires.
 const DIFY_CONVERSATION: &str = "7b6a1e0c-5d3f-4b7a-9a61-0f1d2c3b4a59";
-const MOST_BYTES: usize = 1024 * 1024;
+const MAX_BODY_BYTES: usize = 1024 * 1024;
 
 /// The server. Stops on drop.
 pub struct FakePlatforms {
@@ -37,7 +37,7 @@ impl FakePlatforms {
 
 async fn answer(request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let body = to_bytes(body, MOST_BYTES).await.unwrap();
+    let body = to_bytes(body, MAX_BODY_BYTES).await.unwrap();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let path = parts.uri.to_string();
     let path = path.as_str();

@@ -17,7 +17,7 @@ use super::database::{Database, Engine};
 use super::programs::runnel;
 use super::runner::{RUNNER_ID, SECRET, StubRunner};
 use super::template::{Keys, Template, create_key, master_key};
-use super::{Directory, Printed, run, within};
+use super::{CommandOutput, TempDirectory, run, within};
 
 /// A secret in the environment of every gateway, referenced as `env:STUB_API_KEY`.
 pub const STUB_API_KEY: (&str, &str) = ("STUB_API_KEY", "opens-sesame");
@@ -38,7 +38,7 @@ pub struct Config {
     /// Tables after all other sections: models, tools, more endpoints.
     pub rest: String,
     /// Rewrites the database URL, for example to a proxy.
-    pub database_at: Option<Rewrite>,
+    pub database_at: Option<UrlRewrite>,
     /// Start with an empty database and a new master key.
     pub has_fresh_database: bool,
     /// Environment variables of the gateway process.
@@ -48,7 +48,7 @@ pub struct Config {
     pub artifact_directory: PathBuf,
 }
 
-pub type Rewrite = Box<dyn Fn(&str) -> String + Send + Sync>;
+pub type UrlRewrite = Box<dyn Fn(&str) -> String + Send + Sync>;
 
 pub struct Agent {
     pub name: &'static str,
@@ -131,7 +131,7 @@ impl Config {
     }
 
     /// True if only agents differ from the default configuration, so that a shared gateway can serve it.
-    pub fn is_default_but_for_agents(&self) -> bool {
+    pub fn is_default_except_agents(&self) -> bool {
         let default = Self::for_runner_at(&self.runner_url);
         let sections = |of: &Self| {
             [
@@ -153,12 +153,12 @@ impl Config {
     }
 
     /// Sets the URL of the runner, for example that of a proxy in front of it.
-    pub fn runner_at(&mut self, url: &str) {
+    pub fn set_runner_url(&mut self, url: &str) {
         url.clone_into(&mut self.runner_url);
     }
 
     /// Reaches the database through the proxy at this address.
-    pub fn database_through(&mut self, proxy: std::net::SocketAddr) {
+    pub fn use_database_proxy(&mut self, proxy: std::net::SocketAddr) {
         self.database_at = Some(Box::new(move |url| {
             let mut url = Url::parse(url).unwrap();
             url.set_ip_host(proxy.ip()).unwrap();
@@ -178,7 +178,7 @@ impl Config {
     }
 
     /// Writes `runnel.toml` and the secrets that it references into `directory`.
-    pub fn write(&self, listen: &str, database: &Database, directory: &Directory) -> PathBuf {
+    pub fn write(&self, listen: &str, database: &Database, directory: &TempDirectory) -> PathBuf {
         let mut text = format!(
             "[server]\nlisten = \"{listen}\"\n{server}\n\
              [auth]\nmaster_key = \"file:{key}\"\n\
@@ -233,32 +233,32 @@ fn bus_section(of_test: &str) -> String {
 }
 
 /// Fields drop in this order: the process before the database and its open files.
-pub struct Gateway {
+pub struct GatewayProcess {
     process: Process,
     pub url: String,
     keys: Keys,
     config: Config,
     database: Database,
-    directory: Directory,
+    directory: TempDirectory,
 }
 
-impl Gateway {
+impl GatewayProcess {
     /// Returns `None` if the engine is not available.
     pub async fn start(engine: Engine, mut config: Config) -> Option<Self> {
-        let directory = Directory::new();
+        let directory = TempDirectory::new();
         config.artifact_directory = directory.file("artifacts");
         directory.write("endpoint.secret", SECRET);
         let (database, keys, file) = if config.has_fresh_database {
             let database = Database::create(engine, &directory).await?;
             let master = master_key();
             directory.write("master.key", &master);
-            let file = config.write(&own_address(), &database, &directory);
+            let file = config.write(&unused_loopback_address(), &database, &directory);
             (database, Keys::create(master, &file).await, file)
         } else {
             let template = Template::of(engine).await?;
             let database = template.copy(&directory).await;
             directory.write("master.key", &template.keys.master);
-            let file = config.write(&own_address(), &database, &directory);
+            let file = config.write(&unused_loopback_address(), &database, &directory);
             (database, template.keys.clone(), file)
         };
         let log = directory.file("stderr.log");
@@ -288,7 +288,7 @@ impl Gateway {
     }
 
     /// Runs a CLI command on the gateway's configuration while the gateway serves.
-    pub async fn command(&self, arguments: &[&str]) -> Printed {
+    pub async fn command(&self, arguments: &[&str]) -> CommandOutput {
         let mut command = Command::new(runnel());
         command
             .args(arguments)
@@ -304,7 +304,7 @@ impl Gateway {
             );
         if arguments == ["serve"] {
             // Give the command another listen address, because the port is in use.
-            command.env("RUNNEL__SERVER__LISTEN", own_address());
+            command.env("RUNNEL__SERVER__LISTEN", unused_loopback_address());
         }
         run(&mut command).await
     }
@@ -353,12 +353,12 @@ impl Gateway {
 
     /// Starts another replica on the same database, with the same configuration and its own address.
     pub async fn beside(&self) -> Replica {
-        self.beside_under(&[]).await
+        self.start_replica_with(&[]).await
     }
 
     /// Like `beside`, with additional environment variables.
-    pub async fn beside_under(&self, variables: &[(&str, &str)]) -> Replica {
-        let directory = Directory::new();
+    pub async fn start_replica_with(&self, variables: &[(&str, &str)]) -> Replica {
+        let directory = TempDirectory::new();
         for name in ["master.key", "endpoint.secret"] {
             directory.write(
                 name,
@@ -367,7 +367,7 @@ impl Gateway {
         }
         let file = self
             .config
-            .write(&own_address(), &self.database, &directory);
+            .write(&unused_loopback_address(), &self.database, &directory);
         let log = directory.file("stderr.log");
         let (process, url) =
             Process::spawn_under(variables, &self.config.environment, &file, &log).await;
@@ -391,7 +391,7 @@ impl Gateway {
     }
 
     /// Sends SIGHUP, as a closed terminal does, and returns at once.
-    pub async fn hang_up(&self) {
+    pub async fn send_hangup(&self) {
         self.process.signal("HUP").await;
     }
 
@@ -401,7 +401,7 @@ impl Gateway {
     }
 
     /// Sends SIGCONT.
-    pub async fn go_on(&self) {
+    pub async fn unfreeze(&self) {
         self.process.signal("CONT").await;
     }
 
@@ -417,14 +417,14 @@ impl Gateway {
     }
 
     /// Restarts with the same database, configuration and address. The old process must have exited.
-    pub async fn start_again(&mut self) {
-        let listens = self.start_breaking("").await;
+    pub async fn restart(&mut self) {
+        let listens = self.start_with_failpoints("").await;
         assert!(listens, "the gateway ended before it listened");
     }
 
-    /// Like `start_again`, with `failpoints` in `FAILPOINTS`. Returns false if the gateway exits before it
+    /// Like `restart`, with `failpoints` in `FAILPOINTS`. Returns false if the gateway exits before it
     /// listens.
-    pub async fn start_breaking(&mut self, failpoints: &str) -> bool {
+    pub async fn start_with_failpoints(&mut self, failpoints: &str) -> bool {
         self.process = self.begin(failpoints);
         let listening = within("the gateway to listen", self.process.listening()).await;
         if let Some(url) = &listening {
@@ -433,7 +433,7 @@ impl Gateway {
         listening.is_some()
     }
 
-    /// Like `start_again`, but kills the process after this time, whatever its state.
+    /// Like `restart`, but kills the process after this time, whatever its state.
     pub async fn start_and_kill(&mut self, after: Duration) {
         self.process = self.begin("");
         // Not a wait for a condition: the test needs a kill at this moment.
@@ -454,13 +454,13 @@ impl Gateway {
     }
 }
 
-/// A second process on the database of a [`Gateway`]. Drop it before the gateway.
+/// A second process on the database of a [`GatewayProcess`]. Drop it before the gateway.
 pub struct Replica {
     pub client: Client,
     process: Process,
     file: PathBuf,
     environment: Vec<(&'static str, String)>,
-    directory: Directory,
+    directory: TempDirectory,
 }
 
 impl Replica {
@@ -487,7 +487,7 @@ impl Replica {
     }
 
     /// Restarts at a new address and updates the client.
-    pub async fn start_again(&mut self) {
+    pub async fn restart(&mut self) {
         let log = self.directory.file("stderr.log");
         let (process, url) = Process::spawn_under(&[], &self.environment, &self.file, &log).await;
         self.client = Client::new(&url, &self.client.key);
@@ -496,7 +496,7 @@ impl Replica {
 }
 
 /// A separate loopback address with a fixed port: no other process takes the port while the gateway is down.
-pub fn own_address() -> String {
+pub fn unused_loopback_address() -> String {
     let [a, b, ..] = *Uuid::new_v4().as_bytes();
     if cfg!(target_os = "linux") {
         format!("127.{a}.{b}.1:0")

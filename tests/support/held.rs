@@ -3,10 +3,10 @@
 use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 
-use super::client::{Answer, Client, send};
-use super::runner::Request;
-use super::script::{Gate, Step, send as step, sse_head};
-use super::stage::{Outcome, Stage};
+use super::client::{ApiResponse, Client, send};
+use super::runner::RecordedRequest;
+use super::script::{Gate, ScriptStep, send as step, sse_head};
+use super::stage::{Stage, VerifiedOutcome};
 
 pub struct HeldRun {
     pub run_id: String,
@@ -40,10 +40,10 @@ impl HeldRun {
         let event_id = event["event_id"].as_str().unwrap();
         stage.runner.answer(event_id, move |run| {
             let body = run.talk(1).concat();
-            vec![sse_head(), Step::Hold(hold.clone()), step(body)]
+            vec![sse_head(), ScriptStep::Hold(hold.clone()), step(body)]
         });
         let run_id = send(posting).await.unwrap().run_id();
-        let of_run = |request: &Request| {
+        let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
         };
         let asked = stage.runner.asked("the run", of_run).await.json();
@@ -62,35 +62,35 @@ impl HeldRun {
         self.host.request(method, path)
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> ApiResponse {
         self.host.get(path).await
     }
 
-    pub async fn post(&self, path: &str) -> Answer {
+    pub async fn post(&self, path: &str) -> ApiResponse {
         let request = self.request(Method::POST, path);
         send(request.json(&serde_json::json!({}))).await.unwrap()
     }
 
-    pub async fn call(&self, path: &str, body: &Value) -> Answer {
+    pub async fn call(&self, path: &str, body: &Value) -> ApiResponse {
         send(self.request(Method::POST, path).json(body))
             .await
             .unwrap()
     }
 
-    pub async fn put(&self, path: &str, value: &Value) -> Answer {
+    pub async fn put(&self, path: &str, value: &Value) -> ApiResponse {
         let body = serde_json::json!({ "value": value });
         send(self.request(Method::PUT, path).json(&body))
             .await
             .unwrap()
     }
 
-    pub async fn put_over(&self, version: i64, path: &str, value: &Value) -> Answer {
+    pub async fn put_at_version(&self, version: i64, path: &str, value: &Value) -> ApiResponse {
         let body = serde_json::json!({ "value": value });
         let request = self.request(Method::PUT, path).json(&body);
         send(request.header("if-match", version)).await.unwrap()
     }
 
-    pub async fn delete(&self, path: &str) -> Answer {
+    pub async fn delete(&self, path: &str) -> ApiResponse {
         self.host.delete(path).await
     }
 
@@ -100,7 +100,7 @@ impl HeldRun {
     }
 
     /// Lets the runner send one delta and complete.
-    pub async fn end(&self, stage: &Stage) -> Outcome {
+    pub async fn end(&self, stage: &Stage) -> VerifiedOutcome {
         self.gate.cancel();
         stage.outcome(&self.run_id).await
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
 
-use super::Directory;
+use super::TempDirectory;
 use super::database::{Database, Engine};
 use super::repository::repository_file;
 
@@ -62,14 +62,14 @@ pub struct LangbotDatabase {
 
 impl LangbotDatabase {
     /// Returns `None` for `PostgreSQL` if the environment names no server.
-    pub async fn create(engine: Engine, directory: &Directory) -> Option<Self> {
+    pub async fn create(engine: Engine, directory: &TempDirectory) -> Option<Self> {
         Self::create_at(engine, directory, &[]).await
     }
 
     /// Like `create`, with some addresses of the fixture replaced.
     pub async fn create_at(
         engine: Engine,
-        directory: &Directory,
+        directory: &TempDirectory,
         addresses: &[(&str, String)],
     ) -> Option<Self> {
         let place = |sql: String, (from, to): &(&str, String)| sql.replace(from, to);

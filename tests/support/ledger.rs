@@ -41,7 +41,7 @@ impl Ledger {
     }
 
     /// Asserts dense sequence numbers from 1, one run id, and no event after a terminal.
-    pub fn assert_sound(&self, run_id: &str) {
+    pub fn assert_valid(&self, run_id: &str) {
         let events = self.events();
         for (event, sequence) in events.iter().zip(1_u64..) {
             assert_eq!(event["sequence"], sequence, "{event}");

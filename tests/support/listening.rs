@@ -11,7 +11,7 @@ use super::runner::SECRET;
 use super::within;
 
 /// Killed on drop.
-pub struct Listening {
+pub struct ChildServer {
     pub url: String,
     /// Words after the URL on the first line.
     pub details: Vec<String>,
@@ -20,7 +20,7 @@ pub struct Listening {
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
-impl Listening {
+impl ChildServer {
     /// Fails if the program does not exist.
     pub async fn spawn(command: &mut Command) -> io::Result<Self> {
         within("a program to listen", Self::spawn_slow(command)).await
@@ -48,7 +48,7 @@ impl Listening {
     }
 }
 
-impl Listening {
+impl ChildServer {
     /// Kills the program and waits for the exit.
     pub async fn kill(&mut self) {
         self.child.kill().await.unwrap();
@@ -56,17 +56,17 @@ impl Listening {
 }
 
 /// The runner of `examples/rust`.
-pub async fn rust_echo() -> Listening {
+pub async fn rust_echo() -> ChildServer {
     let mut command = Command::new(echo_runner());
     command.env("PORT", "0").env("RUNNER_SECRET", SECRET);
-    Listening::spawn(&mut command).await.unwrap()
+    ChildServer::spawn(&mut command).await.unwrap()
 }
 
 /// The Local Agent, with this runner secret.
-pub async fn local_agent_under(secret: &str) -> Listening {
+pub async fn local_agent_under(secret: &str) -> ChildServer {
     let mut command = Command::new(local_agent());
     command
         .args(["--listen", "127.0.0.1:0"])
         .env("LOCAL_AGENT_SECRET", secret);
-    Listening::spawn(&mut command).await.unwrap()
+    ChildServer::spawn(&mut command).await.unwrap()
 }

@@ -51,9 +51,9 @@ pub async fn publish(server: &str, subject: &str, payloads: &[Vec<u8>]) {
 }
 
 /// A raw NATS subscriber.
-pub struct Listener(tokio::io::Lines<BufReader<TcpStream>>);
+pub struct NatsSubscriber(tokio::io::Lines<BufReader<TcpStream>>);
 
-impl Listener {
+impl NatsSubscriber {
     /// Subscribes to `pattern`. Returns once the subscription is active.
     pub async fn to(server: &str, pattern: &str) -> Self {
         let mut socket = TcpStream::connect(address(server)).await.unwrap();
@@ -87,13 +87,13 @@ impl Listener {
 }
 
 /// A local port that forwards to the server while it is connected.
-pub struct Line {
+pub struct NatsProxy {
     pub url: String,
     is_whole: watch::Sender<bool>,
     _tasks: JoinSet<()>,
 }
 
-impl Line {
+impl NatsProxy {
     /// Starts disconnected.
     pub async fn to(server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

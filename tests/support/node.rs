@@ -11,19 +11,19 @@ use tokio::process::Command;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
-use super::listening::Listening;
+use super::listening::ChildServer;
 use super::repository::repository_file;
 use super::runner::SECRET;
 use super::skipped;
 
 /// A directory of this repository with a `package.json` and its lock file.
-pub struct Project {
+pub struct NodeProject {
     path: &'static str,
     built: OnceCell<Option<PathBuf>>,
     skipped: Once,
 }
 
-impl Project {
+impl NodeProject {
     pub const fn at(path: &'static str) -> Self {
         Self {
             path,
@@ -56,17 +56,17 @@ const INSTALL: [&str; 5] = [
     "--engine-strict",
 ];
 
-static ECHO: Project = Project::at("examples/typescript");
+static ECHO: NodeProject = NodeProject::at("examples/typescript");
 
 /// The echo runner of `examples/typescript` as a child process. `None` without Node.
-pub async fn typescript_echo() -> Option<Listening> {
+pub async fn typescript_echo() -> Option<ChildServer> {
     let built = ECHO.built("node").await?;
     let mut command = Command::new("node");
     command
         .arg(built.join("dist/echo_runner.js"))
         .env("PORT", "0")
         .env("RUNNER_SECRET", SECRET);
-    Some(Listening::spawn(&mut command).await.unwrap())
+    Some(ChildServer::spawn(&mut command).await.unwrap())
 }
 
 /// The directory name is a hash of the source. The first test run moves the finished copy into place.

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 /// Fault for all traffic from now on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wire {
+pub enum NetworkFault {
     #[default]
     Whole,
     /// Accept connections and bytes, but deliver nothing until the proxy is `Whole` again.
@@ -27,14 +27,14 @@ pub enum Wire {
 
 /// The sender of the counted bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum SenderSide {
     Caller,
     Callee,
 }
 
 /// How a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub enum CloseKind {
     /// FIN: a clean end.
     Finished,
     /// RST.
@@ -43,9 +43,9 @@ pub enum Cut {
 
 /// Closes the first connection that matches, and no other.
 #[derive(Clone, Debug)]
-pub enum Trap {
+pub enum CutTrigger {
     /// After exactly this number of bytes from one side.
-    After(Side, usize, Cut),
+    After(SenderSide, usize, CloseKind),
     /// When a COMMIT follows this text, before it is forwarded.
     BeforeCommit(String),
     /// When a COMMIT that follows this text is answered; the answer is dropped.
@@ -55,21 +55,21 @@ pub enum Trap {
 /// Closes its connections on drop.
 pub struct Proxy {
     pub address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     _tasks: JoinSet<()>,
 }
 
-struct Shared {
+struct ProxyState {
     target: SocketAddr,
-    wire: watch::Sender<Wire>,
+    wire: watch::Sender<NetworkFault>,
     /// Counts calls of `silence`.
     silences: watch::Sender<usize>,
     /// Counts calls of `cut`.
     cuts: watch::Sender<usize>,
-    trap: Mutex<Option<Trap>>,
-    sprung: watch::Sender<usize>,
+    trap: Mutex<Option<CutTrigger>>,
+    fired: watch::Sender<usize>,
     /// Fault that starts when the trap fires.
-    after: Mutex<Option<Wire>>,
+    after: Mutex<Option<NetworkFault>>,
     answered: AtomicUsize,
 }
 
@@ -81,13 +81,13 @@ impl Proxy {
         let [a, b, ..] = *Uuid::new_v4().as_bytes();
         let listener = TcpListener::bind(format!("127.{a}.{b}.2:0")).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             target: target.unwrap(),
             wire: watch::Sender::default(),
             silences: watch::Sender::default(),
             cuts: watch::Sender::default(),
             trap: Mutex::default(),
-            sprung: watch::Sender::default(),
+            fired: watch::Sender::default(),
             after: Mutex::default(),
             answered: AtomicUsize::new(0),
         });
@@ -104,9 +104,9 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    pub fn set(&self, wire: Wire) {
+    pub fn set(&self, wire: NetworkFault) {
         self.shared.wire.send_replace(wire);
-        if wire == Wire::Refusing {
+        if wire == NetworkFault::Refusing {
             self.cut();
         }
     }
@@ -121,25 +121,25 @@ impl Proxy {
         self.shared.silences.send_modify(|count| *count += 1);
     }
 
-    pub fn lay(&self, trap: Trap) {
+    pub fn arm(&self, trap: CutTrigger) {
         *self.shared.trap() = Some(trap);
     }
 
     /// Waits until `count` traps have fired.
-    pub async fn sprung(&self, count: usize) {
-        let mut sprung = self.shared.sprung.subscribe();
-        let enough = sprung.wait_for(|all| *all >= count);
+    pub async fn fired(&self, count: usize) {
+        let mut fired = self.shared.fired.subscribe();
+        let enough = fired.wait_for(|all| *all >= count);
         super::within("the trap to spring", enough).await.unwrap();
     }
 
-    /// Like `lay`, and switches to `wire` when the trap fires.
-    pub fn lay_and(&self, trap: Trap, wire: Wire) {
+    /// Like `arm`, and switches to `wire` when the trap fires.
+    pub fn arm_then(&self, trap: CutTrigger, wire: NetworkFault) {
         *self.shared.after.lock().unwrap() = Some(wire);
-        self.lay(trap);
+        self.arm(trap);
     }
 
-    pub fn has_sprung(&self) -> bool {
-        *self.shared.sprung.borrow() > 0
+    pub fn has_fired(&self) -> bool {
+        *self.shared.fired.borrow() > 0
     }
 
     /// Number of forwarded bytes from the target.
@@ -152,11 +152,11 @@ impl Proxy {
     pub fn unread(&self) -> usize {
         let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
         let lines = sockets.lines().skip(1);
-        lines.filter_map(|line| self.kept_by(line)).sum()
+        lines.filter_map(|line| self.buffered_bytes(line)).sum()
     }
 
     /// Buffered bytes of a socket of this proxy, from a line of that table: in the send or the receive queue.
-    fn kept_by(&self, line: &str) -> Option<usize> {
+    fn buffered_bytes(&self, line: &str) -> Option<usize> {
         let SocketAddr::V4(address) = self.address else {
             return None;
         };
@@ -174,31 +174,31 @@ impl Proxy {
     }
 }
 
-impl Shared {
-    fn trap(&self) -> std::sync::MutexGuard<'_, Option<Trap>> {
+impl ProxyState {
+    fn trap(&self) -> std::sync::MutexGuard<'_, Option<CutTrigger>> {
         self.trap.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True for the caller that fires the trap.
-    fn spring(&self) -> bool {
-        let sprung = self.trap().take().is_some();
-        if sprung {
+    fn fire(&self) -> bool {
+        let fired = self.trap().take().is_some();
+        if fired {
             if let Some(wire) = self.after.lock().unwrap().take() {
                 self.wire.send_replace(wire);
                 self.cuts.send_modify(|count| *count += 1);
             }
-            self.sprung.send_modify(|count| *count += 1);
+            self.fired.send_modify(|count| *count += 1);
         }
-        sprung
+        fired
     }
 }
 
-async fn listen(listener: TcpListener, address: SocketAddr, shared: Arc<Shared>) {
+async fn listen(listener: TcpListener, address: SocketAddr, shared: Arc<ProxyState>) {
     let mut listener = Some(listener);
     let mut wire = shared.wire.subscribe();
     let mut connections = JoinSet::new();
     loop {
-        if *wire.borrow_and_update() == Wire::Refusing {
+        if *wire.borrow_and_update() == NetworkFault::Refusing {
             listener = None;
             wire.changed().await.unwrap();
             continue;
@@ -219,7 +219,7 @@ async fn listen(listener: TcpListener, address: SocketAddr, shared: Arc<Shared>)
     }
 }
 
-async fn connect(mut caller: TcpStream, shared: Arc<Shared>) {
+async fn connect(mut caller: TcpStream, shared: Arc<ProxyState>) {
     let mut cuts = shared.cuts.subscribe();
     cuts.borrow_and_update();
     let Ok(mut callee) = TcpStream::connect(shared.target).await else {
@@ -227,27 +227,27 @@ async fn connect(mut caller: TcpStream, shared: Arc<Shared>) {
         return;
     };
     let _ = (caller.set_nodelay(true), callee.set_nodelay(true));
-    let told = Told::default();
+    let told = TriggerState::default();
     let silences = shared.silences.subscribe();
     let cut = {
         let (from_caller, to_caller) = caller.split();
         let (from_callee, to_callee) = callee.split();
         tokio::select! {
             both = async { tokio::try_join!(
-                pump(&shared, &told, Side::Caller, from_caller, to_callee, silences.clone()),
-                pump(&shared, &told, Side::Callee, from_callee, to_caller, silences.clone()),
+                pump(&shared, &told, SenderSide::Caller, from_caller, to_callee, silences.clone()),
+                pump(&shared, &told, SenderSide::Callee, from_callee, to_caller, silences.clone()),
             ) } => both.err(),
-            _ = cuts.changed() => Some(Cut::Reset),
+            _ = cuts.changed() => Some(CloseKind::Reset),
         }
     };
-    if cut == Some(Cut::Reset) {
+    if cut == Some(CloseKind::Reset) {
         let _ = (caller.set_zero_linger(), callee.set_zero_linger());
     }
 }
 
 /// Trap state of one connection.
 #[derive(Default)]
-struct Told {
+struct TriggerState {
     /// The text was seen.
     text: AtomicBool,
     /// A COMMIT followed the text; its answer is dropped.
@@ -256,13 +256,13 @@ struct Told {
 
 /// Forwards bytes in one direction until the end. Returns an error when a trap fires.
 async fn pump(
-    shared: &Shared,
-    told: &Told,
-    side: Side,
+    shared: &ProxyState,
+    told: &TriggerState,
+    side: SenderSide,
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
     silences: watch::Receiver<usize>,
-) -> Result<(), Cut> {
+) -> Result<(), CloseKind> {
     let mut wire = shared.wire.subscribe();
     let mut buffer = vec![0; 16 * 1024];
     let mut count = 0;
@@ -272,7 +272,7 @@ async fn pump(
             let _ = to.shutdown().await;
             return Ok(());
         };
-        let _ = wire.wait_for(|wire| *wire != Wire::Holding).await;
+        let _ = wire.wait_for(|wire| *wire != NetworkFault::Holding).await;
         if silences.has_changed().unwrap_or(true) {
             continue;
         }
@@ -280,28 +280,30 @@ async fn pump(
         let mut cut = None;
         let trap = shared.trap().clone();
         match trap {
-            Some(Trap::After(counted, after, how)) if counted == side && count + read >= after => {
-                bytes = &bytes[..after - count.min(after)];
-                cut = shared.spring().then_some(how);
-            }
-            Some(Trap::BeforeCommit(text))
-                if side == Side::Caller
-                    && told.hear(&mut tail, bytes, &text)
-                    && shared.spring() =>
+            Some(CutTrigger::After(counted, after, how))
+                if counted == side && count + read >= after =>
             {
-                return Err(Cut::Reset);
+                bytes = &bytes[..after - count.min(after)];
+                cut = shared.fire().then_some(how);
             }
-            Some(Trap::AfterCommit(text))
-                if side == Side::Caller && told.hear(&mut tail, bytes, &text) =>
+            Some(CutTrigger::BeforeCommit(text))
+                if side == SenderSide::Caller
+                    && told.has_commit_after(&mut tail, bytes, &text)
+                    && shared.fire() =>
+            {
+                return Err(CloseKind::Reset);
+            }
+            Some(CutTrigger::AfterCommit(text))
+                if side == SenderSide::Caller && told.has_commit_after(&mut tail, bytes, &text) =>
             {
                 told.committed.store(true, Ordering::SeqCst);
             }
-            Some(Trap::AfterCommit(_))
-                if side == Side::Callee
+            Some(CutTrigger::AfterCommit(_))
+                if side == SenderSide::Callee
                     && told.committed.load(Ordering::SeqCst)
-                    && shared.spring() =>
+                    && shared.fire() =>
             {
-                return Err(Cut::Reset);
+                return Err(CloseKind::Reset);
             }
             _ => {}
         }
@@ -310,7 +312,7 @@ async fn pump(
         if carry(&mut to, bytes, wire).await.is_err() {
             return Ok(());
         }
-        if side == Side::Callee {
+        if side == SenderSide::Callee {
             shared.answered.fetch_add(bytes.len(), Ordering::SeqCst);
         }
         if let Some(cut) = cut {
@@ -319,9 +321,9 @@ async fn pump(
     }
 }
 
-impl Told {
+impl TriggerState {
     /// True if these bytes contain a COMMIT after the text.
-    fn hear(&self, tail: &mut Vec<u8>, bytes: &[u8], text: &str) -> bool {
+    fn has_commit_after(&self, tail: &mut Vec<u8>, bytes: &[u8], text: &str) -> bool {
         tail.extend_from_slice(bytes);
         let mut from = 0;
         if !self.text.load(Ordering::SeqCst) {
@@ -342,12 +344,14 @@ fn find(all: &[u8], part: &[u8]) -> Option<usize> {
     all.windows(part.len()).position(|window| window == part)
 }
 
-async fn carry(to: &mut WriteHalf<'_>, bytes: &[u8], wire: Wire) -> std::io::Result<()> {
+async fn carry(to: &mut WriteHalf<'_>, bytes: &[u8], wire: NetworkFault) -> std::io::Result<()> {
     match wire {
-        Wire::Late(by) => {
+        NetworkFault::Late(by) => {
             tokio::time::sleep(by).await;
             to.write_all(bytes).await
         }
-        Wire::Whole | Wire::Holding | Wire::Refusing => to.write_all(bytes).await,
+        NetworkFault::Whole | NetworkFault::Holding | NetworkFault::Refusing => {
+            to.write_all(bytes).await
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Once;
 
 use tokio::process::Command;
 
-use super::listening::Listening;
+use super::listening::ChildServer;
 use super::peer::environment;
 use super::repository::repository_file;
 use super::runner::SECRET;
@@ -15,14 +15,14 @@ use super::skipped;
 static SKIPPED: Once = Once::new();
 
 /// A runner of `examples/python` as a child process. `None` without this Python.
-pub async fn example(python: impl AsRef<OsStr>, file: &str) -> Option<Listening> {
+pub async fn example(python: impl AsRef<OsStr>, file: &str) -> Option<ChildServer> {
     let mut command = Command::new(python);
     command
         .arg(repository_file("examples/python").join(file))
         .env("PORT", "0")
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("RUNNER_SECRET", SECRET);
-    let spawned = Listening::spawn(&mut command).await.ok();
+    let spawned = ChildServer::spawn(&mut command).await.ok();
     if spawned.is_none() {
         skipped(&SKIPPED, "python", "there is no python3");
     }
@@ -30,7 +30,7 @@ pub async fn example(python: impl AsRef<OsStr>, file: &str) -> Option<Listening>
 }
 
 /// The echo runner. `None` without Python.
-pub async fn python_echo() -> Option<Listening> {
+pub async fn python_echo() -> Option<ChildServer> {
     example("python3", "echo_runner.py").await
 }
 

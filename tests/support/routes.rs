@@ -21,7 +21,7 @@ pub enum Face {
 }
 
 /// Operation ids that require a capability link.
-const OF_LINKS: [&str; 3] = [
+const LINK_OPERATIONS: [&str; 3] = [
     "submit_interaction_by_link",
     "show_interaction_page",
     "submit_interaction_page",
@@ -87,7 +87,12 @@ fn face_of(operation: &Value) -> Face {
         (false, true) if operation["tags"][0] == "admin" => Face::Admin,
         (false, true) if operation["tags"][0] == "owner" => Face::Owner,
         (false, true) => Face::Client,
-        _ if OF_LINKS.iter().any(|id| operation["operationId"] == *id) => Face::Link,
+        _ if LINK_OPERATIONS
+            .iter()
+            .any(|id| operation["operationId"] == *id) =>
+        {
+            Face::Link
+        }
         _ if operation["operationId"] == "speak_shared_mcp" => Face::Shared,
         _ => {
             assert_eq!(operation["security"], Value::Null, "{operation}");

@@ -12,30 +12,30 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::script::{Run, Step};
+use super::script::{Run, ScriptStep};
 use super::within;
 
 pub const RUNNER_ID: &str = "plugin:test/stub/default";
 pub const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
-type SharedScript = Arc<dyn Fn(&Run) -> Vec<Step> + Send + Sync>;
+type SharedScript = Arc<dyn Fn(&Run) -> Vec<ScriptStep> + Send + Sync>;
 
 /// Closes its sockets on drop.
 pub struct StubRunner {
     pub url: String,
-    shared: Arc<Shared>,
+    shared: Arc<StubState>,
     tasks: JoinSet<()>,
 }
 
-struct Shared {
+struct StubState {
     manifests: Mutex<Value>,
-    requests: watch::Sender<Vec<Request>>,
+    requests: watch::Sender<Vec<RecordedRequest>>,
     closed: watch::Sender<usize>,
     scripts: Mutex<HashMap<String, SharedScript>>,
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Request {
+pub struct RecordedRequest {
     pub method: String,
     pub path: String,
     headers: Vec<(String, String)>,
@@ -44,7 +44,7 @@ pub struct Request {
     pub at: Option<Instant>,
 }
 
-impl Request {
+impl RecordedRequest {
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(header, _)| header == name);
         found.map(|(_, value)| value.as_str())
@@ -97,7 +97,7 @@ impl StubRunner {
     pub async fn start_listing(manifests: Value) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StubState {
             manifests: Mutex::new(manifests),
             requests: watch::Sender::default(),
             closed: watch::Sender::default(),
@@ -117,7 +117,7 @@ impl StubRunner {
     pub fn answer(
         &self,
         event_id: &str,
-        script: impl Fn(&Run) -> Vec<Step> + Send + Sync + 'static,
+        script: impl Fn(&Run) -> Vec<ScriptStep> + Send + Sync + 'static,
     ) {
         let mut scripts = self
             .shared
@@ -134,16 +134,16 @@ impl StubRunner {
     }
 
     /// Sets the response to every run without its own script.
-    pub fn answer_all(&self, script: impl Fn(&Run) -> Vec<Step> + Send + Sync + 'static) {
+    pub fn answer_all(&self, script: impl Fn(&Run) -> Vec<ScriptStep> + Send + Sync + 'static) {
         self.answer("", script);
     }
 
-    pub fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<RecordedRequest> {
         self.shared.requests.borrow().clone()
     }
 
     /// Removes and returns the requests since the last call, so that a long test can bound its memory.
-    pub fn take_requests(&self) -> Vec<Request> {
+    pub fn take_requests(&self) -> Vec<RecordedRequest> {
         let mut taken = Vec::new();
         self.shared
             .requests
@@ -153,14 +153,18 @@ impl StubRunner {
 
     /// Number of requests for this run.
     pub fn posts(&self, run_id: &str) -> usize {
-        let of_run = |request: &&Request| {
+        let of_run = |request: &&RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id)
         };
         self.shared.requests.borrow().iter().filter(of_run).count()
     }
 
     /// Waits for the first request that matches.
-    pub async fn asked(&self, what: &str, fits: impl Fn(&Request) -> bool) -> Request {
+    pub async fn asked(
+        &self,
+        what: &str,
+        fits: impl Fn(&RecordedRequest) -> bool,
+    ) -> RecordedRequest {
         let mut requests = self.shared.requests.subscribe();
         let some_fits = requests.wait_for(|all| all.iter().any(&fits));
         let all = within(what, some_fits).await.unwrap();
@@ -170,8 +174,9 @@ impl StubRunner {
     /// Waits for `more` further list requests. Only the responses before the last are sure to hold the current
     /// list: a request may have been in flight.
     pub async fn listed(&self, more: usize) {
-        let lists = |all: &Vec<Request>| {
-            let list = |request: &&Request| request.method == "GET" && request.path == "/runners";
+        let lists = |all: &Vec<RecordedRequest>| {
+            let list =
+                |request: &&RecordedRequest| request.method == "GET" && request.path == "/runners";
             all.iter().filter(list).count()
         };
         let mut requests = self.shared.requests.subscribe();
@@ -209,7 +214,7 @@ pub fn manifest(id: &str) -> Value {
     })
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<StubState>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -223,7 +228,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// Serves one request. A gateway that disconnects early is no failure of the stub.
-async fn serve(socket: TcpStream, shared: Arc<Shared>) {
+async fn serve(socket: TcpStream, shared: Arc<StubState>) {
     let mut socket = BufReader::new(socket);
     let Some(request) = read_request(&mut socket).await else {
         return;
@@ -235,20 +240,20 @@ async fn serve(socket: TcpStream, shared: Arc<Shared>) {
     shared.requests.send_modify(|all| all.push(request));
     for step in steps {
         let done = match step {
-            Step::AwaitClose => {
+            ScriptStep::AwaitClose => {
                 while socket.read(&mut [0; 64]).await.is_ok_and(|count| count > 0) {}
                 shared.closed.send_modify(|count| *count += 1);
                 return;
             }
-            Step::Reset => {
+            ScriptStep::Reset => {
                 let _ = socket.set_zero_linger();
                 return;
             }
-            Step::Hold(gate) => {
+            ScriptStep::Hold(gate) => {
                 gate.cancelled().await;
                 Ok(())
             }
-            Step::Repeat(bytes, pause) => {
+            ScriptStep::Repeat(bytes, pause) => {
                 let cut = repeat(&mut socket, &bytes, pause).await;
                 shared.closed.send_modify(|count| *count += 1);
                 Err(cut)
@@ -263,17 +268,20 @@ async fn serve(socket: TcpStream, shared: Arc<Shared>) {
     let _ = socket.shutdown().await;
 }
 
-async fn write(socket: &mut TcpStream, step: Step) -> std::io::Result<()> {
+async fn write(socket: &mut TcpStream, step: ScriptStep) -> std::io::Result<()> {
     match step {
-        Step::Send(bytes) => socket.write_all(&bytes).await,
-        Step::Pace(parts, pause) => {
+        ScriptStep::Send(bytes) => socket.write_all(&bytes).await,
+        ScriptStep::Pace(parts, pause) => {
             for part in parts {
                 socket.write_all(&part).await?;
                 tokio::time::sleep(pause).await;
             }
             Ok(())
         }
-        Step::Repeat(..) | Step::Hold(_) | Step::AwaitClose | Step::Reset => Ok(()),
+        ScriptStep::Repeat(..)
+        | ScriptStep::Hold(_)
+        | ScriptStep::AwaitClose
+        | ScriptStep::Reset => Ok(()),
     }
 }
 
@@ -287,8 +295,8 @@ async fn repeat(socket: &mut TcpStream, bytes: &[u8], pause: Duration) -> std::i
     }
 }
 
-impl Shared {
-    fn steps(&self, request: &Request) -> Vec<Step> {
+impl StubState {
+    fn steps(&self, request: &RecordedRequest) -> Vec<ScriptStep> {
         match (request.method.as_str(), request.path.as_str()) {
             ("GET", "/runners") => whole("200 OK", &self.list()),
             ("POST", "/runs") => self.script(request),
@@ -306,7 +314,7 @@ impl Shared {
         json!({"runners": *self.manifests.lock().unwrap_or_else(PoisonError::into_inner)})
     }
 
-    fn script(&self, request: &Request) -> Vec<Step> {
+    fn script(&self, request: &RecordedRequest) -> Vec<ScriptStep> {
         let body = request.json();
         let event_id = body["context"]["event"]["event_id"]
             .as_str()
@@ -326,19 +334,19 @@ impl Shared {
     }
 }
 
-fn whole(status: &str, body: &Value) -> Vec<Step> {
+fn whole(status: &str, body: &Value) -> Vec<ScriptStep> {
     let body = body.to_string();
     let length = body.len();
     let head = format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\n\
          content-length: {length}\r\nconnection: close\r\n\r\n"
     );
-    vec![Step::Send(format!("{head}{body}").into_bytes())]
+    vec![ScriptStep::Send(format!("{head}{body}").into_bytes())]
 }
 
 /// Returns `None` if the connection ends before the request does.
-async fn read_request(socket: &mut BufReader<TcpStream>) -> Option<Request> {
-    let mut request = Request::default();
+async fn read_request(socket: &mut BufReader<TcpStream>) -> Option<RecordedRequest> {
+    let mut request = RecordedRequest::default();
     let mut line = String::new();
     socket.read_line(&mut line).await.ok()?;
     request.at = Some(Instant::now());

@@ -10,7 +10,7 @@ pub type Gate = CancellationToken;
 
 /// A step of a script. The stub closes the socket after the last step.
 #[derive(Clone)]
-pub enum Step {
+pub enum ScriptStep {
     Send(Vec<u8>),
     /// Sends the chunks in order, with a pause after each.
     Pace(Vec<Vec<u8>>, Duration),
@@ -23,7 +23,7 @@ pub enum Step {
     Reset,
 }
 
-pub type Script = fn(&Run) -> Vec<Step>;
+pub type RunScript = fn(&Run) -> Vec<ScriptStep>;
 
 /// The run that a script answers.
 pub struct Run {
@@ -86,33 +86,33 @@ pub fn frame(json: &str) -> String {
     format!("data: {json}\n\n")
 }
 
-pub fn send(bytes: impl AsRef<[u8]>) -> Step {
-    Step::Send(bytes.as_ref().to_vec())
+pub fn send(bytes: impl AsRef<[u8]>) -> ScriptStep {
+    ScriptStep::Send(bytes.as_ref().to_vec())
 }
 
 /// A response head with `headers`, each ended by CRLF. The end of the connection ends the body.
-pub fn head(status: &str, headers: &str) -> Step {
+pub fn head(status: &str, headers: &str) -> ScriptStep {
     send(format!(
         "HTTP/1.1 {status}\r\n{headers}connection: close\r\n\r\n"
     ))
 }
 
-pub fn sse_head() -> Step {
+pub fn sse_head() -> ScriptStep {
     head("200 OK", "content-type: text/event-stream\r\n")
 }
 
 /// A whole stream in one write, then a clean close.
-pub fn sse(body: impl AsRef<[u8]>) -> Vec<Step> {
+pub fn sse(body: impl AsRef<[u8]>) -> Vec<ScriptStep> {
     vec![sse_head(), send(body)]
 }
 
 /// A stream that sends `body` and then waits for the gateway to close.
-pub fn sse_and_wait(body: impl AsRef<[u8]>) -> Vec<Step> {
-    vec![sse_head(), send(body), Step::AwaitClose]
+pub fn sse_and_wait(body: impl AsRef<[u8]>) -> Vec<ScriptStep> {
+    vec![sse_head(), send(body), ScriptStep::AwaitClose]
 }
 
 /// A stream in chunked coding; each part is a separate chunk.
-pub fn sse_in_chunks<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<Step> {
+pub fn sse_in_chunks<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<ScriptStep> {
     let mut body = Vec::new();
     for part in parts.into_iter().filter(|part| !part.is_empty()) {
         body.extend_from_slice(format!("{:x}\r\n", part.len()).as_bytes());
@@ -123,7 +123,7 @@ pub fn sse_in_chunks<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<Step>
     vec![chunked_head(), send(body)]
 }
 
-fn chunked_head() -> Step {
+fn chunked_head() -> ScriptStep {
     head(
         "200 OK",
         "content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n",
@@ -131,6 +131,6 @@ fn chunked_head() -> Step {
 }
 
 /// A whole response with other headers.
-pub fn answer(status: &str, headers: &str, body: impl AsRef<[u8]>) -> Vec<Step> {
+pub fn answer(status: &str, headers: &str, body: impl AsRef<[u8]>) -> Vec<ScriptStep> {
     vec![head(status, headers), send(body)]
 }

@@ -11,17 +11,17 @@ use tokio::sync::OnceCell;
 use url::Url;
 use uuid::Uuid;
 
-use super::Directory;
+use super::TempDirectory;
 use super::client::Client;
 use super::database::Engine;
-use super::gateway::{Config, STUB_API_KEY, STUB_SECRET, own_address};
+use super::gateway::{Config, STUB_API_KEY, STUB_SECRET, unused_loopback_address};
 use super::programs::runnel;
 use super::runner::SECRET;
 use super::template::Template;
-use super::twins::is_left_out;
+use super::twins::is_twin_skipped;
 
 /// The process of a shared gateway. It exits when this process exits and so closes its standard input.
-pub struct Shared {
+pub struct SharedGateway {
     owner: Client,
     log: std::path::PathBuf,
     _child: Child,
@@ -30,25 +30,25 @@ pub struct Shared {
 }
 
 /// A workspace of a shared gateway.
-pub struct Workspace {
+pub struct TestWorkspace {
     pub id: String,
     pub client: Client,
     pub admin: Client,
-    gateway: &'static Shared,
+    gateway: &'static SharedGateway,
 }
 
-static SQLITE: OnceCell<Option<Shared>> = OnceCell::const_new();
-static POSTGRES: OnceCell<Option<Shared>> = OnceCell::const_new();
+static SQLITE: OnceCell<Option<SharedGateway>> = OnceCell::const_new();
+static POSTGRES: OnceCell<Option<SharedGateway>> = OnceCell::const_new();
 
 /// Kills the gateway and removes its directory when the write end of its standard input closes.
 const UNTIL_INPUT_ENDS: &str = r#"exec 3<&0
 ( read -r _ <&3; kill -KILL $$; rm -rf "$0" ) >/dev/null 2>&1 &
 exec "$@" </dev/null 3<&-"#;
 
-impl Shared {
+impl SharedGateway {
     /// Returns `None` if the engine is not available.
     pub async fn of(engine: Engine) -> Option<&'static Self> {
-        if is_left_out() {
+        if is_twin_skipped() {
             return None;
         }
         let cell = match engine {
@@ -60,14 +60,14 @@ impl Shared {
 
     async fn start(engine: Engine) -> Option<Self> {
         let template = Template::of(engine).await?;
-        let directory = Directory::new();
+        let directory = TempDirectory::new();
         let database = template.copy(&directory).await;
         directory.write("master.key", &template.keys.master);
         directory.write("endpoint.secret", SECRET);
         let mut config = Config::for_runner_at("http://127.0.0.1:9");
         config.agents.clear();
         config.artifact_directory = directory.file("artifacts");
-        let file = config.write(&own_address(), &database, &directory);
+        let file = config.write(&unused_loopback_address(), &database, &directory);
         let log = directory.file("stderr.log");
         let mut child = Command::new("sh")
             .args(["-c", UNTIL_INPUT_ENDS])
@@ -94,7 +94,7 @@ impl Shared {
     }
 
     /// Creates a workspace for one test, without agents and endpoints.
-    pub async fn workspace(&'static self) -> Workspace {
+    pub async fn workspace(&'static self) -> TestWorkspace {
         let id = format!("w-{}", Uuid::new_v4());
         let made = self
             .owner
@@ -105,7 +105,7 @@ impl Shared {
         let spec = json!({"name": "e2e", "role": "client"});
         let made = admin.create("/v1/api-keys", &spec).await;
         assert_eq!(made.status, 201, "{}", made.body);
-        Workspace {
+        TestWorkspace {
             id,
             client: self.client_with(&made.body),
             admin,
@@ -129,7 +129,7 @@ fn listening(stdout: &mut BufReader<ChildStdout>) -> String {
     panic!("the shared gateway ended before it listened");
 }
 
-impl Workspace {
+impl TestWorkspace {
     /// Registers a runner as endpoint `stub`, and the agents on it.
     pub async fn enter(&self, config: &Config) {
         let endpoint = json!({"name": "stub", "base_url": config.runner_url, "secret": SECRET});
@@ -142,7 +142,7 @@ impl Workspace {
     }
 }
 
-impl Drop for Workspace {
+impl Drop for TestWorkspace {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = std::fs::read_to_string(&self.gateway.log).unwrap_or_default();

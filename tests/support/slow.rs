@@ -97,7 +97,7 @@ pub fn open_files(pid: u32) -> usize {
 }
 
 /// Waits until a process has at most `most` open files.
-pub async fn files_at_most(pid: u32, most: usize) {
+pub async fn wait_for_open_files(pid: u32, most: usize) {
     until("the files to be closed", async || open_files(pid) <= most).await;
 }
 

@@ -7,13 +7,13 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::Sqlite;
-use super::client::{Answer, Client, message, send};
+use super::client::{ApiResponse, Client, message, send};
 use super::database::Engine;
-use super::gateway::{Config, Gateway};
+use super::gateway::{Config, GatewayProcess};
 use super::ledger::Ledger;
 use super::runner::StubRunner;
-use super::script::{Run, Step};
-use super::shared::{Shared, Workspace};
+use super::script::{Run, ScriptStep};
+use super::shared::{SharedGateway, TestWorkspace};
 
 /// A runner, and clients of its workspace. Other tests may share the gateway.
 pub struct Stage {
@@ -22,20 +22,20 @@ pub struct Stage {
     pub client: Client,
     pub admin: Client,
     pub runner: StubRunner,
-    _keeps: Keeps,
+    _keeps: OwnedResources,
 }
 
 /// Gateway or workspace owned by the stage, if any.
-enum Keeps {
+enum OwnedResources {
     Nothing,
-    Gateway { _one: Box<Gateway> },
-    Workspace { _one: Workspace },
+    GatewayProcess { _one: Box<GatewayProcess> },
+    TestWorkspace { _one: TestWorkspace },
 }
 
 /// A stage with its own gateway, for tests that kill, stop, pause or inspect it.
 pub struct OwnStage {
     pub stage: Stage,
-    pub gateway: Gateway,
+    pub gateway: GatewayProcess,
 }
 
 impl Deref for OwnStage {
@@ -69,19 +69,19 @@ impl OwnStage {
     ) -> Option<Self> {
         let mut config = Config::new(&runner);
         configure(&mut config);
-        let gateway = Gateway::start(engine, config).await?;
+        let gateway = GatewayProcess::start(engine, config).await?;
         let stage = Stage {
             workspace: "default".to_owned(),
             client: gateway.client(),
             admin: gateway.admin(),
             runner,
-            _keeps: Keeps::Nothing,
+            _keeps: OwnedResources::Nothing,
         };
         Some(Self { stage, gateway })
     }
 }
 
-pub struct Outcome {
+pub struct VerifiedOutcome {
     pub run: Value,
     pub ledger: Ledger,
     pub rejections: Vec<Value>,
@@ -110,24 +110,24 @@ impl Stage {
     ) -> Option<Self> {
         let mut config = Config::new(&runner);
         configure(&mut config);
-        if config.is_default_but_for_agents() {
-            let workspace = Shared::of(engine).await?.workspace().await;
+        if config.is_default_except_agents() {
+            let workspace = SharedGateway::of(engine).await?.workspace().await;
             workspace.enter(&config).await;
             return Some(Self {
                 workspace: workspace.id.clone(),
                 client: workspace.client.clone(),
                 admin: workspace.admin.clone(),
                 runner,
-                _keeps: Keeps::Workspace { _one: workspace },
+                _keeps: OwnedResources::TestWorkspace { _one: workspace },
             });
         }
-        let gateway = Gateway::start(engine, config).await?;
+        let gateway = GatewayProcess::start(engine, config).await?;
         Some(Self {
             workspace: "default".to_owned(),
             client: gateway.client(),
             admin: gateway.admin(),
             runner,
-            _keeps: Keeps::Gateway {
+            _keeps: OwnedResources::GatewayProcess {
                 _one: Box::new(gateway),
             },
         })
@@ -136,7 +136,7 @@ impl Stage {
     /// Starts a run that the runner answers with `script`.
     pub async fn start(
         &self,
-        script: impl Fn(&Run) -> Vec<Step> + Send + Sync + 'static,
+        script: impl Fn(&Run) -> Vec<ScriptStep> + Send + Sync + 'static,
     ) -> String {
         let event_id = Uuid::new_v4().to_string();
         self.runner.answer(&event_id, script);
@@ -145,8 +145,8 @@ impl Stage {
 
     pub async fn play(
         &self,
-        script: impl Fn(&Run) -> Vec<Step> + Send + Sync + 'static,
-    ) -> Outcome {
+        script: impl Fn(&Run) -> Vec<ScriptStep> + Send + Sync + 'static,
+    ) -> VerifiedOutcome {
         let run_id = self.start(script).await;
         self.outcome(&run_id).await
     }
@@ -154,22 +154,22 @@ impl Stage {
     /// The result of `/readyz`: `ok`, or the reason why the gateway is not ready.
     pub async fn readiness(&self) -> String {
         let asked = send(self.client.anonymous(Method::GET, "/readyz"));
-        let Answer { status, body, .. } = asked.await.unwrap();
+        let ApiResponse { status, body, .. } = asked.await.unwrap();
         assert_eq!(status == 200, body["status"] == "ok", "{body}");
         body["status"].as_str().expect("what it says").to_owned()
     }
 
     /// Waits until the run ends. Asserts that event page, stream and run agree.
-    pub async fn outcome(&self, run_id: &str) -> Outcome {
+    pub async fn outcome(&self, run_id: &str) -> VerifiedOutcome {
         let frames = self.client.follow(run_id, 0).await.rest().await;
         let run = self.client.run(run_id).await;
         let ledger = self.client.ledger(run_id).await;
         let streamed: Vec<_> = frames.into_iter().map(|frame| frame.data).collect();
         assert_eq!(streamed, ledger.0);
-        ledger.assert_sound(run_id);
+        ledger.assert_valid(run_id);
         assert!(ledger.is_ended(), "{ledger:?}");
         assert_eq!(run["last_sequence"], ledger.0.len());
-        Outcome {
+        VerifiedOutcome {
             run,
             ledger,
             rejections: self.client.rejections(run_id).await,
@@ -177,7 +177,7 @@ impl Stage {
     }
 }
 
-impl Outcome {
+impl VerifiedOutcome {
     /// The status and, unless completed, the error code: `failed runner.unreachable`.
     pub fn ending(&self) -> String {
         let status = self.run["status"].as_str().unwrap();

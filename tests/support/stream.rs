@@ -84,9 +84,9 @@ impl Stream {
     /// All remaining ledger frames. Fails after a timeout, because heartbeats keep the stream of an endless run
     /// open.
     pub async fn rest(mut self) -> Vec<Frame> {
-        const PATIENCE: Duration = Duration::from_mins(4);
-        let all = tokio::time::timeout(PATIENCE, self.events(usize::MAX)).await;
-        all.unwrap_or_else(|_| panic!("a stream had no end within {PATIENCE:?}"))
+        const MAX_WAIT: Duration = Duration::from_mins(4);
+        let all = tokio::time::timeout(MAX_WAIT, self.events(usize::MAX)).await;
+        all.unwrap_or_else(|_| panic!("a stream had no end within {MAX_WAIT:?}"))
     }
 }
 

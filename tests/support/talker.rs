@@ -20,7 +20,7 @@ use super::within;
 
 /// A piece of an answer.
 #[derive(Clone, Debug)]
-pub enum Said {
+pub enum AnswerPiece {
     Text(String),
     /// A tool call, which ends the answer.
     Call(String, Value),
@@ -30,7 +30,7 @@ pub enum Said {
     Silence,
 }
 
-impl Said {
+impl AnswerPiece {
     pub fn text(text: &str) -> Self {
         Self::Text(text.to_owned())
     }
@@ -42,9 +42,9 @@ impl Said {
 
 /// A recorded chat request.
 #[derive(Clone, Debug)]
-pub struct Asked(Value);
+pub struct ChatRequest(Value);
 
-impl Asked {
+impl ChatRequest {
     fn messages(&self) -> &[Value] {
         self.0["messages"].as_array().unwrap()
     }
@@ -96,24 +96,24 @@ fn text_of(message: &Value) -> String {
 }
 
 #[derive(Clone, Default)]
-struct Shared {
-    script: Arc<Mutex<VecDeque<Said>>>,
-    asked: Arc<Mutex<Vec<Asked>>>,
+struct ProviderState {
+    script: Arc<Mutex<VecDeque<AnswerPiece>>>,
+    asked: Arc<Mutex<Vec<ChatRequest>>>,
     left: watch::Sender<bool>,
 }
 
 /// Stops the server on drop.
-pub struct Talker {
+pub struct ScriptedProvider {
     pub url: String,
-    shared: Shared,
+    shared: ProviderState,
     _server: JoinSet<()>,
 }
 
-impl Talker {
+impl ScriptedProvider {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let shared = Shared::default();
+        let shared = ProviderState::default();
         let router = Router::new().fallback(answer).with_state(shared.clone());
         let mut server = JoinSet::new();
         server.spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -125,11 +125,11 @@ impl Talker {
     }
 
     /// Queues pieces of answers. A tool call ends an answer; the pieces after it form the next answer.
-    pub fn says(&self, pieces: impl IntoIterator<Item = Said>) {
+    pub fn says(&self, pieces: impl IntoIterator<Item = AnswerPiece>) {
         self.shared.script.lock().unwrap().extend(pieces);
     }
 
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<ChatRequest> {
         self.shared.asked.lock().unwrap().clone()
     }
 
@@ -145,8 +145,8 @@ impl Talker {
     }
 }
 
-async fn answer(State(shared): State<Shared>, body: Bytes) -> Response {
-    let asked = Asked(serde_json::from_slice(&body).unwrap());
+async fn answer(State(shared): State<ProviderState>, body: Bytes) -> Response {
+    let asked = ChatRequest(serde_json::from_slice(&body).unwrap());
     let is_summary = asked.is_summary();
     let streams = asked.0["stream"] == true;
     shared.asked.lock().unwrap().push(asked);
@@ -160,20 +160,20 @@ async fn answer(State(shared): State<Shared>, body: Bytes) -> Response {
     loop {
         let next = shared.script.lock().unwrap().pop_front();
         let Some(next) = next else { break };
-        let ends = matches!(next, Said::Call(..) | Said::Failure(_));
+        let ends = matches!(next, AnswerPiece::Call(..) | AnswerPiece::Failure(_));
         pieces.push(next);
         if ends {
             break;
         }
     }
-    if let [Said::Failure(status)] = pieces[..] {
+    if let [AnswerPiece::Failure(status)] = pieces[..] {
         let error = json!({"error": {"message": "the model is away"}});
         return (StatusCode::from_u16(status).unwrap(), Json(error)).into_response();
     }
     spoken(&pieces, &shared)
 }
 
-fn spoken(pieces: &[Said], shared: &Shared) -> Response {
+fn spoken(pieces: &[AnswerPiece], shared: &ProviderState) -> Response {
     let chunk = |delta: &Value, finish: Option<&str>| {
         let choices = json!([{"index": 0, "delta": delta, "finish_reason": finish}]);
         format!("data: {}\n\n", json!({"id": "t", "choices": choices}))
@@ -183,16 +183,16 @@ fn spoken(pieces: &[Said], shared: &Shared) -> Response {
     let mut is_silent = false;
     for piece in pieces {
         match piece {
-            Said::Text(text) => frames.push(chunk(&json!({"content": text}), None)),
-            Said::Call(name, arguments) => {
+            AnswerPiece::Text(text) => frames.push(chunk(&json!({"content": text}), None)),
+            AnswerPiece::Call(name, arguments) => {
                 let function = json!({"name": name, "arguments": arguments.to_string()});
                 let call =
                     json!({"index": 0, "id": "call_1", "type": "function", "function": function});
                 frames.push(chunk(&json!({"tool_calls": [call]}), None));
                 finish = "tool_calls";
             }
-            Said::Silence => is_silent = true,
-            Said::Failure(_) => unreachable!("a failure is an answer of its own"),
+            AnswerPiece::Silence => is_silent = true,
+            AnswerPiece::Failure(_) => unreachable!("a failure is an answer of its own"),
         }
     }
     if !is_silent {
@@ -203,7 +203,7 @@ fn spoken(pieces: &[Said], shared: &Shared) -> Response {
             json!({"id": "t", "choices": [], "usage": usage})
         ));
     }
-    let leaving = is_silent.then(|| Leaving(shared.left.clone()));
+    let leaving = is_silent.then(|| DisconnectNotice(shared.left.clone()));
     let hold = stream::once(async move {
         let _leaving = leaving;
         if is_silent {
@@ -216,9 +216,9 @@ fn spoken(pieces: &[Said], shared: &Shared) -> Response {
     (headers, Body::from_stream(body)).into_response()
 }
 
-struct Leaving(watch::Sender<bool>);
+struct DisconnectNotice(watch::Sender<bool>);
 
-impl Drop for Leaving {
+impl Drop for DisconnectNotice {
     fn drop(&mut self) {
         self.0.send_replace(true);
     }

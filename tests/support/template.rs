@@ -6,15 +6,15 @@ use serde_json::Value;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
-use super::database::{Database, Engine, Source, drop_abandoned, postgres_server};
+use super::database::{Database, DatabaseSnapshot, Engine, drop_abandoned, postgres_server};
 use super::gateway::{STUB_API_KEY, STUB_SECRET};
 use super::programs::runnel;
-use super::twins::is_left_out;
-use super::{Directory, hex, run};
+use super::twins::is_twin_skipped;
+use super::{TempDirectory, hex, run};
 
 /// A migrated database and its keys, shared by all copies.
 pub struct Template {
-    source: Source,
+    source: DatabaseSnapshot,
     pub keys: Keys,
 }
 
@@ -57,7 +57,7 @@ impl Template {
     /// Returns `None` if the engine is not available.
     pub async fn of(engine: Engine) -> Option<&'static Self> {
         // Check before the cell is initialized: another test may need this engine.
-        if is_left_out() {
+        if is_twin_skipped() {
             return None;
         }
         let cell = match engine {
@@ -68,7 +68,7 @@ impl Template {
     }
 
     /// Copies the database for one test.
-    pub async fn copy(&self, directory: &Directory) -> Database {
+    pub async fn copy(&self, directory: &TempDirectory) -> Database {
         self.source.copy(directory).await
     }
 }
@@ -77,7 +77,7 @@ async fn make(engine: Engine) -> Option<Template> {
     if let Engine::Postgres = engine {
         drop_abandoned(&postgres_server()?).await;
     }
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     let database = Database::create(engine, &directory).await?;
     let master_key = master_key();
     let key_file = directory.write("master.key", &master_key);

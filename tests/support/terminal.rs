@@ -13,13 +13,13 @@ use tokio::process::{Child, Command};
 
 use super::{until, within};
 
-pub struct Terminal {
+pub struct PseudoTerminal {
     screen: Arc<Mutex<Vec<u8>>>,
     keyboard: File,
     child: Child,
 }
 
-impl Terminal {
+impl PseudoTerminal {
     /// Runs the command on a terminal with this number of columns.
     pub fn start(command: &mut Command, columns: u16) -> Self {
         let ours =

@@ -16,33 +16,33 @@ use tokio::net::TcpListener;
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 
-use super::upstream::Leaving;
+use super::upstream::DisconnectCounter;
 use super::within;
 
 /// Closes its connections on drop.
 pub struct ToolServer {
     pub url: String,
-    shared: Arc<Shared>,
+    shared: Arc<ToolServerState>,
     _tasks: JoinSet<()>,
 }
 
-struct Shared {
-    seen: watch::Sender<Vec<Seen>>,
+struct ToolServerState {
+    seen: watch::Sender<Vec<ToolRequest>>,
     tools: Mutex<Value>,
     pushed: broadcast::Sender<String>,
     /// Ignores answers to its own requests.
-    is_deaf: AtomicBool,
+    ignores_answers: AtomicBool,
     streams: watch::Sender<usize>,
     left: watch::Sender<u32>,
     /// Number of the current session, and the error for requests with an older one.
-    session: Mutex<(u32, Refusal)>,
+    session: Mutex<(u32, SessionError)>,
     /// `nextCursor` of each page.
     cursor: Mutex<Option<String>>,
 }
 
 /// Error response to a request with an expired session.
 #[derive(Clone, Debug, Default)]
-pub struct Refusal {
+pub struct SessionError {
     pub status: u16,
     /// `ID` stands for the id of the request.
     pub body: String,
@@ -51,7 +51,7 @@ pub struct Refusal {
 
 /// A recorded request.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ToolRequest {
     pub method: String,
     /// Path with query.
     pub path: String,
@@ -59,7 +59,7 @@ pub struct Seen {
     pub body: Value,
 }
 
-impl Seen {
+impl ToolRequest {
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(header, _)| header == name);
         found.map(|(_, value)| value.as_str())
@@ -80,14 +80,14 @@ impl ToolServer {
     pub async fn start_at(address: &str) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ToolServerState {
             seen: watch::Sender::default(),
             tools: Mutex::new(json!([listed(
                 "echo",
                 &json!({"text": {"type": "string"}})
             )])),
             pushed: broadcast::Sender::new(16),
-            is_deaf: AtomicBool::new(false),
+            ignores_answers: AtomicBool::new(false),
             streams: watch::Sender::default(),
             left: watch::Sender::default(),
             session: Mutex::default(),
@@ -106,14 +106,18 @@ impl ToolServer {
     }
 
     /// Requests to this path so far.
-    pub fn seen(&self, path: &str) -> Vec<Seen> {
+    pub fn seen(&self, path: &str) -> Vec<ToolRequest> {
         let seen = self.shared.seen.borrow();
-        let of_path = |one: &&Seen| one.path.starts_with(path);
+        let of_path = |one: &&ToolRequest| one.path.starts_with(path);
         seen.iter().filter(of_path).cloned().collect()
     }
 
     /// Waits for the first request that matches.
-    pub async fn saw(&self, what: &str, is: impl Fn(&Seen) -> bool) -> Seen {
+    pub async fn wait_for_match(
+        &self,
+        what: &str,
+        is: impl Fn(&ToolRequest) -> bool,
+    ) -> ToolRequest {
         let mut seen = self.shared.seen.subscribe();
         let found = within(what, seen.wait_for(|all| all.iter().any(&is))).await;
         found.unwrap().iter().find(|one| is(one)).unwrap().clone()
@@ -140,7 +144,7 @@ impl ToolServer {
     pub fn forget_session(&self, status: u16, kind: &str, body: &str) {
         let mut session = self.shared.session.lock().unwrap();
         let (body, kind) = (body.to_owned(), kind.to_owned());
-        *session = (session.0 + 1, Refusal { status, body, kind });
+        *session = (session.0 + 1, SessionError { status, body, kind });
     }
 
     /// Returns this `nextCursor` with each page.
@@ -149,8 +153,8 @@ impl ToolServer {
     }
 
     /// Sends `times` pings to connected clients at once, and ignores answers from then on.
-    pub fn ask_and_take_no_answer(&self, times: usize) {
-        self.shared.is_deaf.store(true, Ordering::Relaxed);
+    pub fn ping_and_ignore_answers(&self, times: usize) {
+        self.shared.ignores_answers.store(true, Ordering::Relaxed);
         let ping = |id: usize| json!({"jsonrpc": "2.0", "id": id, "method": "ping"}).to_string();
         let pings: Vec<_> = (0..times).map(ping).collect();
         self.push(&pings.join("\n\ndata: "));
@@ -161,7 +165,7 @@ impl ToolServer {
     }
 }
 
-async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+async fn answer(State(shared): State<Arc<ToolServerState>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 4 << 20).await.unwrap();
     let header = |(name, value): (&reqwest::header::HeaderName, &reqwest::header::HeaderValue)| {
@@ -170,7 +174,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
             value.to_str().unwrap_or_default().to_owned(),
         )
     };
-    let seen = Seen {
+    let seen = ToolRequest {
         method: parts.method.to_string(),
         path: parts.uri.to_string(),
         headers: parts.headers.iter().map(header).collect(),
@@ -183,7 +187,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         ("mcp", "POST") => mcp(&shared, &seen).await,
         ("mcp", _) => StatusCode::OK.into_response(),
         ("slow", _) => {
-            let _leaving = Leaving(shared.left.clone());
+            let _leaving = DisconnectCounter(shared.left.clone());
             std::future::pending().await
         }
         (behaviour, _) => behave(behaviour, &seen).await,
@@ -191,7 +195,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
 }
 
 /// Responses of any HTTP server, correct or faulty.
-async fn behave(behaviour: &str, seen: &Seen) -> Response {
+async fn behave(behaviour: &str, seen: &ToolRequest) -> Response {
     match behaviour {
         "huge" => "x".repeat(5 << 20).into_response(),
         "long" => "y".repeat(300 << 10).into_response(),
@@ -226,7 +230,7 @@ async fn behave(behaviour: &str, seen: &Seen) -> Response {
 }
 
 /// Streams pushed messages until the client disconnects.
-fn stream(shared: &Arc<Shared>) -> Response {
+fn stream(shared: &Arc<ToolServerState>) -> Response {
     let pushed = shared.pushed.subscribe();
     shared.streams.send_modify(|open| *open += 1);
     let events = futures_util::stream::unfold(pushed, |mut pushed| async {
@@ -240,7 +244,7 @@ fn stream(shared: &Arc<Shared>) -> Response {
     ([(CONTENT_TYPE, "text/event-stream")], body).into_response()
 }
 
-async fn mcp(shared: &Shared, seen: &Seen) -> Response {
+async fn mcp(shared: &ToolServerState, seen: &ToolRequest) -> Response {
     let message = &seen.body;
     let (method, params) = (
         message["method"].as_str().unwrap_or_default(),
@@ -295,7 +299,7 @@ async fn mcp(shared: &Shared, seen: &Seen) -> Response {
             "wrong" => json!({"content": [{"type": "text", "text": "no"}], "isError": true}),
             _ => json!({"content": [{"type": "text", "text": params["arguments"].to_string()}]}),
         },
-        _ if !message["result"].is_null() && shared.is_deaf.load(Ordering::Relaxed) => {
+        _ if !message["result"].is_null() && shared.ignores_answers.load(Ordering::Relaxed) => {
             return std::future::pending().await;
         }
         _ => return StatusCode::ACCEPTED.into_response(),

@@ -10,32 +10,32 @@ use super::waiting::announce;
 const TWINS: &[&str] = &[
     "deviations",
     "dry_run",
-    "event_forms",
+    "event_formats",
     "local_agent",
     "misbehaviour",
     "reading",
     "shapes",
     "skills",
-    "tool_face",
+    "mcp_tools",
     "tool_servers",
     "tools",
     "traces",
 ];
 
-static LEFT_OUT: Once = Once::new();
+static SKIPPED_TWINS: Once = Once::new();
 
 /// True if the test of this thread must skip its `PostgreSQL` half.
-pub fn is_left_out() -> bool {
+pub fn is_twin_skipped() -> bool {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or_default();
     let is_twin = test.split("::").any(|part| TWINS.contains(&part));
     let is_twin = is_twin && test.contains("Postgres");
-    let is_left_out = is_twin && std::env::var_os("RUNNEL_TEST_TWINS").is_none();
-    if is_left_out {
+    let is_twin_skipped = is_twin && std::env::var_os("RUNNEL_TEST_TWINS").is_none();
+    if is_twin_skipped {
         announce(
-            &LEFT_OUT,
+            &SKIPPED_TWINS,
             "SKIPPED twins: .ci/long runs these on PostgreSQL, RUNNEL_TEST_TWINS=1 here",
         );
     }
-    is_left_out
+    is_twin_skipped
 }

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use super::within;
 
 /// Response to one request.
-pub enum Reply {
+pub enum UpstreamReply {
     Json(u16, Value),
     /// Status, headers and body.
     Headed(u16, Vec<(&'static str, String)>, String),
@@ -37,23 +37,23 @@ pub enum Reply {
 
 /// A recorded request.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct UpstreamRequest {
     pub path: String,
     pub headers: HeaderMap,
     pub body: Value,
 }
 
 #[derive(Clone, Default)]
-struct Shared {
-    replies: Arc<Mutex<VecDeque<Reply>>>,
-    asked: Arc<Mutex<Vec<Asked>>>,
+struct UpstreamState {
+    replies: Arc<Mutex<VecDeque<UpstreamReply>>>,
+    asked: Arc<Mutex<Vec<UpstreamRequest>>>,
     left: watch::Sender<u32>,
 }
 
 /// Stops the server on drop.
 pub struct Upstream {
     pub url: String,
-    shared: Shared,
+    shared: UpstreamState,
     _server: JoinSet<()>,
 }
 
@@ -61,7 +61,7 @@ impl Upstream {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let shared = Shared::default();
+        let shared = UpstreamState::default();
         let router = Router::new().fallback(answer).with_state(shared.clone());
         let mut server = JoinSet::new();
         server.spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -73,12 +73,12 @@ impl Upstream {
     }
 
     /// Queues a response to the next unanswered request.
-    pub fn reply(&self, reply: Reply) {
+    pub fn reply(&self, reply: UpstreamReply) {
         self.shared.replies.lock().unwrap().push_back(reply);
     }
 
     /// All requests so far.
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<UpstreamRequest> {
         self.shared.asked.lock().unwrap().clone()
     }
 
@@ -91,12 +91,12 @@ impl Upstream {
 }
 
 async fn answer(
-    State(shared): State<Shared>,
+    State(shared): State<UpstreamState>,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    shared.asked.lock().unwrap().push(Asked {
+    shared.asked.lock().unwrap().push(UpstreamRequest {
         path: uri.path().to_owned(),
         headers,
         body: serde_json::from_slice(&body).unwrap_or_default(),
@@ -109,18 +109,18 @@ async fn answer(
         stream::iter(frames.map(Ok::<_, std::io::Error>).collect::<Vec<_>>())
     };
     let response = match reply.expect("more was asked than told") {
-        Reply::Json(status, body) => head(status)
+        UpstreamReply::Json(status, body) => head(status)
             .header("content-type", "application/json")
             .body(Body::from(body.to_string())),
-        Reply::Headed(status, headers, body) => {
+        UpstreamReply::Headed(status, headers, body) => {
             let mut response = head(status);
             for (name, value) in headers {
                 response = response.header(name, value);
             }
             response.body(Body::from(body))
         }
-        Reply::Events(events) => streamed().body(Body::from_stream(frames(events))),
-        Reply::Cut(events) => {
+        UpstreamReply::Events(events) => streamed().body(Body::from_stream(frames(events))),
+        UpstreamReply::Cut(events) => {
             let cut = stream::once(async {
                 // Let earlier chunks reach the client first.
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -128,7 +128,7 @@ async fn answer(
             });
             streamed().body(Body::from_stream(frames(events).chain(cut)))
         }
-        Reply::Beats(events) => {
+        UpstreamReply::Beats(events) => {
             let beats = stream::repeat_with(|| Ok(": still here\n\n".to_owned()));
             let beats = beats.then(|beat| async {
                 tokio::time::sleep(Duration::from_millis(200)).await;
@@ -136,9 +136,9 @@ async fn answer(
             });
             streamed().body(Body::from_stream(frames(events).chain(beats)))
         }
-        Reply::Raw(body) => streamed().body(Body::from(body)),
-        Reply::Hold(events) => {
-            let leaving = Leaving(shared.left.clone());
+        UpstreamReply::Raw(body) => streamed().body(Body::from(body)),
+        UpstreamReply::Hold(events) => {
+            let leaving = DisconnectCounter(shared.left.clone());
             let hold = stream::once(async move {
                 let _leaving = leaving;
                 std::future::pending::<Result<String, Infallible>>().await
@@ -151,9 +151,9 @@ async fn answer(
 }
 
 /// Counts a disconnected client on drop.
-pub struct Leaving(pub watch::Sender<u32>);
+pub struct DisconnectCounter(pub watch::Sender<u32>);
 
-impl Drop for Leaving {
+impl Drop for DisconnectCounter {
     fn drop(&mut self) {
         self.0.send_modify(|left| *left += 1);
     }

@@ -5,12 +5,12 @@ use std::sync::Once;
 use std::time::Duration;
 
 /// Upper bound for waits, far above any expected duration, so that only a hang reaches it.
-const PATIENCE: Duration = Duration::from_mins(1);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 
 /// Waits for `future`; the panic on timeout names `what`.
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let waited = tokio::time::timeout(PATIENCE, future).await;
-    waited.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}"))
+    let waited = tokio::time::timeout(MAX_WAIT, future).await;
+    waited.unwrap_or_else(|_| panic!("waited {MAX_WAIT:?} for {what}"))
 }
 
 /// Prints a skip notice once. Panics if `RUNNEL_TEST_REQUIRE` names `need`.

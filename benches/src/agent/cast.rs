@@ -24,13 +24,13 @@ pub(super) const LINES: [&str; 2] = ["I am Ada. How is the weather?", "Who am I?
 const REMEMBERED: &str = "I am Ada.";
 
 /// The server of model and tool. It stops on drop.
-pub(super) struct Cast {
+pub(super) struct ScriptServers {
     pub(super) address: String,
     worked: Arc<Mutex<Duration>>,
     _serving: JoinSet<()>,
 }
 
-impl Cast {
+impl ScriptServers {
     pub(super) async fn start() -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
@@ -56,21 +56,21 @@ async fn serve(listener: TcpListener, worked: Arc<Mutex<Duration>>) {
     loop {
         tokio::select! {
             accepted = listener.accept() => if let Ok((socket, _)) = accepted {
-                connections.spawn(converse(socket, Arc::clone(&worked)));
+                connections.spawn(serve_connection(socket, Arc::clone(&worked)));
             },
             Some(_) = connections.join_next() => {}
         }
     }
 }
 
-async fn converse(mut socket: TcpStream, worked: Arc<Mutex<Duration>>) -> io::Result<()> {
+async fn serve_connection(mut socket: TcpStream, worked: Arc<Mutex<Duration>>) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut buffer = Vec::with_capacity(16 * 1024);
     while let Some(request) = read_request(&mut socket, &mut buffer).await? {
         let begin = Instant::now();
         if request.path.ends_with("/chat/completions") {
             match pieces(&request.body) {
-                Some(pieces) => speak(&mut socket, &pieces).await?,
+                Some(pieces) => stream_pieces(&mut socket, &pieces).await?,
                 None => whole(&mut socket, "500 Off Script", &json!({})).await?,
             }
         } else {
@@ -106,7 +106,7 @@ fn pieces(body: &[u8]) -> Option<Vec<Value>> {
 }
 
 /// Streams the pieces, one write each.
-async fn speak(socket: &mut TcpStream, pieces: &[Value]) -> io::Result<()> {
+async fn stream_pieces(socket: &mut TcpStream, pieces: &[Value]) -> io::Result<()> {
     tokio::time::sleep(FIRST).await;
     let head =
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_keeps_to_its_script_and_knows_who_remembers() {
+    fn scripted_model_requires_conversation_history() {
         let [first, second] = LINES.map(|line| json!({"role": "user", "content": line}));
         let looked = json!({"role": "tool", "content": "{\"degrees\":20}"});
         check(&json!([first]), Some(2));

@@ -9,24 +9,24 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 #[derive(Default)]
-struct Shared {
+struct RelayState {
     upstream: OnceLock<String>,
     requests: AtomicU64,
     answers: AtomicU64,
 }
 
 /// Forwards every connection to the upstream. It stops on drop.
-pub(super) struct Relay {
+pub(super) struct CountingRelay {
     pub(super) address: String,
-    shared: Arc<Shared>,
+    shared: Arc<RelayState>,
     _serving: JoinSet<()>,
 }
 
-impl Relay {
+impl CountingRelay {
     pub(super) async fn start() -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(RelayState::default());
         let mut serving = JoinSet::new();
         serving.spawn(serve(listener, Arc::clone(&shared)));
         Ok(Self {
@@ -37,7 +37,7 @@ impl Relay {
     }
 
     /// Sets the upstream address. Until then, the relay closes new connections.
-    pub(super) fn lead_to(&self, upstream: &str) {
+    pub(super) fn set_upstream(&self, upstream: &str) {
         let _ = self.shared.upstream.set(upstream.to_owned());
     }
 
@@ -51,12 +51,12 @@ impl Relay {
     }
 }
 
-async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+async fn serve(listener: TcpListener, shared: Arc<RelayState>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => if let Ok((socket, _)) = accepted {
-                connections.spawn(pass(socket, Arc::clone(&shared)));
+                connections.spawn(forward(socket, Arc::clone(&shared)));
             },
             Some(_) = connections.join_next() => {}
         }
@@ -64,7 +64,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// Forwards one connection until either side closes.
-async fn pass(mut near: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
+async fn forward(mut near: TcpStream, shared: Arc<RelayState>) -> io::Result<()> {
     let upstream = shared.upstream.get().ok_or(io::ErrorKind::NotConnected)?;
     let mut far = TcpStream::connect(upstream).await?;
     near.set_nodelay(true)?;

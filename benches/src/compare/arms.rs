@@ -28,7 +28,7 @@ pub(super) enum Arm {
 
 /// The output form of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum OutputForm {
     /// Native tool calls.
     Native,
     /// The tool `AgentProtocolOutput`.
@@ -92,11 +92,11 @@ impl Arm {
         Self::ALL.into_iter().find(|arm| arm.name() == name)
     }
 
-    pub(super) fn form(self) -> Form {
+    pub(super) fn form(self) -> OutputForm {
         match self {
-            Self::Serial | Self::Parallel | Self::Budgets => Form::Native,
-            Self::Flat | Self::Bound => Form::Carrier,
-            Self::Full | Self::Report => Form::Fenced,
+            Self::Serial | Self::Parallel | Self::Budgets => OutputForm::Native,
+            Self::Flat | Self::Bound => OutputForm::Carrier,
+            Self::Full | Self::Report => OutputForm::Fenced,
         }
     }
 
@@ -128,7 +128,7 @@ impl Arm {
                 json!([{"role": "system", "content": ROLE}]),
             ),
         ]);
-        if self.form() != Form::Native {
+        if self.form() != OutputForm::Native {
             all.insert("protocol-enabled".to_owned(), json!(true));
             // A child run may use only models that its parent's agent names.
             let models = json!({"primary": self.name(), "fallbacks": [CHILD]});

@@ -10,14 +10,14 @@ use serde_json::json;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::arms::{Arm, Form};
+use super::arms::{Arm, OutputForm};
 use super::tasks::Task;
-use super::upstream::{Tally, Upstream};
+use super::upstream::{CompareUpstream, PlayCounts};
 use super::world::WRITES;
 use crate::runner_binary::RunnerBinary;
-use crate::stage::{Gateway, Served, Stage};
-use client::Client;
-use settings::Settings;
+use crate::stage::{BenchStage, Gateway, MeasuredProcess};
+use client::CompareUser;
+use settings::CompareConfig;
 
 /// Characters of a salt.
 const SALT: usize = 8;
@@ -25,7 +25,7 @@ const SALT: usize = 8;
 /// One play of a task by an arm.
 #[derive(Clone, Debug)]
 pub(super) struct Play {
-    pub(super) tally: Tally,
+    pub(super) tally: PlayCounts,
     /// Seconds from the first event to the end of the last run.
     pub(super) seconds: f64,
     /// Whether the last answer holds the expected tokens, and no booking was made twice.
@@ -35,29 +35,30 @@ pub(super) struct Play {
 }
 
 /// The processes of the comparison, killed on drop.
-pub(super) struct House {
-    pub(super) upstream: Upstream,
+pub(super) struct CompareStage {
+    pub(super) upstream: CompareUpstream,
     gateway: Gateway,
-    local: Mutex<Process>,
-    declaring: Mutex<Process>,
+    local: Mutex<RestartableRunner>,
+    declaring: Mutex<RestartableRunner>,
 }
 
 /// A runner that can restart at the same address.
-struct Process {
+struct RestartableRunner {
     binary: RunnerBinary,
-    served: Option<Served>,
+    served: Option<MeasuredProcess>,
 }
 
-impl House {
+impl CompareStage {
     pub(super) async fn open(
-        stage: &Stage,
-        upstream: Upstream,
+        stage: &BenchStage,
+        upstream: CompareUpstream,
         has_children: bool,
     ) -> anyhow::Result<Self> {
-        let local = Process::start(stage, "local-agent", "LOCAL_AGENT_SECRET").await?;
+        let local = RestartableRunner::start(stage, "local-agent", "LOCAL_AGENT_SECRET").await?;
         let declaring =
-            Process::start(stage, "runnel-protocol-agent", "PROTOCOL_AGENT_SECRET").await?;
-        let settings = Settings {
+            RestartableRunner::start(stage, "runnel-protocol-agent", "PROTOCOL_AGENT_SECRET")
+                .await?;
+        let settings = CompareConfig {
             upstream: &upstream.address,
             local: &local.binary.listen,
             declaring: &declaring.binary.listen,
@@ -84,7 +85,7 @@ impl House {
             .take(SALT)
             .collect();
         self.upstream.begin(&salt);
-        let client = Client {
+        let client = CompareUser {
             address: &self.gateway.served.address,
             key: &self.gateway.key,
             arm,
@@ -119,13 +120,17 @@ impl House {
     }
 
     /// Restarts the runner during a tool call. Afterwards, the user asks the agent to go on.
-    async fn say_through_restart(&self, client: &Client<'_>, task: Task) -> anyhow::Result<String> {
+    async fn say_through_restart(
+        &self,
+        client: &CompareUser<'_>,
+        task: Task,
+    ) -> anyhow::Result<String> {
         let runner = match client.arm.form() {
-            Form::Native => &self.local,
-            Form::Carrier | Form::Fenced => &self.declaring,
+            OutputForm::Native => &self.local,
+            OutputForm::Carrier | OutputForm::Fenced => &self.declaring,
         };
         let restart = async {
-            self.upstream.is_in_slow_tool().await;
+            self.upstream.slow_tool_called().await;
             runner.lock().await.restart().await
         };
         let prompt = task.prompt(1);
@@ -139,8 +144,8 @@ impl House {
     }
 }
 
-impl Process {
-    async fn start(stage: &Stage, name: &str, secret: &'static str) -> anyhow::Result<Self> {
+impl RestartableRunner {
+    async fn start(stage: &BenchStage, name: &str, secret: &'static str) -> anyhow::Result<Self> {
         let binary = RunnerBinary::find(stage, name, secret)?;
         let served = Some(binary.start().await?);
         Ok(Self { binary, served })
@@ -156,7 +161,7 @@ impl Process {
 }
 
 /// Fails early, with the cause, if an arm cannot run at all.
-pub(super) async fn rehearse(house: &House) -> anyhow::Result<()> {
+pub(super) async fn smoke_test(house: &CompareStage) -> anyhow::Result<()> {
     for arm in [Arm::Serial, Arm::Flat, Arm::Full] {
         let play = house.play(arm, Task::OneRead).await?;
         ensure!(

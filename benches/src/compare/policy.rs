@@ -4,13 +4,13 @@ mod declare;
 
 use serde_json::{Map, Value, json};
 
-use super::arms::{Arm, Form};
-use super::seen::Seen;
-use super::tasks::{Arg, ITEMS, Kind, Step, Task, steps};
+use super::arms::{Arm, OutputForm};
+use super::seen::ModelRequest;
+use super::tasks::{Arg, ITEMS, StepKind, Task, TaskStep, steps};
 
 /// One output of the model.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Output {
+pub(super) enum PolicyOutput {
     /// Native calls: names and arguments.
     Calls(Vec<(String, Value)>),
     /// Arguments of the carrier.
@@ -20,7 +20,7 @@ pub(super) enum Output {
 }
 
 /// The next output; `None` for a request that belongs to no task.
-pub(super) fn next(arm: Arm, seen: &Seen) -> Option<Output> {
+pub(super) fn next(arm: Arm, seen: &ModelRequest) -> Option<PolicyOutput> {
     let (task, turn) = Task::of(&seen.text)?;
     let view = View {
         arm,
@@ -34,57 +34,57 @@ pub(super) fn next(arm: Arm, seen: &Seen) -> Option<Output> {
         .collect();
     let acts = match (open.is_empty(), arm.form()) {
         (true, _) => None,
-        (false, Form::Native) => view.calls(&open).map(Output::Calls),
-        (false, Form::Carrier | Form::Fenced) => declare::act(&view, task, &open),
+        (false, OutputForm::Native) => view.calls(&open).map(PolicyOutput::Calls),
+        (false, OutputForm::Carrier | OutputForm::Fenced) => declare::act(&view, task, &open),
     };
     Some(acts.unwrap_or_else(|| answer(arm, view.answer(task, open.is_empty()))))
 }
 
-fn answer(arm: Arm, text: String) -> Output {
+fn answer(arm: Arm, text: String) -> PolicyOutput {
     match arm.form() {
-        Form::Carrier => Output::Carrier(json!({"kind": "answer", "message": text})),
-        Form::Native | Form::Fenced => Output::Text(text),
+        OutputForm::Carrier => PolicyOutput::Carrier(json!({"kind": "answer", "message": text})),
+        OutputForm::Native | OutputForm::Fenced => PolicyOutput::Text(text),
     }
 }
 
 /// Steps of the task and their state, as the request shows it.
 struct View<'a> {
     arm: Arm,
-    seen: &'a Seen,
-    steps: Vec<Step>,
+    seen: &'a ModelRequest,
+    steps: Vec<TaskStep>,
 }
 
 impl View<'_> {
-    fn step(&self, id: &str) -> Option<&Step> {
+    fn step(&self, id: &str) -> Option<&TaskStep> {
         self.steps.iter().find(|step| step.id == id)
     }
 
     /// Whether the step's result is known or not needed.
-    fn is_done(&self, step: &Step) -> bool {
+    fn is_done(&self, step: &TaskStep) -> bool {
         let all = step.tokens();
         if all.iter().all(|token| self.seen.token(token).is_some()) {
             return true;
         }
         match step.kind {
-            Kind::Instead(of) => self.step(of).is_some_and(|of| self.is_known(of)),
-            _ => self.has_failed(step) && self.stands_in(step).is_some(),
+            StepKind::Instead(of) => self.step(of).is_some_and(|of| self.is_known(of)),
+            _ => self.has_failed(step) && self.alternative(step).is_some(),
         }
     }
 
-    fn is_known(&self, step: &Step) -> bool {
+    fn is_known(&self, step: &TaskStep) -> bool {
         step.tokens()
             .iter()
             .all(|token| self.seen.token(token).is_some())
     }
 
     /// The alternative to this step when it fails.
-    fn stands_in(&self, step: &Step) -> Option<&Step> {
-        let is = |other: &&Step| matches!(other.kind, Kind::Instead(of) if of == step.id);
+    fn alternative(&self, step: &TaskStep) -> Option<&TaskStep> {
+        let is = |other: &&TaskStep| matches!(other.kind, StepKind::Instead(of) if of == step.id);
         self.steps.iter().find(is)
     }
 
     /// Whether a call of this step has failed. In each task only one step can fail.
-    fn has_failed(&self, step: &Step) -> bool {
+    fn has_failed(&self, step: &TaskStep) -> bool {
         let native = self
             .seen
             .results
@@ -100,7 +100,7 @@ impl View<'_> {
     }
 
     /// Whether the step's call was made but its result lacks the expected token.
-    fn was_in_vain(&self, step: &Step) -> bool {
+    fn lacks_expected_token(&self, step: &TaskStep) -> bool {
         let declared = self
             .seen
             .text
@@ -110,9 +110,9 @@ impl View<'_> {
     }
 
     /// Whether the step may run once its inputs are known.
-    fn is_wanted(&self, step: &Step) -> bool {
+    fn may_run(&self, step: &TaskStep) -> bool {
         match step.kind {
-            Kind::Instead(of) => self.step(of).is_some_and(|of| self.has_failed(of)),
+            StepKind::Instead(of) => self.step(of).is_some_and(|of| self.has_failed(of)),
             _ => true,
         }
     }
@@ -128,17 +128,17 @@ impl View<'_> {
         }
     }
 
-    fn arguments(&self, step: &Step) -> Option<Map<String, Value>> {
+    fn arguments(&self, step: &TaskStep) -> Option<Map<String, Value>> {
         let pair = |(name, arg): &(&str, Arg)| Some(((*name).to_owned(), self.value(arg)?));
         step.args.iter().map(pair).collect()
     }
 
     /// Arguments of the step's calls that can be made now.
-    fn ready(&self, step: &Step) -> Vec<Map<String, Value>> {
-        if !self.is_wanted(step) {
+    fn ready(&self, step: &TaskStep) -> Vec<Map<String, Value>> {
+        if !self.may_run(step) {
             return Vec::new();
         }
-        let Kind::Each(_) = step.kind else {
+        let StepKind::Each(_) = step.kind else {
             return self.arguments(step).into_iter().collect();
         };
         let open = (1..=ITEMS).filter(|item| {
@@ -152,8 +152,8 @@ impl View<'_> {
     }
 
     /// Native calls of the next turn.
-    fn calls(&self, open: &[&Step]) -> Option<Vec<(String, Value)>> {
-        let is_over = open.iter().any(|step| self.was_in_vain(step));
+    fn calls(&self, open: &[&TaskStep]) -> Option<Vec<(String, Value)>> {
+        let is_over = open.iter().any(|step| self.lacks_expected_token(step));
         let calls = open.iter().flat_map(|step| {
             let calls = self.ready(step).into_iter();
             calls.map(|args| (step.target.to_owned(), Value::Object(args)))
@@ -177,7 +177,7 @@ impl View<'_> {
             return first.map_or("I do not know.".to_owned(), |code| format!("It is {code}."));
         }
         let answers = self.steps.iter().filter(|step| step.answers);
-        let tokens = answers.flat_map(Step::tokens);
+        let tokens = answers.flat_map(TaskStep::tokens);
         let mut tokens: Vec<_> = tokens.filter_map(|token| self.seen.token(&token)).collect();
         if task == Task::Children {
             tokens.extend(self.seen.token("finding-2-"));

@@ -4,13 +4,13 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use url::Url;
 
-use super::arms::{Arm, Form};
-use super::seen::Seen;
+use super::arms::{Arm, OutputForm};
+use super::seen::ModelRequest;
 use super::tasks::{Task, steps};
-use crate::client::Connection;
+use crate::client::LoadConnection;
 
 /// Maximum tokens of one output.
-const MOST: u32 = 256;
+const MAX_TOKENS: u32 = 256;
 
 /// An OpenAI-compatible model.
 #[derive(Clone, Debug)]
@@ -42,12 +42,12 @@ impl RealModel {
     pub(super) async fn answer(
         &self,
         arm: Arm,
-        seen: &Seen,
+        seen: &ModelRequest,
         body: &Value,
     ) -> anyhow::Result<Value> {
         let mut asked = json!({
             "model": self.model, "messages": body["messages"], "stream": false,
-            "max_tokens": MOST, "temperature": 0, "seed": 1,
+            "max_tokens": MAX_TOKENS, "temperature": 0, "seed": 1,
         });
         if let Some(choice) = choice(arm, seen) {
             asked["tools"] = body["tools"].clone();
@@ -60,7 +60,7 @@ impl RealModel {
             self.address,
             body.len()
         );
-        let mut connection = Connection::open(&self.address).await?;
+        let mut connection = LoadConnection::open(&self.address).await?;
         connection.send(request.as_bytes()).await?;
         let mut answer = Vec::new();
         let status = connection
@@ -75,17 +75,17 @@ impl RealModel {
 
 /// The pinned tool choice. Loops call the task's tools in order and then answer. The carrier is the only tool of
 /// its arms. Fences need no tool.
-fn choice(arm: Arm, seen: &Seen) -> Option<Value> {
+fn choice(arm: Arm, seen: &ModelRequest) -> Option<Value> {
     let function = |name: &str| json!({"type": "function", "function": {"name": name}});
     match arm.form() {
-        Form::Native => {
+        OutputForm::Native => {
             let (task, turn) = Task::of(&seen.text)?;
             let steps = steps(task, turn);
             steps
                 .get(seen.results.len())
                 .map(|step| function(step.target))
         }
-        Form::Carrier => Some(function("AgentProtocolOutput")),
-        Form::Fenced => None,
+        OutputForm::Carrier => Some(function("AgentProtocolOutput")),
+        OutputForm::Fenced => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::arms::{Arm, Form};
+use super::arms::{Arm, OutputForm};
 
 /// Markers in the protocol agent's transcript.
 const PROTOCOL_TURN: &str = "## Assistant protocol request";
@@ -11,7 +11,7 @@ const NOTHING_RAN: &str = "nothing was executed";
 
 /// One request.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ModelRequest {
     /// All texts except system messages, with the arguments of native calls, in order.
     pub(super) text: String,
     /// Results of native tool calls.
@@ -24,7 +24,7 @@ pub(super) struct Seen {
     pub(super) is_repair: bool,
 }
 
-impl Seen {
+impl ModelRequest {
     /// Parses the body of a chat completion.
     pub(super) fn of(arm: Option<Arm>, body: &Value) -> Self {
         let messages = body["messages"].as_array().cloned().unwrap_or_default();
@@ -46,7 +46,7 @@ impl Seen {
             }
         }
         let shown = match arm.map(Arm::form) {
-            Some(Form::Carrier | Form::Fenced) => fenced_chars(&text),
+            Some(OutputForm::Carrier | OutputForm::Fenced) => fenced_chars(&text),
             _ => results.iter().map(|result| result.chars().count()).sum(),
         };
         // The last message is the instruction.
@@ -127,9 +127,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_begin_at_their_own_start() {
+    fn matches_tokens_only_at_word_start() {
         let body = json!({"messages": [{"role": "user", "content": "code-found-7 and found-7, item-01-7"}]});
-        let seen = Seen::of(None, &body);
+        let seen = ModelRequest::of(None, &body);
         assert_eq!(seen.token("found-"), Some("found-7"));
         assert_eq!(seen.token("item-01-"), Some("item-01-7"));
         assert_eq!(seen.token("item-02-"), None);
@@ -141,19 +141,19 @@ mod tests {
             {"role": "system", "content": "s"}, {"role": "user", "content": "u"},
             {"role": "tool", "content": "12345"},
         ]});
-        assert_eq!(Seen::of(Some(Arm::Parallel), &native).shown, 5);
+        assert_eq!(ModelRequest::of(Some(Arm::Parallel), &native).shown, 5);
         let turn = "### Result for a\n\n```md\n12345\n```\n";
         let declared = json!({"messages": [{"role": "user", "content": turn}]});
-        assert_eq!(Seen::of(Some(Arm::Full), &declared).shown, 6);
+        assert_eq!(ModelRequest::of(Some(Arm::Full), &declared).shown, 6);
     }
 
     #[test]
-    fn notices_of_refusals_are_repairs() {
+    fn counts_rejection_notices_as_repairs() {
         let of = |turn: &str| {
             let body = json!({"messages": [
                 {"role": "user", "content": turn}, {"role": "user", "content": "Decide."},
             ]});
-            Seen::of(Some(Arm::Flat), &body).is_repair
+            ModelRequest::of(Some(Arm::Flat), &body).is_repair
         };
         assert!(of("## Runtime notice\n\nRefused; nothing was executed."));
         assert!(!of("## User request\n\nhi"));

@@ -15,9 +15,9 @@ use crate::figures::median;
 pub(super) type Plays = BTreeMap<(Task, Arm), Vec<Play>>;
 
 /// One figure of a play.
-type Figure = fn(&Play) -> f64;
+type PlayFigure = fn(&Play) -> f64;
 
-const FIGURES: [(&str, usize, Figure); 7] = [
+const FIGURES: [(&str, usize, PlayFigure); 7] = [
     ("Model calls", 0, |play| play.tally.model_calls as f64),
     ("Tokens in (thousands)", 1, |play| {
         tokens(play.tally.chars_in) / 1000.0
@@ -38,7 +38,7 @@ fn tokens(chars: usize) -> f64 {
 }
 
 /// The median of a figure; `None` without plays.
-fn of(plays: &Plays, task: Task, arm: Arm, figure: Figure) -> Option<f64> {
+fn of(plays: &Plays, task: Task, arm: Arm, figure: PlayFigure) -> Option<f64> {
     let plays = plays.get(&(task, arm))?;
     let figures: Vec<_> = plays.iter().map(figure).collect();
     Some(median(&figures))
@@ -165,12 +165,12 @@ pub(super) fn to_json(plays: &Plays) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::upstream::Tally;
+    use crate::compare::upstream::PlayCounts;
 
     fn play(model_calls: usize, is_right: bool) -> Vec<Play> {
-        let tally = Tally {
+        let tally = PlayCounts {
             model_calls,
-            ..Tally::default()
+            ..PlayCounts::default()
         };
         vec![Play {
             tally,
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn verdict_follows_the_rule() {
+    fn verdict_follows_criteria() {
         let mut plays = Plays::from([
             ((Task::List, Arm::Parallel), play(3, true)),
             ((Task::List, Arm::Flat), play(3, true)),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_marked_in_every_table() {
+    fn marks_failures_in_every_table() {
         let plays = Plays::from([((Task::Large, Arm::Serial), play(2, false))]);
         let text = tables(&plays);
         assert!(

@@ -31,11 +31,11 @@ pub(super) enum Task {
 
 /// One step of a task.
 #[derive(Clone, Debug)]
-pub(super) struct Step {
+pub(super) struct TaskStep {
     pub(super) id: String,
     /// A tool or an agent.
     pub(super) target: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: StepKind,
     pub(super) args: Vec<(&'static str, Arg)>,
     /// Prefix of the token in the result.
     pub(super) token: String,
@@ -45,7 +45,7 @@ pub(super) struct Step {
 
 /// How a step is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum StepKind {
     /// One call of a tool.
     Tool,
     /// One call of a tool for each item of this step.
@@ -176,7 +176,7 @@ impl Task {
         let answers = steps.iter().filter(|step| step.answers);
         let merged = (self == Self::Children).then(|| "finding-2-".to_owned());
         answers
-            .flat_map(Step::tokens)
+            .flat_map(TaskStep::tokens)
             .chain(merged)
             .map(|token| format!("{token}{salt}"))
             .collect()
@@ -188,11 +188,11 @@ impl Task {
     }
 }
 
-impl Step {
+impl TaskStep {
     /// Prefixes of the tokens in the step's results.
     pub(super) fn tokens(&self) -> Vec<String> {
         match self.kind {
-            Kind::Each(_) => (1..=ITEMS)
+            StepKind::Each(_) => (1..=ITEMS)
                 .map(|item| format!("{}{item:02}-", self.token))
                 .collect(),
             _ => vec![self.token.clone()],
@@ -202,7 +202,7 @@ impl Step {
     /// The steps whose results are arguments of this step.
     pub(super) fn sources(&self) -> impl Iterator<Item = &'static str> {
         let each = match self.kind {
-            Kind::Each(of) => Some(of),
+            StepKind::Each(of) => Some(of),
             _ => None,
         };
         let args = self.args.iter().filter_map(|(_, arg)| match arg {

@@ -12,9 +12,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::arms::Arm;
-use super::policy::{self, Output};
+use super::policy::{self, PolicyOutput};
 use super::real::RealModel;
-use super::seen::Seen;
+use super::seen::ModelRequest;
 use super::world;
 use crate::stub::{read_request, whole};
 
@@ -32,7 +32,7 @@ pub(super) const TOKEN_CHARS: usize = 4;
 
 /// Counts of one play.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct PlayCounts {
     pub(super) model_calls: usize,
     /// Model calls of child runs.
     pub(super) child_calls: usize,
@@ -45,33 +45,33 @@ pub(super) struct Tally {
 }
 
 #[derive(Default)]
-struct State {
+struct PlayState {
     salt: String,
-    tally: Tally,
+    tally: PlayCounts,
     /// Whether the slow tool was called in this play.
-    was_slow: bool,
+    slow_tool_was_called: bool,
 }
 
 /// State shared by the connections.
-struct Shared {
-    state: Mutex<State>,
+struct CompareState {
+    state: Mutex<PlayState>,
     slow: Notify,
     real: Option<RealModel>,
 }
 
 /// The server. It stops on drop.
-pub(super) struct Upstream {
+pub(super) struct CompareUpstream {
     pub(super) address: String,
-    shared: Arc<Shared>,
+    shared: Arc<CompareState>,
     _serving: JoinSet<()>,
 }
 
-impl Upstream {
+impl CompareUpstream {
     /// Serves the scripted model, or forwards requests to a real one.
     pub(super) async fn start(real: Option<RealModel>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CompareState {
             state: Mutex::default(),
             slow: Notify::new(),
             real,
@@ -87,60 +87,65 @@ impl Upstream {
 
     /// Begins a play: resets the counters and sets the salt of the tokens.
     pub(super) fn begin(&self, salt: &str) {
-        *self.shared.state() = State {
+        *self.shared.state() = PlayState {
             salt: salt.to_owned(),
-            ..State::default()
+            ..PlayState::default()
         };
     }
 
     /// The counts since the play began.
-    pub(super) fn tally(&self) -> Tally {
+    pub(super) fn tally(&self) -> PlayCounts {
         self.shared.state().tally.clone()
     }
 
     /// Returns once the slow tool was called.
-    pub(super) async fn is_in_slow_tool(&self) {
+    pub(super) async fn slow_tool_called(&self) {
         self.shared.slow.notified().await;
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl CompareState {
+    fn state(&self) -> MutexGuard<'_, PlayState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+async fn serve(listener: TcpListener, shared: Arc<CompareState>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => if let Ok((socket, _)) = accepted {
-                connections.spawn(converse(socket, Arc::clone(&shared)));
+                connections.spawn(serve_connection(socket, Arc::clone(&shared)));
             },
             Some(_) = connections.join_next() => {}
         }
     }
 }
 
-async fn converse(mut socket: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
+async fn serve_connection(mut socket: TcpStream, shared: Arc<CompareState>) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut buffer = Vec::new();
     while let Some(request) = read_request(&mut socket, &mut buffer).await? {
         let body = serde_json::from_slice(&request.body).unwrap_or(Value::Null);
         match request.path.strip_prefix("/tools/") {
-            Some(tool) => act(&mut socket, &shared, tool, &body).await?,
-            None => speak(&mut socket, &shared, &body).await?,
+            Some(tool) => next_choice(&mut socket, &shared, tool, &body).await?,
+            None => respond(&mut socket, &shared, &body).await?,
         }
     }
     Ok(())
 }
 
-async fn act(socket: &mut TcpStream, shared: &Shared, tool: &str, args: &Value) -> io::Result<()> {
+async fn next_choice(
+    socket: &mut TcpStream,
+    shared: &CompareState,
+    tool: &str,
+    args: &Value,
+) -> io::Result<()> {
     let (salt, is_slow) = {
         let mut state = shared.state();
         *state.tally.tools.entry(tool.to_owned()).or_default() += 1;
-        let is_slow = tool == SLOW_TOOL && !state.was_slow;
-        state.was_slow |= is_slow;
+        let is_slow = tool == SLOW_TOOL && !state.slow_tool_was_called;
+        state.slow_tool_was_called |= is_slow;
         (state.salt.clone(), is_slow)
     };
     if is_slow {
@@ -148,9 +153,11 @@ async fn act(socket: &mut TcpStream, shared: &Shared, tool: &str, args: &Value) 
     }
     tokio::time::sleep(if is_slow { SLOW } else { TOOL }).await;
     match world::answer(tool, args, &salt) {
-        world::Answer::Json(answer) => whole(socket, "200 OK", &answer).await,
-        world::Answer::Fails(why) => whole(socket, "409 Conflict", &json!({"error": why})).await,
-        world::Answer::Text(text) => {
+        world::ToolResponse::Json(answer) => whole(socket, "200 OK", &answer).await,
+        world::ToolResponse::Fails(why) => {
+            whole(socket, "409 Conflict", &json!({"error": why})).await
+        }
+        world::ToolResponse::Text(text) => {
             let length = text.len();
             let head = format!(
                 "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n"
@@ -161,10 +168,10 @@ async fn act(socket: &mut TcpStream, shared: &Shared, tool: &str, args: &Value) 
     }
 }
 
-async fn speak(socket: &mut TcpStream, shared: &Shared, body: &Value) -> io::Result<()> {
+async fn respond(socket: &mut TcpStream, shared: &CompareState, body: &Value) -> io::Result<()> {
     let model = body["model"].as_str().unwrap_or_default();
     let arm = Arm::of(model);
-    let seen = Seen::of(arm, body);
+    let seen = ModelRequest::of(arm, body);
     let salt = {
         let mut state = shared.state();
         let tally = &mut state.tally;
@@ -227,7 +234,7 @@ async fn speak(socket: &mut TcpStream, shared: &Shared, body: &Value) -> io::Res
 }
 
 /// The output as a choice of a completion.
-fn choice(output: &Output) -> Value {
+fn choice(output: &PolicyOutput) -> Value {
     let call = |number: usize, name: &str, args: &Value| {
         json!({
             "id": format!("call_{number}"), "type": "function",
@@ -235,12 +242,12 @@ fn choice(output: &Output) -> Value {
         })
     };
     let calls = match output {
-        Output::Text(text) => {
+        PolicyOutput::Text(text) => {
             let message = json!({"role": "assistant", "content": text});
             return json!({"index": 0, "message": message, "finish_reason": "stop"});
         }
-        Output::Carrier(args) => vec![call(1, "AgentProtocolOutput", args)],
-        Output::Calls(calls) => {
+        PolicyOutput::Carrier(args) => vec![call(1, "AgentProtocolOutput", args)],
+        PolicyOutput::Calls(calls) => {
             let calls = (1..).zip(calls);
             calls
                 .map(|(number, (name, args))| call(number, name, args))

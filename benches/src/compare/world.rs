@@ -93,7 +93,7 @@ pub(super) const WRITES: [(&str, &str, &str); 2] = [
 ];
 
 /// The response of a tool.
-pub(super) enum Answer {
+pub(super) enum ToolResponse {
     Json(Value),
     Text(String),
     /// The call fails with this text.
@@ -101,76 +101,76 @@ pub(super) enum Answer {
 }
 
 /// Answers a call in a play with this salt. Fails if an argument comes from no earlier result.
-pub(super) fn answer(tool: &str, args: &Value, salt: &str) -> Answer {
+pub(super) fn answer(tool: &str, args: &Value, salt: &str) -> ToolResponse {
     let arg = |name: &str| args[name].as_str().unwrap_or_default();
     let token = |name: &str| format!("{name}-{salt}");
     let linked = |name: &str, of: &str, gives: &str| {
         if arg(name) == token(of) {
-            Answer::Json(json!({gives: token(gives)}))
+            ToolResponse::Json(json!({gives: token(gives)}))
         } else {
-            Answer::Fails("there is no such thing")
+            ToolResponse::Fails("there is no such thing")
         }
     };
     match tool {
         "read_page" => page(arg("page"), salt),
-        "find_page" => Answer::Json(json!({"page": token("found")})),
+        "find_page" => ToolResponse::Json(json!({"page": token("found")})),
         "list_items" => {
             let items = (1..=ITEMS).map(|item| token(&format!("item-{item:02}")));
-            Answer::Json(json!({"items": items.collect::<Vec<_>>()}))
+            ToolResponse::Json(json!({"items": items.collect::<Vec<_>>()}))
         }
         "read_item" if arg("item").ends_with(salt) => {
             let count = arg("item").replace("item-", "count-");
-            Answer::Json(json!({"count": count}))
+            ToolResponse::Json(json!({"count": count}))
         }
-        "open_case" => Answer::Json(json!({"case": token("case")})),
+        "open_case" => ToolResponse::Json(json!({"case": token("case")})),
         "get_invoice" => linked("case", "case", "invoice"),
         "get_payment" => linked("invoice", "invoice", "payment"),
         "get_receipt" => linked("payment", "payment", "receipt"),
         "inspect_room" => room(arg("room"), salt),
-        "mirror_b" => Answer::Json(json!({"content": token("content")})),
-        "read_log" => Answer::Text(log(&token("alert"))),
-        "read_draft" => Answer::Json(json!({"draft": token("draft")})),
+        "mirror_b" => ToolResponse::Json(json!({"content": token("content")})),
+        "read_log" => ToolResponse::Text(log(&token("alert"))),
+        "read_draft" => ToolResponse::Json(json!({"draft": token("draft")})),
         "send_mail" if arg("body") == token("draft") => {
-            Answer::Json(json!({"number": token("sent")}))
+            ToolResponse::Json(json!({"number": token("sent")}))
         }
-        "book_room" => Answer::Json(json!({"booking": token("room-booking")})),
+        "book_room" => ToolResponse::Json(json!({"booking": token("room-booking")})),
         "check_calendar" if arg("booking") == token("room-booking") => {
-            Answer::Json(json!({"slot": token("slot")}))
+            ToolResponse::Json(json!({"slot": token("slot")}))
         }
         "book_car" if arg("slot") == token("slot") => {
-            Answer::Json(json!({"booking": token("car-booking")}))
+            ToolResponse::Json(json!({"booking": token("car-booking")}))
         }
-        "mirror_a" => Answer::Fails("mirror a is down"),
-        _ => Answer::Fails("there is no such thing"),
+        "mirror_a" => ToolResponse::Fails("mirror a is down"),
+        _ => ToolResponse::Fails("there is no such thing"),
     }
 }
 
-fn page(page: &str, salt: &str) -> Answer {
+fn page(page: &str, salt: &str) -> ToolResponse {
     let code = if page == format!("found-{salt}") {
         format!("code-{page}")
     } else if page.starts_with('p') {
         format!("code-{page}-{salt}")
     } else {
-        return Answer::Fails("there is no such page");
+        return ToolResponse::Fails("there is no such page");
     };
-    Answer::Json(json!({"code": code, "text": PROSE.repeat(PROSE_TIMES)}))
+    ToolResponse::Json(json!({"code": code, "text": PROSE.repeat(PROSE_TIMES)}))
 }
 
 /// The clue is part of prose; it names the next room only to a model that reads it.
-fn room(room: &str, salt: &str) -> Answer {
+fn room(room: &str, salt: &str) -> ToolResponse {
     let number = match room.strip_suffix(salt) {
         Some("room-1-") => 2,
         Some("room-2-") => 3,
         Some("room-3-") => 4,
         None if room == "hall" => 1,
-        _ => return Answer::Fails("there is no such room"),
+        _ => return ToolResponse::Fails("there is no such room"),
     };
     let found = if number == 4 {
         format!("the treasure: treasure-{salt}")
     } else {
         format!("a note that says clue-{number}-{salt}; go to the room of that number")
     };
-    Answer::Text(format!(
+    ToolResponse::Text(format!(
         "A dusty place with a table. On the table lies {found}."
     ))
 }
@@ -206,13 +206,13 @@ mod tests {
     #[test]
     fn arguments_must_come_from_results() {
         let invoice = |case: &str| answer("get_invoice", &json!({"case": case}), "7");
-        assert!(matches!(invoice("case-7"), Answer::Json(_)));
-        assert!(matches!(invoice("case-8"), Answer::Fails(_)));
+        assert!(matches!(invoice("case-7"), ToolResponse::Json(_)));
+        assert!(matches!(invoice("case-8"), ToolResponse::Fails(_)));
     }
 
     #[test]
     fn the_log_holds_one_alert_in_its_middle() {
-        let Answer::Text(text) = answer("read_log", &json!({}), "7") else {
+        let ToolResponse::Text(text) = answer("read_log", &json!({}), "7") else {
             panic!("a text")
         };
         let at = text.find("ALERT").unwrap();

@@ -2,16 +2,16 @@
 
 use serde_json::{Value, json};
 
-use super::{directly, post};
+use super::{direct_request, post};
 use crate::figures::percentile;
-use crate::model::Items;
+use crate::model::ItemLatencies;
 
 /// Concurrent streams.
-const AT_ONCE: usize = 64;
+const CONCURRENT_STREAMS: usize = 64;
 
-type Request = fn(&str) -> Vec<u8>;
+type BuildRequest = fn(&str) -> Vec<u8>;
 
-const FACES: [(&str, Request); 3] = [
+const MODEL_APIS: [(&str, BuildRequest); 3] = [
     ("chat", chat),
     ("messages", messages),
     ("responses", responses),
@@ -25,17 +25,20 @@ pub(super) async fn measure(
     tokens: &[String],
 ) -> anyhow::Result<Value> {
     let mut told = Vec::new();
-    for (name, request) in FACES {
+    for (name, request) in MODEL_APIS {
         let (mut direct, mut through) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
-            direct.extend(first_items(model, vec![directly(); AT_ONCE]).await?);
-            let requests = tokens.iter().take(AT_ONCE).map(|token| request(token));
+            direct.extend(first_items(model, vec![direct_request(); CONCURRENT_STREAMS]).await?);
+            let requests = tokens
+                .iter()
+                .take(CONCURRENT_STREAMS)
+                .map(|token| request(token));
             through.extend(first_items(gateway, requests.collect()).await?);
         }
         let [p50, p99] = [50.0, 99.0].map(|at| (percentile(&through, at), percentile(&direct, at)));
         println!(
             "{target:<12} {name:<14} +{:.2} ms p50, +{:.2} ms p99 to the first item over the model asked directly \
-             ({:.2} and {:.2} ms), {AT_ONCE} streams at once",
+             ({:.2} and {:.2} ms), {CONCURRENT_STREAMS} streams at once",
             p50.0 - p50.1,
             p99.0 - p99.1,
             p50.1,
@@ -50,7 +53,7 @@ pub(super) async fn measure(
 }
 
 async fn first_items(address: &str, requests: Vec<Vec<u8>>) -> anyhow::Result<Vec<f64>> {
-    let items = Items::at_once(address, requests).await?;
+    let items = ItemLatencies::at_once(address, requests).await?;
     Ok(items.iter().map(|items| items.first).collect())
 }
 

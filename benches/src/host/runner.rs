@@ -12,18 +12,18 @@ use tokio::time::timeout;
 use super::token_in;
 use crate::stub::{manifests, read_request, whole};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
     transfer-encoding: chunked\r\n\r\n8\r\n: held\n\n\r\n";
 
 /// Stops on drop, together with its runs.
-pub(super) struct Runner {
+pub(super) struct TokenRunner {
     pub(super) address: String,
     tokens: tokio::sync::Mutex<mpsc::Receiver<String>>,
     _serving: JoinSet<()>,
 }
 
-impl Runner {
+impl TokenRunner {
     pub(super) async fn start() -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
@@ -42,7 +42,7 @@ impl Runner {
         let mut waiting = self.tokens.lock().await;
         let mut tokens = Vec::with_capacity(count);
         while tokens.len() < count {
-            let token = timeout(PATIENCE, waiting.recv()).await;
+            let token = timeout(TIMEOUT, waiting.recv()).await;
             tokens.push(token.context("a run did not come")?.context("a runner")?);
         }
         Ok(tokens)
@@ -54,14 +54,14 @@ async fn serve(listener: TcpListener, told: mpsc::Sender<String>) {
     loop {
         tokio::select! {
             accepted = listener.accept() => if let Ok((socket, _)) = accepted {
-                connections.spawn(converse(socket, told.clone()));
+                connections.spawn(serve_connection(socket, told.clone()));
             },
             Some(_) = connections.join_next() => {}
         }
     }
 }
 
-async fn converse(mut socket: TcpStream, told: mpsc::Sender<String>) -> anyhow::Result<()> {
+async fn serve_connection(mut socket: TcpStream, told: mpsc::Sender<String>) -> anyhow::Result<()> {
     let mut buffer = Vec::new();
     let manifests = manifests(&["invoke", "stream", "count_tokens"]);
     while let Some(request) = read_request(&mut socket, &mut buffer).await? {

@@ -3,8 +3,8 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::{Held, completed, hold_children, stage, stage_with};
-use crate::support::upstream::{Reply, Upstream};
+use super::{PausedRun, completed, hold_children, stage, stage_with};
+use crate::support::upstream::{Upstream, UpstreamReply};
 use crate::support::{Engine, Postgres, Sqlite, until};
 
 #[rstest]
@@ -14,7 +14,7 @@ async fn fourth_level_starts_no_child(#[values(Sqlite, Postgres)] engine: Engine
         return;
     };
     let gate = hold_children(&stage, &completed());
-    let parent = Held::parent(&stage).await;
+    let parent = PausedRun::parent(&stage).await;
     let first = parent.child(&stage, "k", &gate).await;
     let second = first.child(&stage, "k", &gate).await;
     let third = second.child(&stage, "k", &gate).await;
@@ -39,7 +39,7 @@ async fn seventeenth_child_is_refused(#[values(Sqlite, Postgres)] engine: Engine
     };
     let gate = hold_children(&stage, &completed());
     gate.cancel();
-    let parent = Held::parent(&stage).await;
+    let parent = PausedRun::parent(&stage).await;
     for n in 0..16 {
         parent.spawn(&format!("k-{n}"), &json!({})).await.run_id();
     }
@@ -53,12 +53,12 @@ async fn seventeenth_child_is_refused(#[values(Sqlite, Postgres)] engine: Engine
 
 #[rstest]
 #[tokio::test]
-async fn child_ends_by_its_parents_deadline(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn child_ends_at_parent_deadline(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
     let gate = hold_children(&stage, &completed());
-    let parent = Held::parent(&stage).await;
+    let parent = PausedRun::parent(&stage).await;
     let deadline = stage.client.run(&parent.run_id).await["deadline_at"].clone();
     let long = parent
         .spawn("long", &json!({"deadline_seconds": 9000}))
@@ -76,7 +76,7 @@ async fn child_ends_by_its_parents_deadline(#[values(Sqlite, Postgres)] engine: 
 #[case::run("scope = \"run\"")]
 #[case::agent("scope = \"agent\"\nwindow = \"month\"")]
 #[tokio::test]
-async fn budgets_of_the_parent_hold_its_children(
+async fn parent_budgets_limit_child_runs(
     #[case] scope: &str,
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
@@ -92,10 +92,10 @@ async fn budgets_of_the_parent_hold_its_children(
     });
     let Some(stage) = staged.await else { return };
     let gate = hold_children(&stage, &completed());
-    let parent = Held::parent(&stage).await;
+    let parent = PausedRun::parent(&stage).await;
     let child = parent.child(&stage, "k", &gate).await;
     for caller in [&parent, &child] {
-        upstream.reply(Reply::Json(200, json!({"ok": true})));
+        upstream.reply(UpstreamReply::Json(200, json!({"ok": true})));
         let called = caller.host.create("/tools/look/call", &json!({})).await;
         assert_eq!(called.status, 200, "{}", called.body);
     }

@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{Held, completed, hold_children, stage_with};
+use super::{PausedRun, completed, hold_children, stage_with};
 use crate::support::{Engine, Postgres, Sqlite, Stage};
 
 const TOOLS: &str = "[[tools]]\ntool_name = \"look\"\nurl = \"http://127.0.0.1:9/look\"\n\
@@ -20,7 +20,7 @@ async fn stage(engine: Engine) -> Option<Stage> {
     staged.await
 }
 
-fn tools_of(held: &Held) -> Vec<&str> {
+fn tools_of(held: &PausedRun) -> Vec<&str> {
     let tools = held.asked["context"]["resources"]["tools"].as_array();
     let tools = tools.unwrap().iter();
     tools
@@ -40,12 +40,12 @@ async fn decision(stage: &Stage, run_id: &str, kind: &str, id: &str) -> Value {
 
 #[rstest]
 #[tokio::test]
-async fn child_lacks_what_its_parent_lacks(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn child_grant_never_exceeds_parent_grant(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
     let gate = hold_children(&stage, &completed());
-    let parent = Held::parent(&stage).await;
+    let parent = PausedRun::parent(&stage).await;
     let child = parent.child(&stage, "k", &gate).await;
     assert_eq!(tools_of(&child), ["look", "write"]);
     let called = child.host.create("/tools/launch/call", &json!({})).await;
@@ -68,15 +68,15 @@ async fn child_lacks_what_its_parent_lacks(#[values(Sqlite, Postgres)] engine: E
 
 #[rstest]
 #[tokio::test]
-async fn grants_narrow_a_child_further(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn request_narrows_child_grant(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
     let gate = hold_children(&stage, &completed());
-    let parent = Held::parent(&stage).await;
+    let parent = PausedRun::parent(&stage).await;
     let grants = json!({"grants": {"tools": ["look", "launch"], "agents": []}});
     let id = parent.spawn("k", &grants).await.run_id();
-    let child = Held::of(&stage, &id, gate.clone()).await;
+    let child = PausedRun::of(&stage, &id, gate.clone()).await;
     assert_eq!(tools_of(&child), ["look"]);
     let decided = decision(&stage, &id, "tool", "write").await;
     assert_eq!(decided["layer"], "parent");

@@ -7,7 +7,7 @@ use std::sync::Once;
 use tokio::process::Command;
 use uuid::Uuid;
 
-use crate::support::listening::Listening;
+use crate::support::listening::ChildServer;
 use crate::support::peer::environment;
 use crate::support::repository::repository_file;
 use crate::support::skipped;
@@ -22,16 +22,16 @@ static NO_PEERS: Once = Once::new();
 static NO_PLATFORMS: Once = Once::new();
 
 /// An A2A agent with this binding. `None` if its packages cannot be installed.
-pub async fn a2a_agent(binding: &str) -> Option<Listening> {
+pub async fn a2a_agent(binding: &str) -> Option<ChildServer> {
     peer("a2a_agent.py", &[binding]).await
 }
 
 /// An AG-UI agent. `None` if its packages cannot be installed.
-pub async fn ag_ui_agent() -> Option<Listening> {
+pub async fn ag_ui_agent() -> Option<ChildServer> {
     peer("ag_ui_agent.py", &[]).await
 }
 
-async fn peer(script: &str, arguments: &[&str]) -> Option<Listening> {
+async fn peer(script: &str, arguments: &[&str]) -> Option<ChildServer> {
     let installed = environment("connector-peers-1", &PEERS).await;
     let Some(installed) = installed else {
         skipped(
@@ -42,20 +42,20 @@ async fn peer(script: &str, arguments: &[&str]) -> Option<Listening> {
         return None;
     };
     let mut command = script_of(&installed, script);
-    Some(Listening::spawn(command.args(arguments)).await.unwrap())
+    Some(ChildServer::spawn(command.args(arguments)).await.unwrap())
 }
 
 /// A LangGraph server. `None` unless `RUNNEL_TEST_PLATFORMS` names `langgraph`.
-pub async fn langgraph() -> Option<Listening> {
+pub async fn langgraph() -> Option<ChildServer> {
     const PACKAGES: [&str; 2] = ["langgraph-cli[inmem]==0.4.40", "langgraph==1.2.24"];
     let installed = platform("langgraph", &PACKAGES).await?;
     let mut command = script_of(&installed, "langgraph_server.py");
-    Some(Listening::spawn_slow(&mut command).await.unwrap())
+    Some(ChildServer::spawn_slow(&mut command).await.unwrap())
 }
 
 /// Langflow with a flow that echoes the message.
 pub struct Langflow {
-    pub server: Listening,
+    pub server: ChildServer,
     pub key: String,
     pub flow: String,
 }
@@ -64,7 +64,7 @@ pub struct Langflow {
 pub async fn langflow() -> Option<Langflow> {
     let installed = platform("langflow", &["langflow==1.13.0"]).await?;
     let mut command = script_of(&installed, "langflow_server.py");
-    let server = Listening::spawn_slow(&mut command).await.unwrap();
+    let server = ChildServer::spawn_slow(&mut command).await.unwrap();
     let [key, flow] = &server.details[..] else {
         panic!("the server tells its key and its flow");
     };

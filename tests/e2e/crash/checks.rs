@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 
-use super::journal::{Asked, Post, Talk};
-use super::later::Later;
+use super::deferred_results::PendingResults;
+use super::journal::{ClientConversation, Post, RunnerRequests};
 use super::load::deltas_of;
 use crate::support::client::{Client, send, stream};
 use crate::support::ledger::Ledger;
@@ -16,26 +16,26 @@ use crate::support::{until, within};
 
 /// Maximum time from a restart to the end of a run: a lease, a sweep, the wait for undispatched runs, and a slow
 /// machine.
-const BOUND: Duration = Duration::from_secs(30);
+const MAX_RUN_TIME: Duration = Duration::from_secs(30);
 /// Number of conversations checked concurrently.
-const AT_ONCE: usize = 6;
+const CONCURRENT_CHECKS: usize = 6;
 
 /// All recorded conversations, until they are checked.
 #[derive(Default)]
-pub struct Book {
-    open: Vec<(Talk, Instant)>,
-    pub asked: Asked,
-    pub figures: Figures,
+pub struct ConversationLog {
+    open: Vec<(ClientConversation, Instant)>,
+    pub asked: RunnerRequests,
+    pub figures: CrashStatistics,
     /// Run ids of checked events.
     known: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Default)]
-pub struct Figures {
+pub struct CrashStatistics {
     pub conversations: usize,
     pub events_posted: usize,
     /// Events that were stored without an acknowledgement to the client; the retry was a replay.
-    pub stored_untold: usize,
+    pub stored_unacknowledged: usize,
     pub runs: usize,
     pub ledger_events: usize,
     pub seen_events: usize,
@@ -46,17 +46,17 @@ pub struct Figures {
     pub pulled: usize,
 }
 
-impl Book {
+impl ConversationLog {
     /// Adds conversations recorded before a crash. Posts each event again: an acknowledged event must return the
     /// same run, and no event gets a second run.
-    pub async fn reconcile(&mut self, client: &Client, talks: Vec<Talk>) {
+    pub async fn reconcile(&mut self, client: &Client, talks: Vec<ClientConversation>) {
         let reconciled: Vec<_> = futures_util::stream::iter(talks)
             .map(|talk| reconcile(client, talk))
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(CONCURRENT_CHECKS)
             .collect()
             .await;
         for (talk, untold) in reconciled {
-            self.figures.stored_untold += untold;
+            self.figures.stored_unacknowledged += untold;
             self.figures.events_posted += talk.posts.len();
             self.open.push((talk, Instant::now()));
         }
@@ -71,15 +71,15 @@ impl Book {
                     // The end of a run may have promoted the next one between two page reads, so read again.
                     runs = runs_of(client, &talk).await;
                 }
-                let stuck = !runs.iter().all(has_ended) && since.elapsed() > BOUND;
+                let stuck = !runs.iter().all(has_ended) && since.elapsed() > MAX_RUN_TIME;
                 assert!(
                     !stuck,
-                    "no progress for {BOUND:?}: {}",
+                    "no progress for {MAX_RUN_TIME:?}: {}",
                     dump(client, &runs).await
                 );
                 (talk, since, runs)
             })
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(CONCURRENT_CHECKS)
             .collect()
             .await;
         // Take the requests last, so that they include the requests of all ended runs.
@@ -88,20 +88,20 @@ impl Book {
             .into_iter()
             .partition(|(_, _, runs)| runs.iter().all(has_ended));
         for (mut talk, since, _) in open {
-            self.asked.come_back(client, &mut talk).await;
+            self.asked.append_deferred_results(client, &mut talk).await;
             self.open.push((talk, since));
         }
         let asked = &self.asked;
         let checked: Vec<_> = futures_util::stream::iter(ended)
             .map(|(talk, _, runs)| async move {
-                let check = Check {
+                let check = ConversationCheck {
                     client,
                     talk: &talk,
                     asked,
                 };
                 (check.all(&runs).await, runs)
             })
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(CONCURRENT_CHECKS)
             .collect()
             .await;
         for (checked, runs) in checked {
@@ -149,8 +149,8 @@ impl Book {
     }
 }
 
-impl Figures {
-    fn add(&mut self, checked: &Checked, runs: &[Value]) {
+impl CrashStatistics {
+    fn add(&mut self, checked: &CheckedConversation, runs: &[Value]) {
         self.conversations += 1;
         self.runs += runs.len();
         self.ledger_events += checked.events;
@@ -165,7 +165,7 @@ impl Figures {
 }
 
 /// Posts all events again. Returns the number of stored events without an acknowledgement.
-async fn reconcile(client: &Client, mut talk: Talk) -> (Talk, usize) {
+async fn reconcile(client: &Client, mut talk: ClientConversation) -> (ClientConversation, usize) {
     let mut untold = 0;
     for post in talk.posts.values_mut() {
         let taken = async {
@@ -188,13 +188,13 @@ async fn reconcile(client: &Client, mut talk: Talk) -> (Talk, usize) {
         post.answer = answer.body;
     }
     for later in &mut talk.later {
-        let said = async { while later.go_on(client).await.is_err() {} };
+        let said = async { while later.append_rest(client).await.is_err() {} };
         within("the runner to be heard", said).await;
     }
     (talk, untold)
 }
 
-async fn runs_of(client: &Client, talk: &Talk) -> Vec<Value> {
+async fn runs_of(client: &Client, talk: &ClientConversation) -> Vec<Value> {
     let path = format!("/v1/runs?limit=100&conversation_id={}", talk.conversation);
     let answer = client.get(&path).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -230,14 +230,14 @@ fn ending(run: &Value) -> String {
 }
 
 /// A conversation whose runs have ended.
-struct Check<'a> {
+struct ConversationCheck<'a> {
     client: &'a Client,
-    talk: &'a Talk,
-    asked: &'a Asked,
+    talk: &'a ClientConversation,
+    asked: &'a RunnerRequests,
 }
 
 #[derive(Default)]
-struct Checked {
+struct CheckedConversation {
     events: usize,
     seen: usize,
     never_posted: usize,
@@ -245,8 +245,8 @@ struct Checked {
     pulled: usize,
 }
 
-impl Check<'_> {
-    async fn all(&self, runs: &[Value]) -> Checked {
+impl ConversationCheck<'_> {
+    async fn all(&self, runs: &[Value]) -> CheckedConversation {
         let by_event: BTreeMap<_, _> = runs
             .iter()
             .map(|run| (text(run, "event_id"), run))
@@ -256,7 +256,7 @@ impl Check<'_> {
             runs.len(),
             "an event has two runs: {runs:?}"
         );
-        let mut checked = Checked::default();
+        let mut checked = CheckedConversation::default();
         for (event_id, post) in &self.talk.posts {
             self.fate(
                 event_id,
@@ -286,7 +286,13 @@ impl Check<'_> {
     }
 
     /// Each event either has its own run or was pulled into another one.
-    async fn fate(&self, event_id: &str, post: &Post, own: Option<&Value>, checked: &mut Checked) {
+    async fn fate(
+        &self,
+        event_id: &str,
+        post: &Post,
+        own: Option<&Value>,
+        checked: &mut CheckedConversation,
+    ) {
         let answered = text(&post.answer, "run_id");
         if post.answer["steered"] != true {
             let own = own.unwrap_or_else(|| panic!("{event_id} has no run"));
@@ -328,7 +334,7 @@ impl Check<'_> {
     async fn run(&self, run: &Value) -> Ledger {
         let run_id = text(run, "run_id");
         let ledger = self.client.ledger(run_id).await;
-        ledger.assert_sound(run_id);
+        ledger.assert_valid(run_id);
         assert!(ledger.is_ended(), "{run} has no terminal: {ledger:?}");
         assert_eq!(run["last_sequence"], ledger.0.len(), "{run}");
         // An accepted cancel overrides a later terminal of the runner.
@@ -359,13 +365,13 @@ impl Check<'_> {
         let posts = self.asked.posts(run_id);
         assert!(posts <= 1, "the runner was asked {posts} times for {run}");
         let later = self.talk.later.iter().find(|later| later.run_id == run_id);
-        let was_heard = later.is_some_and(Later::was_heard);
+        let is_acknowledged = later.is_some_and(PendingResults::is_acknowledged);
         match ending(run).as_str() {
             "completed" => self.whole(run, &ledger).await,
             // Only a dispatched run has an unknown start.
             "failed host.orphaned" => {
                 assert!(run["dispatch_attempts"] != 0, "{run}");
-                assert!(!was_heard, "its runner goes on: {run}");
+                assert!(!is_acknowledged, "its runner goes on: {run}");
             }
             "cancelled cancelled" | "failed host.internal" => {}
             other => panic!("{other}: {run}"),

@@ -7,13 +7,13 @@ use rstest::rstest;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use super::checks::Book;
-use super::journal::Talk;
+use super::checks::ConversationLog;
+use super::journal::ClientConversation;
 use super::load::Load;
 use super::stage;
 use crate::support::programs::runnel;
-use crate::support::runner::{RUNNER_ID, Request, StubRunner, manifest};
-use crate::support::script::{Gate, Step, send, sse, sse_head};
+use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
+use crate::support::script::{Gate, ScriptStep, send, sse, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, run, until};
 
 /// Short, so that leases of a dead process expire soon.
@@ -54,41 +54,39 @@ fn load(stage: &Stage) -> Load<'_> {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_that_dies_at_a_named_moment_takes_nothing_back(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn abort_at_any_failpoint_keeps_acknowledgements(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(mut stage) = stage(engine, LEASE).await else {
         return;
     };
-    let mut book = Book::default();
+    let mut book = ConversationLog::default();
     stage.gateway.kill().await;
     let names = names().await;
     for name in &names {
-        die(&mut stage, &mut book, name).await;
+        abort_at_failpoint(&mut stage, &mut book, name).await;
         book.check_ended(&stage.client, &stage.runner).await;
         stage.gateway.kill().await;
     }
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     book.close(&stage.client, &stage.runner).await;
     eprintln!("{engine:?}: {} deaths, {:?}", names.len(), book.figures);
 }
 
 /// Starts the gateway so that it aborts at this failpoint under load, and records all acknowledgements.
-async fn die(stage: &mut OwnStage, book: &mut Book, name: &str) {
+async fn abort_at_failpoint(stage: &mut OwnStage, book: &mut ConversationLog, name: &str) {
     let OwnStage { stage, gateway } = stage;
     let (client, runner) = (&stage.client, &stage.runner);
-    let mut talk = Talk::new("");
+    let mut talk = ClientConversation::new("");
     if name.starts_with("orphan.") {
         // Leave an orphaned run first.
         let event = talk.event("held");
-        gateway.start_again().await;
+        gateway.restart().await;
         let run_id = client.post(&event).await.run_id();
         talk.acknowledged(&event, &run_id);
-        let is_held = |request: &Request| request.is_run() && is_of(request, &run_id);
+        let is_held = |request: &RecordedRequest| request.is_run() && is_of(request, &run_id);
         runner.asked("the run", is_held).await;
         gateway.kill().await;
     }
-    let listens = gateway.start_breaking(&once(name, "abort")).await;
+    let listens = gateway.start_with_failpoints(&once(name, "abort")).await;
     let load = Load {
         client,
         runner,
@@ -107,10 +105,10 @@ async fn die(stage: &mut OwnStage, book: &mut Book, name: &str) {
     assert_eq!(status.signal(), Some(ABORTED), "{name}: {status}");
     assert!(gateway.log().contains(&met(name, "abort")), "{name}");
     talks.push(talk);
-    gateway.start_again().await;
-    let before = book.figures.stored_untold;
+    gateway.restart().await;
+    let before = book.figures.stored_unacknowledged;
     book.reconcile(client, talks).await;
-    let untold = book.figures.stored_untold - before;
+    let untold = book.figures.stored_unacknowledged - before;
     match name {
         // The first event of this process aborts it, so no event is stored.
         "ingest.before_commit" => assert_eq!(untold, 0, "{name}: a retry was a replay"),
@@ -121,7 +119,7 @@ async fn die(stage: &mut OwnStage, book: &mut Book, name: &str) {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_fails_panics_or_takes_long_at_a_named_moment_ends_all_the_same(
+async fn runs_end_despite_error_panic_or_delay(
     #[values(Sqlite, Postgres)] engine: Engine,
     #[values("error", "panic", "delay")] action: &str,
 ) {
@@ -134,7 +132,7 @@ async fn what_fails_panics_or_takes_long_at_a_named_moment_ends_all_the_same(
     let names: Vec<_> = names().await.into_iter().filter(broken).collect();
     // Runs orphaned by one failpoint reach the failpoints of the takeover.
     let all: Vec<_> = names.iter().map(|name| once(name, action)).collect();
-    assert!(stage.gateway.start_breaking(&all.join(";")).await);
+    assert!(stage.gateway.start_with_failpoints(&all.join(";")).await);
 
     let load = load(&stage);
     let met = async {
@@ -145,28 +143,28 @@ async fn what_fails_panics_or_takes_long_at_a_named_moment_ends_all_the_same(
         load.gone.cancel();
     };
     let (talks, ()) = tokio::join!(load.run(), met);
-    let mut book = Book::default();
+    let mut book = ConversationLog::default();
     book.reconcile(&stage.client, talks).await;
     book.close(&stage.client, &stage.runner).await;
     eprintln!("{engine:?} {action}: {:?}", book.figures);
 }
 
 #[tokio::test]
-async fn a_panic_in_the_task_of_one_run_ends_that_run_alone() {
+async fn panicking_run_task_ends_only_its_run() {
     let mut stage = stage(Sqlite, "15.0").await.unwrap();
     let gate = Gate::new();
     let hold = gate.clone();
     stage.gateway.kill().await;
     // At the second run.
     let second = "run.task=1*off->1*return(panic)";
-    assert!(stage.gateway.start_breaking(second).await);
+    assert!(stage.gateway.start_with_failpoints(second).await);
     let spared = stage
         .start(move |run| {
             let end = run.completed(2);
             vec![
                 sse_head(),
                 send(run.delta(1, "one")),
-                Step::Hold(hold.clone()),
+                ScriptStep::Hold(hold.clone()),
                 send(end),
             ]
         })
@@ -200,14 +198,14 @@ async fn busy_workers_orphan_no_run(#[values(Sqlite, Postgres)] engine: Engine) 
     stage.gateway.kill().await;
     // Block both workers for four leases.
     let both = "run.task=1*off->2*return(block)";
-    assert!(stage.gateway.start_breaking(both).await);
+    assert!(stage.gateway.start_with_failpoints(both).await);
     let spared = stage
         .start(move |run| {
             let end = run.completed(2);
             vec![
                 sse_head(),
                 send(run.delta(1, "one")),
-                Step::Hold(hold.clone()),
+                ScriptStep::Hold(hold.clone()),
                 send(end),
             ]
         })
@@ -228,11 +226,11 @@ async fn busy_workers_orphan_no_run(#[values(Sqlite, Postgres)] engine: Engine) 
 }
 
 #[tokio::test]
-async fn a_binary_with_failpoints_says_loudly_that_it_is_broken() {
+async fn active_failpoints_are_logged_loudly() {
     let mut stage = stage(Sqlite, "15.0").await.unwrap();
     assert!(!stage.gateway.log().contains("FAILPOINTS"));
     stage.gateway.kill().await;
-    stage.gateway.start_breaking("run.task=off").await;
+    stage.gateway.start_with_failpoints("run.task=off").await;
     assert!(
         stage
             .gateway
@@ -241,6 +239,6 @@ async fn a_binary_with_failpoints_says_loudly_that_it_is_broken() {
     );
 }
 
-fn is_of(request: &Request, run_id: &str) -> bool {
+fn is_of(request: &RecordedRequest, run_id: &str) -> bool {
     request.header("runnel-run-id") == Some(run_id)
 }

@@ -7,32 +7,32 @@ use serde_json::json;
 
 use super::stage;
 use crate::support::client::message;
-use crate::support::script::{Run, Step, chunk, sse_head};
+use crate::support::script::{Run, ScriptStep, chunk, sse_head};
 use crate::support::{Postgres, until};
 
 /// An endless stream of deltas.
-fn endless(run: &Run) -> Vec<Step> {
+fn endless(run: &Run) -> Vec<ScriptStep> {
     let delta = run.unnumbered("message.delta", &chunk("word "));
     vec![
         sse_head(),
-        Step::Repeat(delta.into_bytes(), Duration::from_millis(20)),
+        ScriptStep::Repeat(delta.into_bytes(), Duration::from_millis(20)),
     ]
 }
 
 /// The old owner renews no lease, and is delayed at one step of the run.
 #[rstest]
-#[case::while_it_relays("")]
-#[case::before_it_posts("post.after_intent=return(delay)")]
-#[case::with_the_answer_at_hand("post.after_send=return(delay)")]
-#[case::before_it_shows_a_commit("relay.after_commit=5*off->return(delay)")]
+#[case::while_relaying("")]
+#[case::before_post("post.after_intent=return(delay)")]
+#[case::after_response("post.after_send=return(delay)")]
+#[case::before_visible_commit("relay.after_commit=5*off->return(delay)")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_was_taken_over_has_one_end_and_nothing_after_it(#[case] late: &str) {
+async fn taken_over_run_has_one_terminal_event(#[case] late: &str) {
     let Some(mut stage) = stage(Postgres, "1.0").await else {
         return;
     };
     stage.gateway.kill().await;
     let broken = format!("lease.before_renew=return(error);{late}");
-    assert!(stage.gateway.start_breaking(&broken).await);
+    assert!(stage.gateway.start_with_failpoints(&broken).await);
     let beside = stage.gateway.beside().await;
     stage.runner.answer("m-1", endless);
     let run_id = stage.client.post(&message("m-1")).await.run_id();
@@ -58,7 +58,7 @@ async fn a_run_that_was_taken_over_has_one_end_and_nothing_after_it(#[case] late
     let ledger = stage.client.ledger(&run_id).await;
     assert_eq!(here, told, "nothing after the terminal");
     assert_eq!(ledger.0, told, "nothing after the terminal");
-    ledger.assert_sound(&run_id);
+    ledger.assert_valid(&run_id);
     assert!(ledger.is_ended());
     let most = usize::from(!late.starts_with("post.after_intent"));
     assert!(

@@ -6,13 +6,13 @@ use std::sync::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::later::Later;
+use super::deferred_results::PendingResults;
 use crate::support::client::Client;
 use crate::support::runner::StubRunner;
 
 /// One conversation from the client's view.
 #[derive(Clone, Debug)]
-pub struct Talk {
+pub struct ClientConversation {
     pub conversation: String,
     /// The bot, which selects the agent. Empty for the agent with policy `concurrent`.
     pub bot: &'static str,
@@ -26,7 +26,7 @@ pub struct Talk {
     /// Runs whose cancel was acknowledged.
     pub cancelled: BTreeSet<String>,
     /// Runs whose runner answered 202.
-    pub later: Vec<Later>,
+    pub later: Vec<PendingResults>,
 }
 
 /// An event that the client sends until it is acknowledged.
@@ -39,7 +39,7 @@ pub struct Post {
     pub answer: Value,
 }
 
-impl Talk {
+impl ClientConversation {
     pub fn new(bot: &'static str) -> Self {
         Self {
             conversation: Uuid::new_v4().to_string(),
@@ -88,31 +88,31 @@ pub fn id_of(event: &Value) -> &str {
 }
 
 /// A conversation shared by several clients.
-pub struct Shared(Mutex<Talk>);
+pub struct SharedConversation(Mutex<ClientConversation>);
 
-impl Shared {
+impl SharedConversation {
     pub fn new(bot: &'static str) -> Self {
-        Self(Mutex::new(Talk::new(bot)))
+        Self(Mutex::new(ClientConversation::new(bot)))
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, Talk> {
+    pub fn lock(&self) -> MutexGuard<'_, ClientConversation> {
         self.0.lock().unwrap()
     }
 
-    pub fn into_inner(self) -> Talk {
+    pub fn into_inner(self) -> ClientConversation {
         self.0.into_inner().unwrap()
     }
 }
 
 /// Run requests by run id.
 #[derive(Default)]
-pub struct Asked {
+pub struct RunnerRequests {
     posts: BTreeMap<String, Vec<(String, Value)>>,
     /// Host API members of runs whose runner answered 202.
     hosts: BTreeMap<String, Value>,
 }
 
-impl Asked {
+impl RunnerRequests {
     /// Takes the requests recorded since the last call.
     pub fn take(&mut self, runner: &StubRunner) {
         for request in runner.take_requests() {
@@ -130,7 +130,7 @@ impl Asked {
     }
 
     /// Appends the results of runs answered with 202 whose client saw the gateway die first.
-    pub async fn come_back(&self, client: &Client, talk: &mut Talk) {
+    pub async fn append_deferred_results(&self, client: &Client, talk: &mut ClientConversation) {
         for (event_id, post) in &talk.posts {
             let run_id = post.answer["run_id"].as_str().unwrap_or_default();
             let is_new = !talk.later.iter().any(|later| later.run_id == run_id);
@@ -138,9 +138,9 @@ impl Asked {
                 && is_new
                 && let Some(host) = self.hosts.get(run_id)
             {
-                let mut later = Later::new(run_id, event_id, host);
+                let mut later = PendingResults::new(run_id, event_id, host);
                 // A run that cannot be appended to now is not tried again.
-                let _ = later.go_on(client).await;
+                let _ = later.append_rest(client).await;
                 talk.later.push(later);
             }
         }

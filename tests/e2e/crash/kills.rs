@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rstest::rstest;
 use tokio_util::sync::CancellationToken;
 
-use super::checks::Book;
+use super::checks::ConversationLog;
 use super::load::Load;
 use super::stage;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, number, seed};
@@ -21,7 +21,7 @@ const LONGEST_BOOT: Duration = Duration::from_millis(300);
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_that_is_killed_at_any_moment_takes_nothing_back(
+async fn gateway_killed_at_any_moment_keeps_acknowledgements(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     // A short lease, so that runs of a killed gateway get a new owner soon.
@@ -29,8 +29,8 @@ async fn a_gateway_that_is_killed_at_any_moment_takes_nothing_back(
         return;
     };
     let cycles = number("RUNNEL_TEST_KILL_CYCLES", CYCLES);
-    let mut moments = Moments(seed());
-    let (mut book, mut tally) = (Book::default(), Tally::default());
+    let mut moments = RandomDurations(seed());
+    let (mut book, mut tally) = (ConversationLog::default(), KillStatistics::default());
     for cycle in 1..=cycles {
         let moment = moments.up_to(LONGEST);
         tally.moments.push(moment);
@@ -52,7 +52,7 @@ async fn a_gateway_that_is_killed_at_any_moment_takes_nothing_back(
             tally.boots += 1;
             gateway.start_and_kill(moments.up_to(LONGEST_BOOT)).await;
         }
-        gateway.start_again().await;
+        gateway.restart().await;
         book.reconcile(client, talks).await;
         book.check_ended(client, runner).await;
         if cycle % 50 == 0 {
@@ -65,13 +65,13 @@ async fn a_gateway_that_is_killed_at_any_moment_takes_nothing_back(
 }
 
 /// Statistics of the kills.
-struct Tally {
+struct KillStatistics {
     begin: Instant,
     moments: Vec<Duration>,
     boots: usize,
 }
 
-impl Default for Tally {
+impl Default for KillStatistics {
     fn default() -> Self {
         Self {
             begin: Instant::now(),
@@ -81,8 +81,8 @@ impl Default for Tally {
     }
 }
 
-impl Tally {
-    fn told(&self, book: &Book) -> String {
+impl KillStatistics {
+    fn told(&self, book: &ConversationLog) -> String {
         let mut tenths = [0; 10];
         for moment in &self.moments {
             let tenth = moment.as_micros() * 10 / LONGEST.as_micros();
@@ -98,9 +98,9 @@ impl Tally {
 }
 
 /// Pseudo-random durations, reproducible by seed.
-struct Moments(u64);
+struct RandomDurations(u64);
 
-impl Moments {
+impl RandomDurations {
     fn up_to(&mut self, longest: Duration) -> Duration {
         Duration::from_micros(self.next() % u64::try_from(longest.as_micros()).unwrap())
     }

@@ -8,11 +8,11 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::journal::{Shared, Talk, id_of};
-use super::later::Later;
+use super::deferred_results::PendingResults;
+use super::journal::{ClientConversation, SharedConversation, id_of};
 use crate::support::client::{Client, send, stream};
-use crate::support::runner::{Request, StubRunner};
-use crate::support::script::{Gate, Run, Step, chunk, frame, head, send as step, sse_head};
+use crate::support::runner::{RecordedRequest, StubRunner};
+use crate::support::script::{Gate, Run, ScriptStep, chunk, frame, head, send as step, sse_head};
 use crate::support::stream::Stream;
 
 /// Policies for events of a busy conversation; the bot of the same name selects the agent.
@@ -32,11 +32,11 @@ pub fn deltas_of(event_id: &str) -> usize {
 }
 
 /// Alternating deltas and state, one rejected result, a message, and the terminal.
-pub fn script(run: &Run) -> Vec<Step> {
+pub fn script(run: &Run) -> Vec<ScriptStep> {
     let deltas = deltas_of(&run.event_id);
     let frames: Vec<_> = results(run).iter().map(|result| frame(result)).collect();
     if run.event_id.starts_with("held") {
-        return vec![sse_head(), Step::AwaitClose];
+        return vec![sse_head(), ScriptStep::AwaitClose];
     }
     if deltas == FLOOD {
         return vec![sse_head(), step(frames.concat())];
@@ -45,7 +45,10 @@ pub fn script(run: &Run) -> Vec<Step> {
         return vec![head("202 Accepted", "content-length: 0\r\n")];
     }
     let frames = frames.into_iter().map(String::into_bytes).collect();
-    vec![sse_head(), Step::Pace(frames, Duration::from_millis(2))]
+    vec![
+        sse_head(),
+        ScriptStep::Pace(frames, Duration::from_millis(2)),
+    ]
 }
 
 /// The results of a run as JSON.
@@ -81,30 +84,30 @@ pub struct Load<'a> {
 }
 
 /// The gateway is gone or failed, so the client stops.
-pub struct Gone;
+pub struct GatewayGone;
 
-type Visit = Result<(), Gone>;
+type ClientResult = Result<(), GatewayGone>;
 
 impl Load<'_> {
     /// Runs all clients repeatedly. Returns all conversations.
-    pub async fn run(&self) -> Vec<Talk> {
+    pub async fn run(&self) -> Vec<ClientConversation> {
         let all = join_all(KINDS.map(|kind| Box::pin(self.repeat(kind))));
         all.await.concat()
     }
 
-    async fn repeat(&self, kind: Kind) -> Vec<Talk> {
+    async fn repeat(&self, kind: ClientKind) -> Vec<ClientConversation> {
         let mut talks = Vec::new();
         while !self.gone.is_cancelled() {
-            let talk = Shared::new(kind.bot());
+            let talk = SharedConversation::new(kind.bot());
             let visit = async {
                 match kind {
-                    Kind::Chain => self.chain(&talk).await,
-                    Kind::Flood => self.flood(&talk).await,
-                    Kind::Twins => self.twins(&talk).await,
-                    Kind::Steered => self.steered(&talk).await,
-                    Kind::Line => self.line(&talk).await,
-                    Kind::Interrupted => self.interrupted(&talk).await,
-                    Kind::Later => self.later(&talk).await,
+                    ClientKind::Chain => self.chain(&talk).await,
+                    ClientKind::Flood => self.flood(&talk).await,
+                    ClientKind::Twins => self.twins(&talk).await,
+                    ClientKind::Steered => self.steered(&talk).await,
+                    ClientKind::Line => self.line(&talk).await,
+                    ClientKind::Interrupted => self.interrupted(&talk).await,
+                    ClientKind::PendingResults => self.later(&talk).await,
                 }
             };
             let ended = visit.await;
@@ -122,7 +125,7 @@ impl Load<'_> {
     }
 
     /// One run after the other, each read to its end.
-    async fn chain(&self, talk: &Shared) -> Visit {
+    async fn chain(&self, talk: &SharedConversation) -> ClientResult {
         for number in 0..3 {
             let event = talk.lock().event("chain");
             let run_id = if number % 2 == 0 {
@@ -138,13 +141,13 @@ impl Load<'_> {
     }
 
     /// More results at once than one commit takes.
-    async fn flood(&self, talk: &Shared) -> Visit {
+    async fn flood(&self, talk: &SharedConversation) -> ClientResult {
         let event = talk.lock().event("flood");
         self.post_and_read(talk, &event).await.map(drop)
     }
 
     /// The same event sent three times concurrently.
-    async fn twins(&self, talk: &Shared) -> Visit {
+    async fn twins(&self, talk: &SharedConversation) -> ClientResult {
         let event = talk.lock().event("twin");
         let sent = join_all((0..3).map(|_| self.post(talk, &event))).await;
         let run_id = sent.into_iter().collect::<Result<Vec<_>, _>>()?.remove(0);
@@ -152,13 +155,13 @@ impl Load<'_> {
     }
 
     /// Steering messages for a run that pulls one of them; the others start their own runs.
-    async fn steered(&self, talk: &Shared) -> Visit {
+    async fn steered(&self, talk: &SharedConversation) -> ClientResult {
         let event = talk.lock().event("steer");
         let gate = Gate::new();
         let hold = gate.clone();
         self.runner.answer(id_of(&event), move |run| {
             let mut steps = script(run);
-            steps.insert(1, Step::Hold(hold.clone()));
+            steps.insert(1, ScriptStep::Hold(hold.clone()));
             steps
         });
         let run_id = self
@@ -171,7 +174,7 @@ impl Load<'_> {
         self.read(talk, &run_id).await
     }
 
-    async fn follow_up(&self, talk: &Shared, run_id: &str) -> Visit {
+    async fn follow_up(&self, talk: &SharedConversation, run_id: &str) -> ClientResult {
         for _ in 0..2 {
             let event = talk.lock().event("steer");
             self.post(talk, &event).await?;
@@ -180,7 +183,7 @@ impl Load<'_> {
     }
 
     /// Queued runs; one is cancelled while it waits.
-    async fn line(&self, talk: &Shared) -> Visit {
+    async fn line(&self, talk: &SharedConversation) -> ClientResult {
         let mut runs = Vec::new();
         for _ in 0..3 {
             let event = talk.lock().event("line");
@@ -191,7 +194,7 @@ impl Load<'_> {
     }
 
     /// A run interrupted by the next one, which its client cancels.
-    async fn interrupted(&self, talk: &Shared) -> Visit {
+    async fn interrupted(&self, talk: &SharedConversation) -> ClientResult {
         let first = talk.lock().event("stop");
         self.post(talk, &first).await?;
         let second = talk.lock().event("stop");
@@ -202,30 +205,38 @@ impl Load<'_> {
     }
 
     /// A run whose runner answers 202 and appends its results later.
-    async fn later(&self, talk: &Shared) -> Visit {
+    async fn later(&self, talk: &SharedConversation) -> ClientResult {
         let event = talk.lock().event("later");
         let run_id = self.post(talk, &event).await?;
         let asked = self.asked(&run_id).await?.json();
-        let mut later = Later::new(&run_id, id_of(&event), &asked["host"]);
-        let told = tokio::try_join!(later.go_on(self.client), self.read(talk, &run_id));
+        let mut later = PendingResults::new(&run_id, id_of(&event), &asked["host"]);
+        let told = tokio::try_join!(later.append_rest(self.client), self.read(talk, &run_id));
         talk.lock().later.push(later);
         told.map(drop)
     }
 
-    async fn post(&self, talk: &Shared, event: &Value) -> Result<String, Gone> {
-        let answer = send(self.client.posting(event)).await.map_err(|_| Gone)?;
+    async fn post(&self, talk: &SharedConversation, event: &Value) -> Result<String, GatewayGone> {
+        let answer = send(self.client.posting(event))
+            .await
+            .map_err(|_| GatewayGone)?;
         if answer.status >= 500 {
-            return Err(Gone);
+            return Err(GatewayGone);
         }
         let run_id = answer.run_id();
         talk.lock().acknowledged(event, &run_id);
         Ok(run_id)
     }
 
-    async fn post_and_read(&self, talk: &Shared, event: &Value) -> Result<String, Gone> {
-        let stream = stream(self.client.posting(event)).await.map_err(|_| Gone)?;
+    async fn post_and_read(
+        &self,
+        talk: &SharedConversation,
+        event: &Value,
+    ) -> Result<String, GatewayGone> {
+        let stream = stream(self.client.posting(event))
+            .await
+            .map_err(|_| GatewayGone)?;
         if stream.response.status() != 200 {
-            return Err(Gone);
+            return Err(GatewayGone);
         }
         let run_id = stream.run_id();
         talk.lock().acknowledged(event, &run_id);
@@ -233,13 +244,19 @@ impl Load<'_> {
         Ok(run_id)
     }
 
-    async fn read(&self, talk: &Shared, run_id: &str) -> Visit {
+    async fn read(&self, talk: &SharedConversation, run_id: &str) -> ClientResult {
         let stream = stream(self.client.following(run_id)).await;
-        self.read_on(talk, run_id, stream.map_err(|_| Gone)?).await
+        self.read_on(talk, run_id, stream.map_err(|_| GatewayGone)?)
+            .await
     }
 
     /// Reads the stream. An end before the end of the run means a broken connection.
-    async fn read_on(&self, talk: &Shared, run_id: &str, mut stream: Stream) -> Visit {
+    async fn read_on(
+        &self,
+        talk: &SharedConversation,
+        run_id: &str,
+        mut stream: Stream,
+    ) -> ClientResult {
         while let Some(frame) = stream.event().await {
             let mut talk = talk.lock();
             let seen = talk.seen.entry(run_id.to_owned()).or_default();
@@ -248,15 +265,15 @@ impl Load<'_> {
                 return Ok(());
             }
         }
-        Err(Gone)
+        Err(GatewayGone)
     }
 
-    async fn cancel(&self, talk: &Shared, run_id: &str) -> Visit {
+    async fn cancel(&self, talk: &SharedConversation, run_id: &str) -> ClientResult {
         let path = format!("/v1/runs/{run_id}/cancel");
         let cancelling = self.client.request(Method::POST, &path);
-        let answer = send(cancelling).await.map_err(|_| Gone)?;
+        let answer = send(cancelling).await.map_err(|_| GatewayGone)?;
         if answer.status >= 500 {
-            return Err(Gone);
+            return Err(GatewayGone);
         }
         assert!(matches!(answer.status, 200 | 202), "{}", answer.body);
         // A queued run ends with the response to its cancel.
@@ -267,12 +284,12 @@ impl Load<'_> {
     }
 
     /// Pulls one steering message as the runner, if the run is still live.
-    async fn pull(&self, talk: &Shared, run_id: &str) -> Visit {
+    async fn pull(&self, talk: &SharedConversation, run_id: &str) -> ClientResult {
         let host = self.asked(run_id).await?.json()["host"].take();
         let [url, token] = ["base_url", "token"].map(|name| host[name].as_str().unwrap());
         let pulling = Client::new(url, token).request(Method::POST, "/steering/pull");
         let pulling = pulling.json(&json!({"mode": "one-at-a-time"}));
-        let answer = send(pulling).await.map_err(|_| Gone)?;
+        let answer = send(pulling).await.map_err(|_| GatewayGone)?;
         match answer.status {
             200 => {
                 for item in answer.body["items"].as_array().unwrap() {
@@ -282,14 +299,15 @@ impl Load<'_> {
             }
             // The run has ended in the meantime.
             401 => Ok(()),
-            _ => Err(Gone),
+            _ => Err(GatewayGone),
         }
     }
 
     /// Waits for the run request, unless the run ends without one.
-    async fn asked(&self, run_id: &str) -> Result<Request, Gone> {
-        let of_run =
-            |request: &Request| request.is_run() && request.header("runnel-run-id") == Some(run_id);
+    async fn asked(&self, run_id: &str) -> Result<RecordedRequest, GatewayGone> {
+        let of_run = |request: &RecordedRequest| {
+            request.is_run() && request.header("runnel-run-id") == Some(run_id)
+        };
         let ended = async {
             if let Ok(stream) = stream(self.client.following(run_id)).await {
                 stream.rest().await;
@@ -298,37 +316,37 @@ impl Load<'_> {
         tokio::select! {
             biased;
             request = self.runner.asked("the run or its end", of_run) => Ok(request),
-            () = self.gone.cancelled() => Err(Gone),
-            () = ended => Err(Gone),
+            () = self.gone.cancelled() => Err(GatewayGone),
+            () = ended => Err(GatewayGone),
         }
     }
 }
 
-const KINDS: [Kind; 7] = [
-    Kind::Chain,
-    Kind::Flood,
-    Kind::Twins,
-    Kind::Steered,
-    Kind::Line,
-    Kind::Interrupted,
-    Kind::Later,
+const KINDS: [ClientKind; 7] = [
+    ClientKind::Chain,
+    ClientKind::Flood,
+    ClientKind::Twins,
+    ClientKind::Steered,
+    ClientKind::Line,
+    ClientKind::Interrupted,
+    ClientKind::PendingResults,
 ];
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum ClientKind {
     Chain,
     Flood,
     Twins,
     Steered,
     Line,
     Interrupted,
-    Later,
+    PendingResults,
 }
 
-impl Kind {
+impl ClientKind {
     fn bot(self) -> &'static str {
         match self {
-            Self::Chain | Self::Flood | Self::Twins | Self::Later => "",
+            Self::Chain | Self::Flood | Self::Twins | Self::PendingResults => "",
             Self::Steered => "steer",
             Self::Line => "enqueue",
             Self::Interrupted => "interrupt",

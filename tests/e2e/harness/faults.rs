@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 
-use crate::support::harness::{HarnessHouse, fake};
+use crate::support::harness::{HarnessFixture, fake};
 use crate::support::waiting::until;
 
 #[rstest]
@@ -17,14 +17,14 @@ use crate::support::waiting::until;
 #[case("orphan", "completed")]
 #[case("empty", "failed harness.empty_response")]
 #[tokio::test]
-async fn a_fault_has_its_code_and_leaves_no_process(#[case] mode: &str, #[case] ending: &str) {
+async fn each_fault_has_a_code_and_no_leftovers(#[case] mode: &str, #[case] ending: &str) {
     let mut setup = fake(mode);
     setup.settings = "[limits]\nstart_seconds = 2";
     setup.config = "timeout = 6";
-    let house = HarnessHouse::open(setup).await;
+    let house = HarnessFixture::open(setup).await;
     let ended = house.ask("hello").await;
     assert_eq!(ended.ending(), ending, "{}", ended.run);
-    house.is_still().await;
+    house.wait_for_no_process().await;
 }
 
 #[rstest]
@@ -33,10 +33,10 @@ async fn a_fault_has_its_code_and_leaves_no_process(#[case] mode: &str, #[case] 
 #[case("refusal-alone", "was not given: refused")]
 #[case("model-refusal", "The model refused to answer.")]
 #[tokio::test]
-async fn files_and_refusals_alone_are_answers(#[case] mode: &str, #[case] text: &str) {
+async fn files_or_refusals_alone_complete_the_run(#[case] mode: &str, #[case] text: &str) {
     let mut setup = fake(mode);
     setup.config = "mode = \"read-only\"";
-    let house = HarnessHouse::open(setup).await;
+    let house = HarnessFixture::open(setup).await;
     let ended = house.ask("hello").await;
     assert_eq!(ended.ending(), "completed", "{}", ended.run);
     assert!(ended.text().contains(text), "{}", ended.text());
@@ -49,19 +49,19 @@ async fn files_and_refusals_alone_are_answers(#[case] mode: &str, #[case] text: 
 #[case("exit-new", "failed harness.exited")]
 #[case("deny-new", "failed harness.protocol_error")]
 #[tokio::test]
-async fn unopened_sessions_fail_with_the_last_line(#[case] mode: &str, #[case] ending: &str) {
-    let house = HarnessHouse::open(fake(mode)).await;
+async fn session_start_failures_quote_the_last_line(#[case] mode: &str, #[case] ending: &str) {
+    let house = HarnessFixture::open(fake(mode)).await;
     let ended = house.ask("hello").await;
     assert_eq!(ended.ending(), ending, "{}", ended.run);
     let message = ended.run["error"]["message"].as_str().unwrap();
     assert!(message.contains("fatal: no session today"), "{message}");
-    house.is_still().await;
+    house.wait_for_no_process().await;
 }
 
 #[tokio::test]
 async fn cancel_ends_the_turn_and_its_processes() {
     for mode in ["good", "ignore-cancel"] {
-        let house = HarnessHouse::open(fake(mode)).await;
+        let house = HarnessFixture::open(fake(mode)).await;
         let run = house.post("sleep").await;
         until("the turn", async || !house.processes().is_empty()).await;
         let cancelled = house
@@ -71,6 +71,6 @@ async fn cancel_ends_the_turn_and_its_processes() {
         assert!(cancelled.status < 300, "{}", cancelled.body);
         let ended = house.ended(&run).await;
         assert_eq!(ended.run["status"], "cancelled", "{mode}: {}", ended.run);
-        house.is_still().await;
+        house.wait_for_no_process().await;
     }
 }

@@ -4,11 +4,11 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::support::client::send;
-use crate::support::harness::{HarnessHouse, fake};
+use crate::support::harness::{HarnessFixture, fake};
 use crate::support::waiting::until;
 
 /// Waits until the turn runs, or until its permission is requested.
-async fn in_the_middle(house: &HarnessHouse, text: &str, run: &str) {
+async fn wait_for_turn_or_permission(house: &HarnessFixture, text: &str, run: &str) {
     if text == "sleep" {
         until("the turn", async || !house.processes().is_empty()).await;
     } else {
@@ -17,15 +17,15 @@ async fn in_the_middle(house: &HarnessHouse, text: &str, run: &str) {
 }
 
 #[tokio::test]
-async fn a_killed_service_leaves_no_process_and_the_next_message_goes_on() {
+async fn killed_service_leaves_no_process_and_conversation_continues() {
     for text in ["sleep", "permit made.txt"] {
-        let mut house = HarnessHouse::open(fake("good")).await;
+        let mut house = HarnessFixture::open(fake("good")).await;
         let run = house.post(text).await;
-        in_the_middle(&house, text, &run).await;
+        wait_for_turn_or_permission(&house, text, &run).await;
         house.kill_service();
         let ended = house.ended(&run).await;
         assert_eq!(ended.run["status"], "failed", "{}", ended.run);
-        house.is_still().await;
+        house.wait_for_no_process().await;
         assert!(!house.workspace().join("made.txt").exists());
         house.start_service().await;
         assert_eq!(house.ask("hello").await.ending(), "completed");
@@ -33,11 +33,11 @@ async fn a_killed_service_leaves_no_process_and_the_next_message_goes_on() {
 }
 
 #[tokio::test]
-async fn a_killed_harness_ends_its_run_and_the_next_message_goes_on() {
+async fn killed_harness_fails_run_and_conversation_continues() {
     for text in ["sleep", "permit made.txt"] {
-        let house = HarnessHouse::open(fake("good")).await;
+        let house = HarnessFixture::open(fake("good")).await;
         let run = house.post(text).await;
-        in_the_middle(&house, text, &run).await;
+        wait_for_turn_or_permission(&house, text, &run).await;
         for pid in house.processes() {
             let _ = std::process::Command::new("kill")
                 .args(["-9", &pid.to_string()])
@@ -45,20 +45,20 @@ async fn a_killed_harness_ends_its_run_and_the_next_message_goes_on() {
         }
         let ended = house.ended(&run).await;
         assert_eq!(ended.ending(), "failed harness.exited", "{}", ended.run);
-        house.is_still().await;
+        house.wait_for_no_process().await;
         assert_eq!(house.ask("hello").await.ending(), "completed");
     }
 }
 
 #[tokio::test]
-async fn a_killed_gateway_ends_the_harness_and_the_next_message_goes_on() {
+async fn killed_gateway_stops_harness_and_conversation_continues() {
     for text in ["sleep", "permit made.txt"] {
-        let mut house = HarnessHouse::open(fake("good")).await;
+        let mut house = HarnessFixture::open(fake("good")).await;
         let run = house.post(text).await;
-        in_the_middle(&house, text, &run).await;
+        wait_for_turn_or_permission(&house, text, &run).await;
         house.gateway.kill().await;
-        house.is_still().await;
-        house.gateway.start_again().await;
+        house.wait_for_no_process().await;
+        house.gateway.restart().await;
         house.client = house.gateway.client();
         let ended = house.ended(&run).await;
         assert_eq!(ended.run["status"], "failed", "{}", ended.run);
@@ -68,8 +68,8 @@ async fn a_killed_gateway_ends_the_harness_and_the_next_message_goes_on() {
 }
 
 #[tokio::test]
-async fn a_key_of_the_relay_ends_with_its_run() {
-    let house = HarnessHouse::open(fake("good")).await;
+async fn relay_key_expires_with_its_run() {
+    let house = HarnessFixture::open(fake("good")).await;
     let run = house.post("sleep").await;
     until("the turn", async || !house.processes().is_empty()).await;
     // The environment of the harness process contains key and address.

@@ -1,10 +1,10 @@
 //! Permission requests of a harness as interactions.
 
-use crate::support::harness::{HarnessHouse, fake, said};
+use crate::support::harness::{HarnessFixture, fake, said};
 
 #[tokio::test]
-async fn an_allowed_permission_is_obeyed() {
-    let house = HarnessHouse::open(fake("good")).await;
+async fn allowed_permission_covers_one_request() {
+    let house = HarnessFixture::open(fake("good")).await;
     let run = house.post("permit made.txt").await;
     let question = house.question(&run).await;
     let actions = question["request"]["actions"]
@@ -35,8 +35,8 @@ async fn an_allowed_permission_is_obeyed() {
 }
 
 #[tokio::test]
-async fn a_permission_for_the_conversation_is_not_asked_again() {
-    let house = HarnessHouse::open(fake("good")).await;
+async fn conversation_permission_is_requested_once() {
+    let house = HarnessFixture::open(fake("good")).await;
     let run = house.post("permit made.txt").await;
     let question = house.question(&run).await;
     house.answer(&question, "allow_conversation").await;
@@ -49,10 +49,10 @@ async fn a_permission_for_the_conversation_is_not_asked_again() {
 }
 
 #[tokio::test]
-async fn an_expired_permission_is_told_apart_from_a_refused_one() {
+async fn expired_permission_differs_from_a_rejected_one() {
     let mut setup = fake("good");
     setup.config = "approval-seconds = 1";
-    let house = HarnessHouse::open(setup).await;
+    let house = HarnessFixture::open(setup).await;
     let ended = house.ask("permit made.txt").await;
     assert_eq!(ended.ending(), "completed");
     assert!(
@@ -64,8 +64,8 @@ async fn an_expired_permission_is_told_apart_from_a_refused_one() {
 }
 
 #[tokio::test]
-async fn a_surface_that_cannot_ask_refuses_at_once() {
-    let house = HarnessHouse::open(fake("good")).await;
+async fn surface_without_interactions_rejects_permissions_at_once() {
+    let house = HarnessFixture::open(fake("good")).await;
     let run = house
         .client
         .post(&said("permit made.txt", false))
@@ -82,12 +82,12 @@ async fn a_surface_that_cannot_ask_refuses_at_once() {
 }
 
 #[tokio::test]
-async fn modes_decide_before_a_person_does() {
+async fn modes_decide_permissions_without_interaction() {
     for (mode, is_made) in [("full", true), ("read-only", false), ("accept-edits", true)] {
         let config = format!("mode = \"{mode}\"");
         let mut setup = fake("good");
         setup.config = &config;
-        let house = HarnessHouse::open(setup).await;
+        let house = HarnessFixture::open(setup).await;
         let ended = house.ask("permit made.txt").await;
         assert_eq!(ended.ending(), "completed");
         assert!(ended.of("action.requested").is_empty(), "{mode}");

@@ -4,11 +4,11 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{BASES, stage_with};
-use crate::support::client::{Answer, message};
+use crate::support::client::{ApiResponse, message};
 use crate::support::held::HeldRun;
 use crate::support::{Engine, Postgres, Sqlite, until};
 
-async fn by_rest(run: &HeldRun) -> Answer {
+async fn by_rest(run: &HeldRun) -> ApiResponse {
     let query = json!({"query_text": "vacation"});
     run.call("/knowledge-bases/handbook/retrieve", &query).await
 }
@@ -26,7 +26,7 @@ async fn by_mcp(run: &HeldRun) -> Value {
 #[case::endpoint("scope = \"endpoint\"\nwindow = \"month\"")]
 #[case::workspace("scope = \"workspace\"\nwindow = \"month\"")]
 #[tokio::test]
-async fn searches_count_as_calls_of_the_budget(
+async fn searches_count_as_budget_calls(
     #[case] scope: &str,
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
@@ -71,7 +71,7 @@ async fn searches_count_as_calls_of_the_budget(
 
 #[rstest]
 #[tokio::test]
-async fn searches_by_meaning_take_tokens_of_the_budget(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn vector_searches_use_budget_tokens(#[values(Sqlite, Postgres)] engine: Engine) {
     let staged = stage_with(engine, |config| {
         let bases = BASES.replacen(
             "chunk_chars",

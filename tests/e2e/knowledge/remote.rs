@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::searching;
+use super::searching_manifest;
 use crate::support::client::message;
 use crate::support::gateway::{Config, STUB_API_KEY};
 use crate::support::held::HeldRun;
@@ -16,13 +16,13 @@ use crate::support::runner::StubRunner;
 use crate::support::{OwnStage, Sqlite, until, within};
 
 /// A remote server that answers as the query says, and records its requests.
-struct FarSide {
+struct RemoteBaseServer {
     url: String,
     asked: Arc<Mutex<Vec<(String, Value)>>>,
     _task: JoinSet<()>,
 }
 
-impl FarSide {
+impl RemoteBaseServer {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/knowledge", listener.local_addr().unwrap());
@@ -102,8 +102,8 @@ async fn serve(mut socket: TcpStream, asked: Arc<Mutex<Vec<(String, Value)>>>) {
     let _ = socket.write_all(body.as_bytes()).await;
 }
 
-async fn stage(far: &FarSide) -> OwnStage {
-    let runner = StubRunner::start_as(searching()).await;
+async fn stage(far: &RemoteBaseServer) -> OwnStage {
+    let runner = StubRunner::start_as(searching_manifest()).await;
     let staged = OwnStage::of(Sqlite, runner, |config: &mut Config| {
         config.rest = format!(
             "[[knowledge_bases]]\nkb_id = \"wiki\"\nkb_type = \"dify\"\nbase_url = \"{}\"\n\
@@ -116,8 +116,8 @@ async fn stage(far: &FarSide) -> OwnStage {
 }
 
 #[tokio::test]
-async fn a_remote_base_is_asked_in_its_own_words() {
-    let far = FarSide::start().await;
+async fn translates_queries_for_remote_base() {
+    let far = RemoteBaseServer::start().await;
     let stage = stage(&far).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let path = "/knowledge-bases/wiki/retrieve";
@@ -177,8 +177,8 @@ async fn a_remote_base_is_asked_in_its_own_words() {
 }
 
 #[tokio::test]
-async fn a_remote_base_that_misbehaves_is_an_error_that_says_how_and_tells_no_secret() {
-    let far = FarSide::start().await;
+async fn reports_remote_base_faults_without_secrets() {
+    let far = RemoteBaseServer::start().await;
     let stage = stage(&far).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let path = "/knowledge-bases/wiki/retrieve";
@@ -254,8 +254,8 @@ async fn a_remote_base_that_misbehaves_is_an_error_that_says_how_and_tells_no_se
 }
 
 #[tokio::test]
-async fn a_run_searches_so_often_at_once_and_leaves_room_for_others() {
-    let far = FarSide::start().await;
+async fn limits_concurrent_searches_per_run() {
+    let far = RemoteBaseServer::start().await;
     let stage = stage(&far).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let path = "/knowledge-bases/wiki/retrieve";

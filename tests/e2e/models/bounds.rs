@@ -2,23 +2,23 @@
 
 use serde_json::{Value, json};
 
-use super::{remote, says};
+use super::{chat_request, remote};
 use crate::support::held::HeldRun;
-use crate::support::upstream::{Reply, Upstream};
+use crate::support::upstream::{Upstream, UpstreamReply};
 
 const CHAT: &str = "/openai/v1/chat/completions";
 
 /// The provider's request for a run's call with these members.
 async fn asked_by(run: &HeldRun, upstream: &Upstream, model: &str, more: &Value) -> Value {
     let said = json!({"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]});
-    upstream.reply(Reply::Json(200, said));
+    upstream.reply(UpstreamReply::Json(200, said));
     let answered = run.call(CHAT, &asking(model, more)).await;
     assert_eq!(answered.status, 200, "{more}: {}", answered.body);
     upstream.asked().pop().unwrap().body
 }
 
 fn asking(model: &str, more: &Value) -> Value {
-    let mut body = says("hello");
+    let mut body = chat_request("hello");
     let members = body.as_object_mut().unwrap();
     members.insert("model".to_owned(), json!(model));
     members.extend(more.as_object().unwrap().clone());
@@ -27,7 +27,7 @@ fn asking(model: &str, more: &Value) -> Value {
 
 /// A limit under a name that the provider ignores would have no effect.
 #[tokio::test]
-async fn a_provider_is_told_the_bound_by_the_name_that_it_reads() {
+async fn sends_output_limit_under_configured_name() {
     let [of_openai, of_others] = ["max_completion_tokens", "max_tokens"];
     for (read, other) in [(of_openai, of_others), (of_others, of_openai)] {
         let (stage, run, upstream) = remote(&format!("max_tokens_name = \"{read}\"")).await;
@@ -47,7 +47,7 @@ async fn a_provider_is_told_the_bound_by_the_name_that_it_reads() {
 }
 
 /// Reasoning tokens and minimum output, in each form beside the output limit.
-fn beside(tokens: u64) -> [(&'static str, Value); 4] {
+fn reasoning_parameters(tokens: u64) -> [(&'static str, Value); 4] {
     let thinking = json!({"type": "enabled", "budget_tokens": tokens});
     [
         ("/thinking_budget", json!({"thinking_budget": tokens})),
@@ -66,27 +66,27 @@ fn bounded(mut more: Value, most: u64) -> Value {
 }
 
 #[tokio::test]
-async fn thoughts_and_a_least_answer_are_held_to_the_budget_and_to_the_model() {
+async fn bounds_reasoning_and_minimum_output() {
     let more = "[[models]]\nmodel_id = \"free\"\nprovider = \"openai\"\n\
         [[budgets]]\nname = \"run-tokens\"\nscope = \"run\"\ntokens = 2000\n";
     let (stage, run, upstream) = remote(more).await;
-    for (pointer, more) in beside(38_000) {
+    for (pointer, more) in reasoning_parameters(38_000) {
         let body = asking("free", &bounded(more.clone(), 16));
         let over = run.call(CHAT, &body).await;
         assert_eq!(over.status, 429, "{pointer}: {}", over.body);
         assert_eq!(over.error("details")["budget"], "run-tokens", "{pointer}");
-        let mut native = says("hello");
+        let mut native = chat_request("hello");
         native["extra_args"] = bounded(more, 16);
         let over = run.call("/models/free/invoke", &native).await;
         assert_eq!(over.status, 429, "{pointer}: {}", over.body);
     }
     assert!(upstream.asked().is_empty(), "the provider gets no request");
-    for (pointer, more) in beside(38_000) {
+    for (pointer, more) in reasoning_parameters(38_000) {
         let asked = asked_by(&run, &upstream, "remote", &bounded(more, 16)).await;
         assert_eq!(asked.pointer(pointer), Some(&json!(50)), "{asked}");
         assert_eq!(asked["max_tokens"], 16, "{asked}");
     }
-    for (pointer, more) in beside(40) {
+    for (pointer, more) in reasoning_parameters(40) {
         let asked = asked_by(&run, &upstream, "free", &bounded(more, 16)).await;
         assert_eq!(asked.pointer(pointer), Some(&json!(40)), "{asked}");
     }
@@ -101,14 +101,14 @@ async fn thoughts_and_a_least_answer_are_held_to_the_budget_and_to_the_model() {
 
 /// Anthropic counts reasoning within `max_tokens`, and does not receive the request's own members for it.
 #[tokio::test]
-async fn thoughts_within_the_bound_are_not_counted_beside_it() {
+async fn reserves_reasoning_only_once_within_limit() {
     let budget = "[[budgets]]\nname = \"run-tokens\"\nscope = \"run\"\ntokens = 2000\n";
     let (stage, run, upstream) = remote(budget).await;
     // All four fit at once, because a reservation may be released after the next call begins.
-    for (pointer, more) in beside(38_000) {
+    for (pointer, more) in reasoning_parameters(38_000) {
         let said = json!({"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn",
             "usage": {"input_tokens": 5, "output_tokens": 2}});
-        upstream.reply(Reply::Json(200, said));
+        upstream.reply(UpstreamReply::Json(200, said));
         let mut more = bounded(more, 300);
         more["max_completion_tokens"] = json!(400);
         let answered = run.call(CHAT, &asking("claude", &more)).await;

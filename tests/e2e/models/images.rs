@@ -10,7 +10,7 @@ use crate::support::client::{message, send};
 use crate::support::gateway::Agent;
 use crate::support::held::HeldRun;
 use crate::support::runner::StubRunner;
-use crate::support::upstream::{Reply, Upstream};
+use crate::support::upstream::{Upstream, UpstreamReply};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, until};
 
 /// One agent whose runs may read artifacts, and one without this permission.
@@ -74,9 +74,7 @@ fn of(mut event: Value, event_type: &str) -> Value {
 
 #[rstest]
 #[tokio::test]
-async fn an_image_that_is_an_artifact_goes_to_the_model_as_it_is(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn sends_artifact_images_unchanged_to_model(#[values(Sqlite, Postgres)] engine: Engine) {
     let upstream = Upstream::start().await;
     let Some(stage) = stage(engine, &upstream).await else {
         return;
@@ -109,11 +107,11 @@ async fn an_image_that_is_an_artifact_goes_to_the_model_as_it_is(
     ] {
         let said = json!({"choices": [{"message": {"role": "assistant", "content": "a cat"}}]});
         upstream.reply(match path {
-            "/models/remote/stream" => Reply::Events(vec![
+            "/models/remote/stream" => UpstreamReply::Events(vec![
                 format!("data: {}", json!({"choices": [{"index": 0, "delta": {"content": "a cat"}, "finish_reason": "stop"}]})),
                 "data: [DONE]".to_owned(),
             ]),
-            _ => Reply::Json(200, said),
+            _ => UpstreamReply::Json(200, said),
         });
         let (status, text) = text_of(run.request(Method::POST, path).json(body)).await;
         assert!(status == 200 && text.contains("a cat"), "{path}: {text}");
@@ -127,7 +125,7 @@ async fn an_image_that_is_an_artifact_goes_to_the_model_as_it_is(
         }
         assert_eq!(parts[3]["image_url"]["url"], "https://example.com/a.png");
     }
-    upstream.reply(Reply::Json(
+    upstream.reply(UpstreamReply::Json(
         200,
         json!({"id": "m", "type": "message", "role": "assistant", "model": "c", "stop_reason": "end_turn",
             "content": [{"type": "text", "text": "a cat"}], "usage": {"input_tokens": 1, "output_tokens": 1}}),
@@ -148,7 +146,7 @@ async fn an_image_that_is_an_artifact_goes_to_the_model_as_it_is(
 }
 
 #[tokio::test]
-async fn an_artifact_that_is_out_of_reach_or_no_image_is_refused_by_its_place() {
+async fn rejects_unreadable_or_non_image_artifacts_by_pointer() {
     let upstream = Upstream::start().await;
     let stage = stage(Sqlite, &upstream).await.unwrap();
     let run = HeldRun::start(&stage, &of(message("m-1"), "message.received")).await;

@@ -1,18 +1,18 @@
 //! Granted models through Anthropic's Messages API.
 
+#[path = "messages/anthropic.rs"]
+mod anthropic;
 #[path = "messages/clients.rs"]
 mod clients;
 #[path = "messages/errors.rs"]
 mod errors;
-#[path = "messages/own.rs"]
-mod own;
 #[path = "messages/translated.rs"]
 mod translated;
 
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use super::{audit, events_in, says, scripted, scripted_with, text_of};
+use super::{audit, chat_request, events_in, scripted, scripted_with, text_of};
 use crate::metrics::listener;
 use crate::support::client::Client;
 use crate::support::held::HeldRun;
@@ -24,7 +24,7 @@ const COUNT: &str = "/anthropic/v1/messages/count_tokens";
 
 /// A request for a short answer.
 fn asks(model: &str, text: &str) -> Value {
-    let mut body = says(text);
+    let mut body = chat_request(text);
     body["model"] = json!(model);
     body["max_tokens"] = json!(40);
     body
@@ -37,7 +37,7 @@ fn streams(mut body: Value) -> Value {
 }
 
 /// The events of a stream; each name equals its type.
-async fn told(run: &HeldRun, body: &Value) -> Vec<Value> {
+async fn stream_events(run: &HeldRun, body: &Value) -> Vec<Value> {
     let request = run.request(Method::POST, MESSAGES).json(body);
     let (status, text) = text_of(request).await;
     assert_eq!(status, 200, "{text}");
@@ -85,7 +85,7 @@ fn anonymous(run: &HeldRun, body: &Value) -> RequestBuilder {
 }
 
 #[tokio::test]
-async fn answers_messages_whole_and_as_events() {
+async fn answers_messages_plain_and_streamed() {
     let (stage, run) = scripted(Sqlite).await.unwrap();
     let whole = run.call(MESSAGES, &asks("talker", "hello")).await;
     assert_eq!(whole.status, 200, "{}", whole.body);
@@ -107,7 +107,7 @@ async fn answers_messages_whole_and_as_events() {
     );
     assert!(whole.headers.contains_key("request-id"));
 
-    let events = told(&run, &streams(asks("talker", "hello"))).await;
+    let events = stream_events(&run, &streams(asks("talker", "hello"))).await;
     assert_eq!(pieces(&events, "text"), "You said: hello");
     let kinds = kinds(&events);
     let (first, last) = (&kinds[..2], &kinds[kinds.len() - 3..]);
@@ -131,13 +131,13 @@ async fn answers_messages_whole_and_as_events() {
 }
 
 #[tokio::test]
-async fn streams_tool_arguments_and_takes_results_back() {
+async fn streams_tool_arguments_and_accepts_results() {
     let (_stage, run) = scripted(Sqlite).await.unwrap();
     let mut body = asks("talker", "the weather, please");
     body["tools"] =
         json!([{"name": "get_weather", "description": "d", "input_schema": {"type": "object"}}]);
     body["thinking"] = json!({"type": "enabled", "budget_tokens": 1024});
-    let events = told(&run, &streams(body.clone())).await;
+    let events = stream_events(&run, &streams(body.clone())).await;
     assert_eq!(pieces(&events, "thinking"), "which city?");
     assert_eq!(pieces(&events, "signature"), "runnel:talker");
     let input: Value = serde_json::from_str(&pieces(&events, "partial_json")).unwrap();
@@ -160,7 +160,7 @@ async fn streams_tool_arguments_and_takes_results_back() {
 }
 
 #[tokio::test]
-async fn takes_the_run_token_in_either_header() {
+async fn accepts_run_token_in_either_header() {
     let (_stage, run) = scripted(Sqlite).await.unwrap();
     let body = asks("talker", "hello");
     let bearer = format!("Bearer {}", run.token);
@@ -216,12 +216,12 @@ async fn ignores_queries_versions_and_unknown_betas() {
 }
 
 #[tokio::test]
-async fn counts_tokens_by_the_gateways_counter() {
+async fn counts_tokens_with_gateway_counter() {
     let (_stage, run) = scripted(Sqlite).await.unwrap();
     let native = run
-        .call("/models/talker/count-tokens", &says("hello"))
+        .call("/models/talker/count-tokens", &chat_request("hello"))
         .await;
-    let mut body = says("hello");
+    let mut body = chat_request("hello");
     body["model"] = json!("talker");
     let counted = run.call(COUNT, &body).await;
     assert_eq!(counted.status, 200, "{}", counted.body);
@@ -232,7 +232,7 @@ async fn counts_tokens_by_the_gateways_counter() {
 }
 
 #[tokio::test]
-async fn lists_granted_models_in_anthropics_form() {
+async fn lists_granted_models_in_anthropic_format() {
     let (_stage, run) = scripted(Sqlite).await.unwrap();
     let listed = run.get("/anthropic/v1/models").await.body;
     let ids: Vec<_> = listed["data"]

@@ -2,15 +2,15 @@
 
 #[path = "responses/clients.rs"]
 mod clients;
-#[path = "responses/passed.rs"]
-mod passed;
+#[path = "responses/passthrough.rs"]
+mod passthrough;
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{END, audit, chunk, events_in, remote, scripted, scripted_with, text_of};
 use crate::support::held::HeldRun;
-use crate::support::upstream::Reply;
+use crate::support::upstream::UpstreamReply;
 use crate::support::{Sqlite, until};
 
 const RESPONSES: &str = "/openai/v1/responses";
@@ -91,11 +91,11 @@ async fn streams_events_in_api_order() {
 }
 
 #[tokio::test]
-async fn translates_requests_for_chat_providers() {
+async fn translates_requests_to_chat_completions() {
     let (stage, run, upstream) = remote("").await;
     let done =
         json!({"id": "c", "choices": [{"message": {"content": "hi"}, "finish_reason": "length"}]});
-    upstream.reply(Reply::Json(200, done));
+    upstream.reply(UpstreamReply::Json(200, done));
     let custom = json!({"type": "custom", "name": "apply_patch", "description": "Patches.",
         "format": {"type": "grammar", "syntax": "lark", "definition": "start: x"}});
     let asked = asks(
@@ -139,7 +139,7 @@ async fn translates_requests_for_chat_providers() {
 }
 
 #[tokio::test]
-async fn refuses_by_pointer_before_asking() {
+async fn rejects_requests_by_pointer_before_calling_provider() {
     let (stage, run, upstream) = remote("").await;
     let image = |url: &str| {
         json!([{"role": "user", "content": [{"type": "input_text", "text": "look"},
@@ -192,8 +192,8 @@ async fn refuses_by_pointer_before_asking() {
 async fn broken_streams_end_as_response_failed() {
     let (stage, run, upstream) = remote("").await;
     let half = vec![chunk(&json!({"content": "The bridge is"}))];
-    upstream.reply(Reply::Events(half.clone()));
-    upstream.reply(Reply::Cut(half));
+    upstream.reply(UpstreamReply::Events(half.clone()));
+    upstream.reply(UpstreamReply::Cut(half));
     for _ in 0..2 {
         let events = stream(&run, asks("remote", &json!({}))).await;
         let last = events.last().unwrap();
@@ -211,9 +211,9 @@ async fn broken_streams_end_as_response_failed() {
 }
 
 #[tokio::test]
-async fn cancelled_runs_end_streams_and_close_the_face() {
+async fn cancelled_runs_end_streams_and_reject_calls() {
     let (stage, run, upstream) = remote("").await;
-    upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hi"}))]));
+    upstream.reply(UpstreamReply::Hold(vec![chunk(&json!({"content": "hi"}))]));
     let cancelling = async {
         until("the provider to be asked", async || {
             !upstream.asked().is_empty()
@@ -241,9 +241,9 @@ async fn cancelled_runs_end_streams_and_close_the_face() {
 }
 
 #[tokio::test]
-async fn clients_that_leave_end_the_upstream_call() {
+async fn client_disconnect_ends_upstream_call() {
     let (stage, run, upstream) = remote("").await;
-    upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hi"}))]));
+    upstream.reply(UpstreamReply::Hold(vec![chunk(&json!({"content": "hi"}))]));
     let body = asks("remote", &json!({"stream": true}));
     let asking = run.request(Method::POST, RESPONSES).json(&body);
     drop(asking.send().await.unwrap());
@@ -257,7 +257,7 @@ async fn clients_that_leave_end_the_upstream_call() {
 }
 
 #[tokio::test]
-async fn spent_budgets_refuse_with_a_readable_error() {
+async fn spent_budgets_return_readable_errors() {
     let budget = "[[budgets]]\nname = \"run-calls\"\nscope = \"run\"\ncalls = 1\n";
     let (stage, run) = scripted_with(Sqlite, budget).await.unwrap();
     let first = stream(&run, asks("talker", &json!({}))).await;
@@ -293,18 +293,18 @@ async fn counts_input_like_count_tokens() {
 }
 
 #[tokio::test]
-async fn carries_thoughts_back_to_chat_providers() {
+async fn returns_reasoning_to_chat_providers() {
     let (stage, run, upstream) = remote("").await;
     let call = json!({"index": 0, "id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"},
         "extra_content": {"google": {"thought_signature": "S"}}});
     let done = || "data: [DONE]".to_owned();
-    upstream.reply(Reply::Events(vec![
+    upstream.reply(UpstreamReply::Events(vec![
         chunk(&json!({"reasoning_content": "T"})),
         chunk(&json!({"tool_calls": [call]})),
         END.replace("stop", "tool_calls"),
         done(),
     ]));
-    upstream.reply(Reply::Events(vec![
+    upstream.reply(UpstreamReply::Events(vec![
         chunk(&json!({"content": "sunny"})),
         END.to_owned(),
         done(),

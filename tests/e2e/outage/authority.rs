@@ -6,29 +6,29 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::stage_of;
-use crate::isolation::{Ids, request};
-use crate::support::client::{Answer, Client, message, send};
+use crate::isolation::{ResourceIds, request};
+use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::proxy::{Proxy, Wire};
+use crate::support::proxy::{NetworkFault, Proxy};
 use crate::support::routes::{Face, Operation, operations};
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::tool_server::ToolServer;
-use crate::support::upstream::{Reply, Upstream};
+use crate::support::upstream::{Upstream, UpstreamReply};
 use crate::support::{OwnStage, until};
 
 const ALL: &str = r#"models = "*", tools = "*", knowledge_bases = "*", history = ["page", "search"],
     events = ["get", "page"], storage = ["plugin"], artifacts = ["metadata", "read", "create"]"#;
 
 /// A run with all permissions, and the servers of its model and its tool.
-struct House {
+struct AuthorityStage {
     stage: OwnStage,
     proxy: Proxy,
     model: Upstream,
     tools: ToolServer,
     run: HeldRun,
     reads: Vec<Operation>,
-    ids: Ids,
+    ids: ResourceIds,
 }
 
 fn runner() -> serde_json::Value {
@@ -41,7 +41,7 @@ fn runner() -> serde_json::Value {
     manifest
 }
 
-impl House {
+impl AuthorityStage {
     async fn new(lease_seconds: u64) -> Option<Self> {
         let (model, tools) = (Upstream::start().await, ToolServer::start().await);
         let configure = |config: &mut Config| {
@@ -79,16 +79,16 @@ impl House {
             proxy,
             model,
             tools,
-            ids: Ids::new(),
+            ids: ResourceIds::new(),
             run,
             reads,
         };
-        house.leave_marks().await;
+        house.write_data().await;
         Some(house)
     }
 
     /// Writes the data for the read operations.
-    async fn leave_marks(&mut self) {
+    async fn write_data(&mut self) {
         let host = self.host(&self.stage.client);
         let state = host.request(Method::PUT, "/host/v1/state/conversation/k");
         assert_eq!(
@@ -99,7 +99,7 @@ impl House {
         assert_eq!(send(blob.body("\"mark\"")).await.unwrap().status, 204);
         let artifact = host.request(Method::POST, "/host/v1/artifacts");
         let made = send(artifact.body("\"mark\"")).await.unwrap();
-        self.ids = Ids::from([
+        self.ids = ResourceIds::from([
             ("run_id", self.run.run_id.clone()),
             ("event_id", "m-1".to_owned()),
             (
@@ -151,7 +151,7 @@ impl House {
     /// This replica grants every request; the model and the tool each get one request.
     async fn assert_open(&self, replica: &Client) {
         let done = json!({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]});
-        self.model.reply(Reply::Json(200, done));
+        self.model.reply(UpstreamReply::Json(200, done));
         let before = self.asked();
         for (what, answer) in answers(self.everything(replica)).await {
             assert_eq!(answer.status, 200, "{what}: {}", answer.body);
@@ -161,7 +161,7 @@ impl House {
 }
 
 /// Sends all requests concurrently and returns the responses.
-async fn answers(requests: Vec<(String, RequestBuilder)>) -> Vec<(String, Answer)> {
+async fn answers(requests: Vec<(String, RequestBuilder)>) -> Vec<(String, ApiResponse)> {
     let asking = requests
         .into_iter()
         .map(|(what, request)| async move { (what, send(request).await.unwrap()) });
@@ -189,13 +189,11 @@ async fn assert_denied(requests: Vec<(String, RequestBuilder)>) {
 
 /// The lease holder knows that the run is live. Other replicas and budget reservations read the authority table.
 #[rstest]
-#[case::refused(Wire::Refusing)]
-#[case::silent(Wire::Holding)]
+#[case::refused(NetworkFault::Refusing)]
+#[case::silent(NetworkFault::Holding)]
 #[tokio::test]
-async fn a_run_whose_rights_cannot_be_read_is_given_nothing_and_nobody_is_asked_for_it(
-    #[case] wire: Wire,
-) {
-    let Some(house) = House::new(60).await else {
+async fn fails_closed_when_authority_is_unreadable(#[case] wire: NetworkFault) {
+    let Some(house) = AuthorityStage::new(60).await else {
         return;
     };
     let (owner, beside) = (
@@ -213,7 +211,7 @@ async fn a_run_whose_rights_cannot_be_read_is_given_nothing_and_nobody_is_asked_
     assert_denied(requests).await;
     assert_eq!(house.asked(), asked, "no upstream gets a request");
 
-    house.proxy.set(Wire::Whole);
+    house.proxy.set(NetworkFault::Whole);
     for replica in [&owner, &beside.client] {
         until("the replica to be ready", async || {
             replica.get("/readyz").await.status == 200
@@ -225,11 +223,11 @@ async fn a_run_whose_rights_cannot_be_read_is_given_nothing_and_nobody_is_asked_
 }
 
 #[rstest]
-#[case::refused(Wire::Refusing)]
-#[case::silent(Wire::Holding)]
+#[case::refused(NetworkFault::Refusing)]
+#[case::silent(NetworkFault::Holding)]
 #[tokio::test]
-async fn a_run_whose_lease_has_ended_in_an_outage_is_given_nothing(#[case] wire: Wire) {
-    let Some(house) = House::new(2).await else {
+async fn denies_run_whose_lease_expired_in_outage(#[case] wire: NetworkFault) {
+    let Some(house) = AuthorityStage::new(2).await else {
         return;
     };
     let owner = house.stage.client.clone();
@@ -243,7 +241,7 @@ async fn a_run_whose_lease_has_ended_in_an_outage_is_given_nothing(#[case] wire:
     .await;
     assert_denied(house.everything(&owner)).await;
 
-    house.proxy.set(Wire::Whole);
+    house.proxy.set(NetworkFault::Whole);
     let outcome = house.stage.outcome(&house.run.run_id).await;
     assert_eq!(outcome.ending(), "failed host.orphaned");
     for (what, answer) in answers(house.everything(&owner)).await {

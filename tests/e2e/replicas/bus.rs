@@ -5,22 +5,22 @@ use std::time::{Duration, Instant};
 use rstest::rstest;
 use serde_json::json;
 
-use super::{Bus, gated, stage_on};
+use super::{TestBus, gated, stage_on};
 use crate::support::client::{Client, message};
 use crate::support::gateway::{Config, Replica};
 use crate::support::held::HeldRun;
-use crate::support::runner::Request;
-use crate::support::script::{Gate, Step, send, sse_and_wait, sse_head};
+use crate::support::runner::RecordedRequest;
+use crate::support::script::{Gate, ScriptStep, send, sse_and_wait, sse_head};
 use crate::support::{OwnStage, number};
 
 /// No lease is renewed during the test, so a cancel arrives only by notification or by polling.
-fn patient(config: &mut Config) {
+fn without_lease_renewal(config: &mut Config) {
     "heartbeat_seconds = 300.0".clone_into(&mut config.server);
     "lease_seconds = 300.0\ncancel_grace_seconds = 0.0".clone_into(&mut config.runs);
 }
 
-async fn two(bus: Bus) -> Option<(OwnStage, Replica)> {
-    let stage = stage_on(bus, patient).await?;
+async fn two(bus: TestBus) -> Option<(OwnStage, Replica)> {
+    let stage = stage_on(bus, without_lease_renewal).await?;
     let beside = stage.gateway.beside().await;
     bus.ready(|| beside.log()).await;
     Some((stage, beside))
@@ -28,8 +28,8 @@ async fn two(bus: Bus) -> Option<(OwnStage, Replica)> {
 
 #[rstest]
 #[tokio::test]
-async fn a_stream_watched_through_another_replica_goes_on_by_itself(
-    #[values(Bus::Postgres, Bus::Nats, Bus::Silent)] bus: Bus,
+async fn streams_run_through_another_replica(
+    #[values(TestBus::Postgres, TestBus::Nats, TestBus::Silent)] bus: TestBus,
 ) {
     let Some((stage, beside)) = two(bus).await else {
         return;
@@ -50,17 +50,17 @@ async fn a_stream_watched_through_another_replica_goes_on_by_itself(
         .collect();
     let stored = stage.client.ledger(&run_id).await;
     assert_eq!(told, stored.0[1..]);
-    stored.assert_sound(&run_id);
+    stored.assert_valid(&run_id);
 }
 
 /// The runner learns of the cancel from another replica, before the replica that drives the run does.
 #[rstest]
 #[tokio::test]
-async fn a_runner_that_hears_of_a_cancel_first_and_hangs_up_has_left_a_cancelled_run(
+async fn early_runner_disconnect_after_cancel_counts_as_cancelled(
     #[values(false, true)] has_answered: bool,
 ) {
-    let Some(stage) = stage_on(Bus::Silent, |config| {
-        patient(config);
+    let Some(stage) = stage_on(TestBus::Silent, |config| {
+        without_lease_renewal(config);
         "kind = \"none\"\npoll_seconds = 60.0".clone_into(&mut config.bus);
     })
     .await
@@ -71,15 +71,15 @@ async fn a_runner_that_hears_of_a_cancel_first_and_hangs_up_has_left_a_cancelled
     let gate = Gate::new();
     let hold = gate.clone();
     stage.runner.answer_all(move |run| {
-        let hold = Step::Hold(hold.clone());
+        let hold = ScriptStep::Hold(hold.clone());
         if has_answered {
             vec![sse_head(), send(run.delta(1, "one")), hold]
         } else {
-            vec![hold, Step::Reset]
+            vec![hold, ScriptStep::Reset]
         }
     });
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    stage.runner.asked("the run", Request::is_run).await;
+    stage.runner.asked("the run", RecordedRequest::is_run).await;
     let mut expected = vec!["run.failed"];
     if has_answered {
         let mut here = stage.client.follow(&run_id, 0).await;
@@ -95,8 +95,8 @@ async fn a_runner_that_hears_of_a_cancel_first_and_hangs_up_has_left_a_cancelled
 /// `RUNNEL_TEST_CANCELS` cancels, with the time from each request to the closed socket.
 #[rstest]
 #[tokio::test]
-async fn a_cancel_through_another_replica_closes_the_runners_socket(
-    #[values(Bus::Postgres, Bus::Nats, Bus::Silent)] bus: Bus,
+async fn cancel_through_another_replica_closes_runner_socket(
+    #[values(TestBus::Postgres, TestBus::Nats, TestBus::Silent)] bus: TestBus,
 ) {
     let Some((stage, beside)) = two(bus).await else {
         return;
@@ -131,8 +131,8 @@ async fn a_cancel_through_another_replica_closes_the_runners_socket(
 
 #[rstest]
 #[tokio::test]
-async fn a_follow_up_that_came_by_one_replica_is_pulled_through_another(
-    #[values(Bus::Postgres, Bus::Nats, Bus::Silent)] bus: Bus,
+async fn pulls_follow_up_through_another_replica(
+    #[values(TestBus::Postgres, TestBus::Nats, TestBus::Silent)] bus: TestBus,
 ) {
     let steering = |config: &mut Config| {
         // Tokens are bound to this name, so all replicas share it.

@@ -33,7 +33,7 @@ fn faketime() -> Option<String> {
 /// One clock is ahead by the queue timeout of an hour, one behind by slightly less. Only the time in the queue
 /// is measured by the replica's own clock.
 #[tokio::test]
-async fn a_replica_whose_clock_is_an_hour_off_ends_nobodys_runs_and_loses_none() {
+async fn clock_skew_of_an_hour_ends_no_run() {
     let Some(library) = faketime() else { return };
     let queueing = |config: &mut Config| {
         // Long enough that a machine stall of a second or two loses no lease.
@@ -54,7 +54,7 @@ async fn a_replica_whose_clock_is_an_hour_off_ends_nobodys_runs_and_loses_none()
                 ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
                 ("DONT_FAKE_MONOTONIC", "1"),
             ];
-            gateway.beside_under(&variables).await
+            gateway.start_replica_with(&variables).await
         }
     };
     let in_conversation = |event_id: &str, conversation: &str| {
@@ -97,7 +97,7 @@ async fn a_replica_whose_clock_is_an_hour_off_ends_nobodys_runs_and_loses_none()
         victim.kill().await;
         let run = stage.client.finished(&run_id).await;
         assert_eq!(run["error"]["code"], "host.orphaned", "{run}");
-        victim.start_again().await;
+        victim.restart().await;
     }
     for (run_id, waiting, gates) in held {
         assert_eq!(stage.client.run(&run_id).await["status"], "running");
@@ -108,7 +108,7 @@ async fn a_replica_whose_clock_is_an_hour_off_ends_nobodys_runs_and_loses_none()
         for run_id in [run_id, waiting] {
             let run = stage.client.finished(&run_id).await;
             assert_eq!(run["status"], "completed", "{run}");
-            stage.client.ledger(&run_id).await.assert_sound(&run_id);
+            stage.client.ledger(&run_id).await.assert_valid(&run_id);
             assert_eq!(stage.runner.posts(&run_id), 1);
         }
     }

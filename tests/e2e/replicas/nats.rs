@@ -3,14 +3,14 @@
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Bus, gated, stage_on};
+use super::{TestBus, gated, stage_on};
 use crate::support::client::message;
 use crate::support::gateway::Config;
-use crate::support::nats::{Line, Listener, nats_server, publish};
+use crate::support::nats::{NatsProxy, NatsSubscriber, nats_server, publish};
 use crate::support::{OwnStage, Postgres, Stage, until};
 
-const AWAY: &str = "notification bus lost NATS";
-const THERE: &str = "notification bus connected to NATS";
+const LOST_LOG: &str = "notification bus lost NATS";
+const CONNECTED_LOG: &str = "notification bus connected to NATS";
 
 /// A stage on this NATS URL with this poll interval.
 async fn stage_by(url: &str, poll_seconds: f64, more: &str) -> Option<OwnStage> {
@@ -32,7 +32,7 @@ async fn assert_works(stage: &Stage, other: &crate::support::client::Client, nam
     assert_eq!(there.event().await.unwrap().id, Some(1));
     gate.cancel();
     assert_eq!(there.rest().await.len(), 2);
-    stage.client.ledger(&run_id).await.assert_sound(&run_id);
+    stage.client.ledger(&run_id).await.assert_valid(&run_id);
 
     let cancelled = format!("{name}-cancelled");
     let _gate = gated(stage, &cancelled);
@@ -45,36 +45,42 @@ async fn assert_works(stage: &Stage, other: &crate::support::client::Client, nam
 }
 
 #[tokio::test]
-async fn nats_may_be_away_at_start_and_later_and_is_mentioned_once_an_outage() {
+async fn logs_each_nats_outage_once() {
     let Some(server) = nats_server() else { return };
-    let line = Line::to(&server).await;
+    let line = NatsProxy::to(&server).await;
     let Some(stage) = stage_by(&line.url, 0.2, "").await else {
         return;
     };
     let beside = stage.gateway.beside().await;
     let logged =
         |words: &str| [stage.gateway.log(), beside.log()].map(|log| log.matches(words).count());
-    until("the outage to be logged", async || logged(AWAY) == [1, 1]).await;
+    until("the outage to be logged", async || {
+        logged(LOST_LOG) == [1, 1]
+    })
+    .await;
     assert_works(&stage, &beside.client, "down-at-start").await;
     line.mend();
-    until("NATS to be found", async || logged(THERE) == [1, 1]).await;
+    until("NATS to be found", async || logged(CONNECTED_LOG) == [1, 1]).await;
     assert_works(&stage, &beside.client, "there").await;
     line.cut();
     until("the second outage to be logged", async || {
-        logged(AWAY) == [2, 2]
+        logged(LOST_LOG) == [2, 2]
     })
     .await;
     assert_works(&stage, &beside.client, "down-again").await;
-    assert_eq!(logged(AWAY), [2, 2], "once an outage");
+    assert_eq!(logged(LOST_LOG), [2, 2], "once an outage");
     line.mend();
-    until("NATS to be found again", async || logged(THERE) == [2, 2]).await;
+    until("NATS to be found again", async || {
+        logged(CONNECTED_LOG) == [2, 2]
+    })
+    .await;
 }
 
 /// The poll interval is a minute, so later changes arrive only through NATS.
 #[tokio::test]
-async fn rings_are_carried_again_after_an_outage() {
+async fn resumes_notifications_after_nats_outage() {
     let Some(server) = nats_server() else { return };
-    let line = Line::to(&server).await;
+    let line = NatsProxy::to(&server).await;
     line.mend();
     let Some(stage) = stage_by(&line.url, 60.0, "").await else {
         return;
@@ -82,24 +88,30 @@ async fn rings_are_carried_again_after_an_outage() {
     let beside = stage.gateway.beside().await;
     let logged =
         |words: &str| [stage.gateway.log(), beside.log()].map(|log| log.matches(words).count());
-    until("NATS to be found", async || logged(THERE) == [1, 1]).await;
+    until("NATS to be found", async || logged(CONNECTED_LOG) == [1, 1]).await;
     // One stream stays open through the outage, and delivers the missed events afterwards.
     let gate = gated(&stage, "through");
     let run_id = stage.client.post(&message("through")).await.run_id();
     let mut there = beside.client.follow(&run_id, 0).await;
     assert_eq!(there.event().await.unwrap().id, Some(1));
     line.cut();
-    until("the outage to be logged", async || logged(AWAY) == [1, 1]).await;
+    until("the outage to be logged", async || {
+        logged(LOST_LOG) == [1, 1]
+    })
+    .await;
     gate.cancel();
     stage.client.finished(&run_id).await;
     line.mend();
     assert_eq!(there.rest().await.len(), 2);
-    until("NATS to be found again", async || logged(THERE) == [2, 2]).await;
+    until("NATS to be found again", async || {
+        logged(CONNECTED_LOG) == [2, 2]
+    })
+    .await;
     assert_works(&stage, &beside.client, "after").await;
 }
 
 #[tokio::test]
-async fn what_a_stranger_rings_cancels_nothing_and_shows_nothing() {
+async fn ignores_forged_notifications() {
     let Some(server) = nats_server() else { return };
     let subject = format!("test.{}", Uuid::new_v4().simple());
     let named = format!("subject = \"{subject}\"");
@@ -108,9 +120,11 @@ async fn what_a_stranger_rings_cancels_nothing_and_shows_nothing() {
     };
     let beside = stage.gateway.beside().await;
     for log in [stage.gateway.log(), beside.log()] {
-        assert!(!log.contains(AWAY), "{log}");
+        assert!(!log.contains(LOST_LOG), "{log}");
     }
-    let both = async || stage.gateway.log().contains(THERE) && beside.log().contains(THERE);
+    let both = async || {
+        stage.gateway.log().contains(CONNECTED_LOG) && beside.log().contains(CONNECTED_LOG)
+    };
     until("NATS to be found", both).await;
 
     let gate = gated(&stage, "m-1");
@@ -152,20 +166,20 @@ async fn what_a_stranger_rings_cancels_nothing_and_shows_nothing() {
         (&run["status"], &run["cancel_requested_at"]),
         (&json!("completed"), &json!(null))
     );
-    stage.client.ledger(&run_id).await.assert_sound(&run_id);
+    stage.client.ledger(&run_id).await.assert_valid(&run_id);
     assert_works(&stage, &beside.client, "after").await;
 }
 
 /// Two installations on one NATS server use separate subjects.
 #[tokio::test]
-async fn installations_with_keys_of_their_own_do_not_hear_each_other() {
+async fn separates_installations_on_one_nats_server() {
     let mut subjects = Vec::new();
     for event_id in ["m-1", "m-2"] {
         let fresh = |config: &mut Config| config.has_fresh_database = true;
-        let Some(stage) = stage_on(Bus::Nats, fresh).await else {
+        let Some(stage) = stage_on(TestBus::Nats, fresh).await else {
             return;
         };
-        let mut everything = Listener::to(&nats_server().unwrap(), "runnel.>").await;
+        let mut everything = NatsSubscriber::to(&nats_server().unwrap(), "runnel.>").await;
         gated(&stage, event_id).cancel();
         let run_id = stage.client.post(&message(event_id)).await.run_id();
         let ring = format!("a{}", run_id.replace('-', ""));

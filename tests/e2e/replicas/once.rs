@@ -10,7 +10,7 @@ use crate::support::{OwnStage, Postgres, number};
 
 /// `RUNNEL_TEST_KEYS` events, each from `RUNNEL_TEST_SENDERS` concurrent senders.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_that_many_post_through_two_replicas_is_one_run() {
+async fn concurrent_duplicates_on_two_replicas_start_one_run() {
     let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };

@@ -10,18 +10,18 @@ use tokio::task::JoinSet;
 
 use crate::support::client::message;
 use crate::support::gateway::Config;
-use crate::support::runner::Request;
-use crate::support::script::{Gate, Step, send, sse_and_wait, sse_head};
+use crate::support::runner::RecordedRequest;
+use crate::support::script::{Gate, ScriptStep, send, sse_and_wait, sse_head};
 use crate::support::{OwnStage, Postgres, Stage, number, slow, until, within};
 
 /// The promise with default settings: a lease of 15 s, and 5 s.
-const PROMISED: Duration = Duration::from_secs(20);
+const TAKEOVER_LIMIT: Duration = Duration::from_secs(20);
 /// Tolerance for a busy machine.
-const SLACK: Duration = Duration::from_secs(5);
+const TOLERANCE: Duration = Duration::from_secs(5);
 
 /// `RUNNEL_TEST_ORPHANS` runs on one of three replicas.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn runs_of_a_killed_replica_end_once_and_in_time() {
+async fn ends_runs_of_killed_replica_once_in_time() {
     let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
@@ -64,7 +64,7 @@ async fn runs_of_a_killed_replica_end_once_and_in_time() {
     }
     let took = last - killed;
     eprintln!("{count} orphans: the last has ended {took:?} after the kill");
-    assert!(took <= PROMISED + SLACK, "{took:?}");
+    assert!(took <= TAKEOVER_LIMIT + TOLERANCE, "{took:?}");
     for run_id in &runs {
         let run = stage.client.run(run_id).await;
         assert_eq!(
@@ -77,7 +77,7 @@ async fn runs_of_a_killed_replica_end_once_and_in_time() {
             "{run}"
         );
         let ledger = stage.client.ledger(run_id).await;
-        ledger.assert_sound(run_id);
+        ledger.assert_valid(run_id);
         assert_eq!(ledger.types(), ["message.delta", "run.failed"]);
         assert_eq!(stage.runner.posts(run_id), 1);
     }
@@ -87,9 +87,10 @@ async fn runs_of_a_killed_replica_end_once_and_in_time() {
 }
 
 /// Sends host API requests to a hanging replica, which reads them when it continues.
-async fn questions_of(stage: &Stage, run_id: &str) -> Vec<TcpStream> {
-    let of_run =
-        |request: &Request| request.is_run() && request.header("runnel-run-id") == Some(run_id);
+async fn send_pending_requests(stage: &Stage, run_id: &str) -> Vec<TcpStream> {
+    let of_run = |request: &RecordedRequest| {
+        request.is_run() && request.header("runnel-run-id") == Some(run_id)
+    };
     let asked = stage.runner.asked("the run", of_run).await.json();
     let token = asked["host"]["token"].as_str().unwrap();
     let head = format!(
@@ -107,7 +108,7 @@ async fn questions_of(stage: &Stage, run_id: &str) -> Vec<TcpStream> {
 /// A replica hangs for longer than its lease and continues. `RUNNEL_TEST_ZOMBIES` replicas, each with a thousand
 /// unwritten results that it may no longer store.
 #[tokio::test]
-async fn a_replica_that_comes_back_after_its_lease_writes_nothing() {
+async fn replica_with_expired_lease_writes_nothing() {
     let short = |config: &mut Config| config.runs = "lease_seconds = 1.0".into();
     let Some(stage) = OwnStage::on(Postgres, short).await else {
         return;
@@ -121,9 +122,9 @@ async fn a_replica_that_comes_back_after_its_lease_writes_nothing() {
             vec![
                 sse_head(),
                 send(run.delta(1, "one")),
-                Step::Hold(hold.clone()),
+                ScriptStep::Hold(hold.clone()),
                 send(late + &run.completed(1_002)),
-                Step::AwaitClose,
+                ScriptStep::AwaitClose,
             ]
         });
         let run_id = stage.client.post(&message(&event_id)).await.run_id();
@@ -140,9 +141,9 @@ async fn a_replica_that_comes_back_after_its_lease_writes_nothing() {
             "another took over"
         );
         let before = beside.client.ledger(&run_id).await;
-        let questions = questions_of(&stage, &run_id).await;
+        let questions = send_pending_requests(&stage, &run_id).await;
         gate.cancel();
-        stage.gateway.go_on().await;
+        stage.gateway.unfreeze().await;
         for mut question in questions {
             let mut head = [0; 12];
             within("an answer", question.read_exact(&mut head))
@@ -166,7 +167,7 @@ async fn a_replica_that_comes_back_after_its_lease_writes_nothing() {
             assert_eq!(run["error"]["code"], "host.orphaned", "{run}");
             assert_eq!(client.rejections(&run_id).await.len(), 0);
         }
-        before.assert_sound(&run_id);
+        before.assert_valid(&run_id);
         assert_eq!(before.types(), ["message.delta", "run.failed"]);
         assert_eq!(stage.runner.posts(&run_id), 1);
     }

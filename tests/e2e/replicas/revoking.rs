@@ -4,7 +4,7 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{Bus, stage_on};
+use super::{TestBus, stage_on};
 use crate::support::client::{Client, message, send};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
@@ -25,8 +25,8 @@ fn event(event_id: &str) -> Value {
 
 #[rstest]
 #[tokio::test]
-async fn who_is_stopped_by_an_operator_reaches_nothing_through_any_replica(
-    #[values(Bus::Postgres, Bus::Silent)] bus: Bus,
+async fn revocation_takes_effect_on_every_replica(
+    #[values(TestBus::Postgres, TestBus::Silent)] bus: TestBus,
     #[values(Withdrawal::Disable, Withdrawal::Delete)] withdrawal: Withdrawal,
 ) {
     let configure = |config: &mut Config| {

@@ -11,18 +11,18 @@ use uuid::Uuid;
 
 use crate::support::client::{Client, message, send, stream};
 use crate::support::gateway::Config;
-use crate::support::script::{Run, Step, sse_head};
+use crate::support::script::{Run, ScriptStep, sse_head};
 use crate::support::{OwnStage, Postgres, number, within};
 
 const WORKERS: usize = 6;
 const EVENTS: usize = 31;
 
 /// A run of about 150 ms, so that a shutdown meets runs of every age.
-fn steady(run: &Run) -> Vec<Step> {
+fn steady(run: &Run) -> Vec<ScriptStep> {
     let frames = run.talk(EVENTS - 1).into_iter().map(String::into_bytes);
     vec![
         sse_head(),
-        Step::Pace(frames.collect(), Duration::from_millis(5)),
+        ScriptStep::Pace(frames.collect(), Duration::from_millis(5)),
     ]
 }
 
@@ -31,7 +31,7 @@ type Replicas = watch::Receiver<[Client; 2]>;
 
 /// `RUNNEL_TEST_ROLLS` restarts of each replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_loses_anything_while_replicas_are_replaced() {
+async fn rolling_restart_loses_no_run_or_event() {
     let soon = |config: &mut Config| config.runs = "lease_seconds = 2.0".into();
     let Some(mut stage) = OwnStage::on(Postgres, soon).await else {
         return;
@@ -46,9 +46,9 @@ async fn nobody_loses_anything_while_replicas_are_replaced() {
     }
     for _ in 0..number("RUNNEL_TEST_ROLLS", 2) {
         stage.gateway.stop().await;
-        stage.gateway.start_again().await;
+        stage.gateway.restart().await;
         beside.stop().await;
-        beside.start_again().await;
+        beside.restart().await;
         places.send_replace([stage.client.clone(), beside.client.clone()]);
     }
     enough.cancel();
@@ -66,7 +66,7 @@ async fn nobody_loses_anything_while_replicas_are_replaced() {
     assert!(runs.len() >= WORKERS && gaps > 0, "no roll met a stream");
     for (run_id, seen) in &runs {
         let ledger = stage.client.ledger(run_id).await;
-        ledger.assert_sound(run_id);
+        ledger.assert_valid(run_id);
         assert_eq!(&ledger.0, seen, "the client has seen all of it, once");
         assert_eq!(ledger.types().last().unwrap(), "run.completed");
         assert_eq!(stage.runner.posts(run_id), 1);

@@ -8,7 +8,7 @@ use crate::support::script::sse;
 use crate::support::{OwnStage, Postgres};
 
 #[tokio::test]
-async fn replicas_that_start_at_once_on_an_empty_database_all_serve() {
+async fn replicas_start_concurrently_on_empty_database() {
     let Some(mut stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };

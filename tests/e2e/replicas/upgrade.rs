@@ -7,13 +7,13 @@ use crate::support::script::sse;
 use crate::support::{OwnStage, Postgres, Stage};
 
 /// A migration that is compatible with an older replica: it adds columns.
-const WIDEN: &str = "DO $$ DECLARE t text; BEGIN \
+const ADD_COLUMNS: &str = "DO $$ DECLARE t text; BEGIN \
     FOR t IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' LOOP \
         EXECUTE format('ALTER TABLE %I ADD COLUMN of_a_newer_one BIGINT NOT NULL DEFAULT 0', t); \
     END LOOP; END $$";
 
 /// Uses everything that runs repeatedly and therefore as a prepared statement.
-async fn used(stage: &Stage, round: usize) {
+async fn use_prepared_statements(stage: &Stage, round: usize) {
     let (held, talk) = (format!("held-{round}"), format!("talk-{round}"));
     let run = HeldRun::start(stage, &message(&held)).await;
     for path in ["/run", "/context", "/run/events"] {
@@ -45,16 +45,16 @@ async fn used(stage: &Stage, round: usize) {
 }
 
 #[tokio::test]
-async fn an_older_replica_goes_on_beside_a_newer_one_that_adds_columns() {
+async fn older_replica_serves_after_columns_are_added() {
     let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
     for round in 0..3 {
-        used(&stage, round).await;
+        use_prepared_statements(&stage, round).await;
     }
-    rows(&stage.gateway.database_url(), WIDEN).await;
+    rows(&stage.gateway.database_url(), ADD_COLUMNS).await;
     for round in 3..6 {
-        used(&stage, round).await;
+        use_prepared_statements(&stage, round).await;
     }
     let log = stage.gateway.log();
     assert!(!log.contains("cached plan"), "{log}");

@@ -6,13 +6,13 @@ use reqwest::header::CONTENT_TYPE;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::isolation::{absent, admin_key_of, request, seen};
-use crate::support::client::{Answer, Client, message, send};
+use crate::isolation::{absent_ids, admin_key_of, request, visible_response};
+use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::deferred::Deferred;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::routes::{Face, operations};
-use crate::support::runner::{RUNNER_ID, Request, SECRET, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, RecordedRequest, SECRET, StubRunner, manifest};
 use crate::support::script::head;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, hex};
 
@@ -118,7 +118,7 @@ impl Team {
         event
     }
 
-    async fn put_document(&self) -> Answer {
+    async fn put_document(&self) -> ApiResponse {
         let path = "/v1/knowledge-bases/handbook/documents/guide";
         let put = self.admin.request(Method::PUT, path);
         let put = put.header(CONTENT_TYPE, "text/plain");
@@ -133,7 +133,7 @@ impl Team {
             vec![head("202 Accepted", "content-length: 0\r\n")]
         });
         let run_id = self.admin.post(&self.event(event_id)).await.run_id();
-        let of_run = |request: &Request| {
+        let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
         };
         let asked = stage.runner.asked("the run", of_run).await.json();
@@ -148,7 +148,7 @@ impl Team {
 /// Ids that clients choose are the same in both workspaces.
 #[rstest]
 #[tokio::test]
-async fn equal_ids_in_two_workspaces_make_independent_runs(
+async fn equal_ids_in_workspaces_start_independent_runs(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some(stage) = stage(engine, |_| {}).await else {
@@ -212,7 +212,7 @@ async fn equal_ids_in_two_workspaces_make_independent_runs(
             "/runs",
             "/context",
         ] {
-            let answer = seen(run.request(Method::GET, path)).await;
+            let answer = visible_response(run.request(Method::GET, path)).await;
             assert_eq!(answer.status, 200, "{path} {}", answer.body);
             assert!(
                 !answer.body.contains(&other.mark()),
@@ -221,7 +221,7 @@ async fn equal_ids_in_two_workspaces_make_independent_runs(
             );
         }
         for path in ["/storage/workspace/k", "/storage/plugin/k"] {
-            let blob = seen(run.request(Method::GET, path)).await;
+            let blob = visible_response(run.request(Method::GET, path)).await;
             assert_eq!(blob.body, team.mark(), "{path}");
         }
         let query = json!({"query_text": "vacation"});
@@ -251,14 +251,14 @@ async fn equal_ids_in_two_workspaces_make_independent_runs(
 /// A run token with ids of the other workspace's run, event and artifact gets the same responses as unknown ids.
 #[rstest]
 #[tokio::test]
-async fn run_tokens_open_nothing_of_another_workspace(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn run_tokens_grant_nothing_in_other_workspaces(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine, |_| {}).await else {
         return;
     };
     let [one, two] = Team::two(&stage).await;
     let first = HeldRun::start_as(&stage, &one.admin, &one.event("m-one")).await;
     let second = HeldRun::start_as(&stage, &two.admin, &two.event("m-two")).await;
-    let absent = absent();
+    let absent_ids = absent_ids();
     for (team, run, event_id) in [(&two, &first, "m-two"), (&one, &second, "m-one")] {
         let far = if run.run_id == first.run_id {
             &second
@@ -267,7 +267,7 @@ async fn run_tokens_open_nothing_of_another_workspace(#[values(Sqlite, Postgres)
         };
         let upload = far.request(Method::POST, "/artifacts").body(team.mark());
         let artifact = send(upload).await.unwrap().body["artifact_id"].clone();
-        let mut foreign = absent.clone();
+        let mut foreign = absent_ids.clone();
         foreign.extend([
             ("run_id", far.run_id.clone()),
             ("event_id", event_id.to_owned()),
@@ -282,11 +282,11 @@ async fn run_tokens_open_nothing_of_another_workspace(#[values(Sqlite, Postgres)
             if operation.face != Face::Host || operation.id == "cancel_own_run" {
                 continue;
             }
-            let answer = seen(request(&caller, &operation, &foreign)).await;
+            let answer = visible_response(request(&caller, &operation, &foreign)).await;
             let id = &operation.id;
             assert!(!answer.body.contains(&team.mark()), "{id} {}", answer.body);
             if names_one {
-                let nothing = seen(request(&caller, &operation, &absent)).await;
+                let nothing = visible_response(request(&caller, &operation, &absent_ids)).await;
                 assert_eq!((answer.status, &answer), (404, &nothing), "{id}");
                 compared += 1;
             }
@@ -374,7 +374,7 @@ async fn agents_of_every_workspace_need_their_grants(#[values(Sqlite, Postgres)]
 
 #[rstest]
 #[tokio::test]
-async fn live_runs_and_busy_conversations_count_by_workspace(
+async fn counts_live_runs_and_conversations_per_workspace(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let staged = stage(engine, |config| config.limits = "workspace_runs = 2".into());
@@ -414,7 +414,7 @@ async fn live_runs_and_busy_conversations_count_by_workspace(
 /// The next start ends streamed runs and continues runs answered with 202.
 #[rstest]
 #[tokio::test]
-async fn recovers_the_runs_of_every_workspace(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn recovers_runs_of_every_workspace(#[values(Sqlite, Postgres)] engine: Engine) {
     let quick = |config: &mut Config| "lease_seconds = 1.0".clone_into(&mut config.runs);
     let Some(mut stage) = stage(engine, quick).await else {
         return;
@@ -428,7 +428,7 @@ async fn recovers_the_runs_of_every_workspace(#[values(Sqlite, Postgres)] engine
         left.push((held, deferred));
     }
     stage.gateway.kill().await;
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     for (team, (held, deferred)) in teams.iter().zip(&left) {
         let ended = team.admin.finished(&held.run_id).await;
         assert_eq!(ended["error"]["code"], "host.orphaned", "{ended}");
@@ -438,7 +438,7 @@ async fn recovers_the_runs_of_every_workspace(#[values(Sqlite, Postgres)] engine
         team.admin
             .ledger(&deferred.run_id)
             .await
-            .assert_sound(&deferred.run_id);
+            .assert_valid(&deferred.run_id);
     }
     let [one, two] = &teams;
     for (team, run_id) in [(one, &left[1].0.run_id), (two, &left[0].1.run_id)] {

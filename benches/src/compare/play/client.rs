@@ -4,7 +4,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::client::Connection;
+use crate::client::LoadConnection;
 use crate::compare::arms::Arm;
 use crate::compare::seen::plain;
 
@@ -12,7 +12,7 @@ use crate::compare::seen::plain;
 const ANSWERS: usize = 3;
 
 /// The user of one conversation.
-pub(super) struct Client<'a> {
+pub(super) struct CompareUser<'a> {
     pub(super) address: &'a str,
     pub(super) key: &'a str,
     pub(super) arm: Arm,
@@ -21,13 +21,13 @@ pub(super) struct Client<'a> {
 
 /// The outcome of a run, read from its stream.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct RunReply {
     messages: Vec<String>,
     pub(super) is_completed: bool,
     end: String,
 }
 
-impl Told {
+impl RunReply {
     /// The answer of the run, or its error.
     pub(super) fn text(&self) -> String {
         if self.is_completed {
@@ -60,9 +60,9 @@ impl Told {
     }
 }
 
-impl Client<'_> {
+impl CompareUser<'_> {
     /// Posts a message and reads its run to the end.
-    pub(super) async fn say(&self, text: &str) -> anyhow::Result<Told> {
+    pub(super) async fn say(&self, text: &str) -> anyhow::Result<RunReply> {
         let body = json!({
             "event_type": "message.received", "input": {"text": text}, "bot_id": self.arm.name(),
             "conversation": {"conversation_id": self.conversation},
@@ -72,7 +72,7 @@ impl Client<'_> {
             }},
         });
         let stream = self.ask("POST", "/v1/events", Some(&body), true).await?;
-        Ok(Told::read(&stream))
+        Ok(RunReply::read(&stream))
     }
 
     /// As `say`, and approves each request on the way.
@@ -105,7 +105,7 @@ impl Client<'_> {
             let stream = self
                 .ask("GET", &format!("/v1/runs/{run}/events"), None, true)
                 .await?;
-            said = Told::read(&stream).text();
+            said = RunReply::read(&stream).text();
         }
         Ok(said)
     }
@@ -141,7 +141,7 @@ impl Client<'_> {
             Uuid::now_v7(),
             body.len()
         );
-        let mut connection = Connection::open(self.address).await?;
+        let mut connection = LoadConnection::open(self.address).await?;
         connection.send(request.as_bytes()).await?;
         let mut answer = Vec::new();
         let status = connection
@@ -161,13 +161,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_tell_messages_and_the_end() {
+    fn reads_messages_and_end_from_streams() {
         let stream = ": run 1\n\nevent: message.completed\ndata: {\"type\":\"message.completed\",\"data\":{\"message\":\
             {\"role\":\"assistant\",\"content\":\"hi\"}}}\n\nevent: run.completed\ndata: {\"type\":\"run.completed\",\"data\":{}}\n\n";
-        let told = Told::read(stream);
+        let told = RunReply::read(stream);
         assert!(told.is_completed);
         assert_eq!(told.text(), "hi");
-        let failed = Told::read("data: {\"type\":\"run.failed\",\"data\":{\"code\":\"x\"}}\n");
+        let failed = RunReply::read("data: {\"type\":\"run.failed\",\"data\":{\"code\":\"x\"}}\n");
         assert!(!failed.is_completed);
         assert_eq!(failed.text(), "{\"code\":\"x\"}");
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use local_agent::manifest::RUNNER_ID as LOCAL;
 use serde_json::{Value, json};
 
-use crate::compare::arms::{Arm, Form};
+use crate::compare::arms::{Arm, OutputForm};
 use crate::compare::upstream::CHILD;
 use crate::compare::world::{TOOLS, WRITES};
 
@@ -16,7 +16,7 @@ const DECLARING: &str = "plugin:runnel/protocol-agent/default";
 const RESEARCHERS: [&str; 2] = ["researcher-1", "researcher-2"];
 
 /// Parts of the configuration.
-pub(super) struct Settings<'a> {
+pub(super) struct CompareConfig<'a> {
     pub(super) upstream: &'a str,
     pub(super) local: &'a str,
     pub(super) declaring: &'a str,
@@ -24,7 +24,7 @@ pub(super) struct Settings<'a> {
     pub(super) has_children: bool,
 }
 
-impl Settings<'_> {
+impl CompareConfig<'_> {
     pub(super) fn to_toml(&self) -> anyhow::Result<String> {
         let Self {
             upstream,
@@ -84,7 +84,7 @@ impl Settings<'_> {
         let mut policy = json!({
             "models": [arm.name(), CHILD], "tools": tools, "history": ["page"], "artifacts": ["read"],
         });
-        let is_native = arm.form() == Form::Native;
+        let is_native = arm.form() == OutputForm::Native;
         if !is_native {
             policy["storage"] = json!(["binding"]);
             if self.has_children {
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_written_as_inline_tables() {
+    fn writes_values_as_inline_tables() {
         let value = json!({"a": [1, {"b": "x\"y"}], "c": true});
         assert_eq!(
             inline(&value),

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Output, View};
-use crate::compare::arms::{Arm, Form};
-use crate::compare::tasks::{Arg, ITEMS, Kind, Step, Task};
+use super::{PolicyOutput, View};
+use crate::compare::arms::{Arm, OutputForm};
+use crate::compare::tasks::{Arg, ITEMS, StepKind, Task, TaskStep};
 
 /// The action that expands a result.
 const MORE: &str = "more";
@@ -12,32 +12,34 @@ const MORE: &str = "more";
 const ALERT: &str = "ALERT";
 
 /// The next declaration; `None` if there is nothing left to try.
-pub(super) fn act(view: &View<'_>, task: Task, open: &[&Step]) -> Option<Output> {
-    if let Some(step) = open.iter().find(|step| view.was_in_vain(step)) {
+pub(super) fn act(view: &View<'_>, task: Task, open: &[&TaskStep]) -> Option<PolicyOutput> {
+    if let Some(step) = open.iter().find(|step| view.lacks_expected_token(step)) {
         let is_expanded = view.seen.text.contains(&format!("### Result for {MORE}\n"));
         let reference = view.seen.reference_of(&step.id).filter(|_| !is_expanded)?;
-        return (view.arm.form() == Form::Carrier).then(|| expand(&reference));
+        return (view.arm.form() == OutputForm::Carrier).then(|| expand(&reference));
     }
     let chosen = chosen(view, open);
     if chosen.is_empty() {
         return None;
     }
     Some(match view.arm.form() {
-        Form::Fenced => Output::Text(fenced(view, task, &chosen, open.len())),
-        Form::Native | Form::Carrier => Output::Carrier(carrier(view, task, &chosen)),
+        OutputForm::Fenced => PolicyOutput::Text(fenced(view, task, &chosen, open.len())),
+        OutputForm::Native | OutputForm::Carrier => {
+            PolicyOutput::Carrier(carrier(view, task, &chosen))
+        }
     })
 }
 
 /// Selects the steps of the next graph: those that can run now and, if the arm binds, those that need only their
 /// results.
-fn chosen<'a>(view: &View<'_>, open: &[&'a Step]) -> Vec<&'a Step> {
-    let mut chosen: Vec<&Step> = Vec::new();
+fn chosen<'a>(view: &View<'_>, open: &[&'a TaskStep]) -> Vec<&'a TaskStep> {
+    let mut chosen: Vec<&TaskStep> = Vec::new();
     for step in open {
-        let is_full = view.arm.form() == Form::Fenced;
+        let is_full = view.arm.form() == OutputForm::Fenced;
         let is_ready = !view.ready(step).is_empty();
         let can_wait = match step.kind {
-            Kind::Each(_) | Kind::Instead(_) => is_full,
-            Kind::Merge | Kind::Tool | Kind::Agent => view.arm.binds(),
+            StepKind::Each(_) | StepKind::Instead(_) => is_full,
+            StepKind::Merge | StepKind::Tool | StepKind::Agent => view.arm.binds(),
         };
         let is_bound = step
             .args
@@ -47,7 +49,7 @@ fn chosen<'a>(view: &View<'_>, open: &[&'a Step]) -> Vec<&'a Step> {
             chosen.iter().any(|step| step.id == of)
                 || view.step(of).is_some_and(|step| view.is_known(step))
         });
-        if is_ready && step.kind != Kind::Merge || can_wait && is_bound && sources_run {
+        if is_ready && step.kind != StepKind::Merge || can_wait && is_bound && sources_run {
             chosen.push(step);
         }
     }
@@ -55,13 +57,13 @@ fn chosen<'a>(view: &View<'_>, open: &[&'a Step]) -> Vec<&'a Step> {
 }
 
 /// Arguments, with bindings for unknown values.
-fn input(view: &View<'_>, step: &Step) -> Map<String, Value> {
+fn input(view: &View<'_>, step: &TaskStep) -> Map<String, Value> {
     let value = |arg: &Arg| match (view.value(arg), arg) {
         (Some(value), _) => value,
         (None, Arg::Field(of, field)) => json!({"$ref": format!("action:{of}.output#/{field}")}),
         (None, _) => json!({"$ref": "item"}),
     };
-    if step.kind == Kind::Merge {
+    if step.kind == StepKind::Merge {
         let refs = ["one", "two"].map(|of| json!({"$ref": format!("action:{of}.output")}));
         return Map::from_iter([("refs".to_owned(), json!(refs))]);
     }
@@ -70,15 +72,15 @@ fn input(view: &View<'_>, step: &Step) -> Map<String, Value> {
         .collect()
 }
 
-fn kind_of(step: &Step) -> &'static str {
-    if step.kind == Kind::Agent {
+fn kind_of(step: &TaskStep) -> &'static str {
+    if step.kind == StepKind::Agent {
         "agent"
     } else {
         "tool"
     }
 }
 
-fn carrier(view: &View<'_>, task: Task, chosen: &[&Step]) -> Value {
+fn carrier(view: &View<'_>, task: Task, chosen: &[&TaskStep]) -> Value {
     let mut calls = Vec::new();
     for step in chosen {
         let call = |id: &str, args: Value| {
@@ -87,7 +89,7 @@ fn carrier(view: &View<'_>, task: Task, chosen: &[&Step]) -> Value {
                 "args": args, "depends": [],
             })
         };
-        if let Kind::Each(_) = step.kind {
+        if let StepKind::Each(_) = step.kind {
             for (item, args) in view.ready(step).into_iter().enumerate() {
                 calls.push(call(
                     &format!("{}{}", step.id, item + 1),
@@ -101,7 +103,7 @@ fn carrier(view: &View<'_>, task: Task, chosen: &[&Step]) -> Value {
     json!({"kind": "act", "message": purpose(task), "calls": calls})
 }
 
-fn expand(reference: &str) -> Output {
+fn expand(reference: &str) -> PolicyOutput {
     let refs = json!([{
         "ref": reference, "reason": "find the alert", "range": {"match": ALERT, "context_lines": 1},
     }]);
@@ -109,11 +111,13 @@ fn expand(reference: &str) -> Output {
         "id": MORE, "title": "find the alert", "type": "tool", "name": "runtime.expand",
         "args": {"refs": refs},
     });
-    Output::Carrier(json!({"kind": "act", "message": "I look for the alert.", "calls": [call]}))
+    PolicyOutput::Carrier(
+        json!({"kind": "act", "message": "I look for the alert.", "calls": [call]}),
+    )
 }
 
 /// A block of the full DSL. It has a report if it holds all steps and the arm uses reports.
-fn fenced(view: &View<'_>, task: Task, chosen: &[&Step], open: usize) -> String {
+fn fenced(view: &View<'_>, task: Task, chosen: &[&TaskStep], open: usize) -> String {
     let actions: Vec<_> = chosen.iter().map(|step| action(view, task, step)).collect();
     let mut payload = json!({"type": "action_graph", "actions": actions});
     // A report of the log would repeat the log.
@@ -139,7 +143,7 @@ fn fenced(view: &View<'_>, task: Task, chosen: &[&Step], open: usize) -> String 
     )
 }
 
-fn action(view: &View<'_>, task: Task, step: &Step) -> Value {
+fn action(view: &View<'_>, task: Task, step: &TaskStep) -> Value {
     let executor = match step.target.strip_prefix("runtime.") {
         Some(word) => json!({"type": "runtime", "target": word}),
         None => json!({"type": kind_of(step), "target": step.target}),
@@ -149,14 +153,14 @@ fn action(view: &View<'_>, task: Task, step: &Step) -> Value {
         "input": input(view, step),
     });
     match step.kind {
-        Kind::Each(of) => {
+        StepKind::Each(of) => {
             let items = format!("action:{of}.output#/items");
             action["for_each"] = json!({"items": items, "max": ITEMS});
         }
-        Kind::Instead(of) => action["when"] = json!({"action": of, "is": "failed"}),
+        StepKind::Instead(of) => action["when"] = json!({"action": of, "is": "failed"}),
         _ => {}
     }
-    if view.stands_in(step).is_some() {
+    if view.alternative(step).is_some() {
         action["failure_policy"] = json!("continue");
     }
     if task == Task::Large {

@@ -1,19 +1,19 @@
 use super::*;
 
-fn seen(arm: Arm, messages: &Value) -> Seen {
-    Seen::of(Some(arm), &json!({"messages": messages}))
+fn seen(arm: Arm, messages: &Value) -> ModelRequest {
+    ModelRequest::of(Some(arm), &json!({"messages": messages}))
 }
 
-fn first(arm: Arm, task: Task) -> Output {
+fn first(arm: Arm, task: Task) -> PolicyOutput {
     let messages = json!([{"role": "user", "content": task.prompt(1)}]);
     next(arm, &seen(arm, &messages)).unwrap()
 }
 
-fn calls(output: Output) -> usize {
+fn calls(output: PolicyOutput) -> usize {
     match output {
-        Output::Calls(calls) => calls.len(),
-        Output::Carrier(carrier) => carrier["calls"].as_array().unwrap().len(),
-        Output::Text(text) => {
+        PolicyOutput::Calls(calls) => calls.len(),
+        PolicyOutput::Carrier(carrier) => carrier["calls"].as_array().unwrap().len(),
+        PolicyOutput::Text(text) => {
             let block = text.split("```").nth(1).unwrap();
             let block = block.strip_prefix("json agent-protocol").unwrap();
             let block: Value = serde_json::from_str(block).unwrap();
@@ -23,7 +23,7 @@ fn calls(output: Output) -> usize {
 }
 
 #[test]
-fn first_outputs_use_the_form_of_the_arm() {
+fn first_output_uses_form_of_arm() {
     for (task, expected) in [
         (Task::FiveReads, [1, 5, 5, 5, 5, 5, 5]),
         (Task::Chain, [1, 1, 1, 1, 4, 4, 4]),
@@ -37,18 +37,18 @@ fn first_outputs_use_the_form_of_the_arm() {
 }
 
 #[test]
-fn answers_hold_only_what_results_tell() {
+fn answers_hold_only_tokens_from_results() {
     let user = json!({"role": "user", "content": Task::FindRead.prompt(1)});
     let found = json!({"role": "tool", "content": "{\"page\":\"found-7\"}"});
     let code = json!({"role": "tool", "content": "{\"code\":\"code-found-7\"}"});
     let arm = Arm::Serial;
     let output = next(arm, &seen(arm, &json!([user, found])));
     let call = ("read_page".to_owned(), json!({"page": "found-7"}));
-    assert_eq!(output, Some(Output::Calls(vec![call])));
+    assert_eq!(output, Some(PolicyOutput::Calls(vec![call])));
     let output = next(arm, &seen(arm, &json!([user, found, code])));
     assert_eq!(
         output,
-        Some(Output::Text("The answer: code-found-7.".to_owned()))
+        Some(PolicyOutput::Text("The answer: code-found-7.".to_owned()))
     );
 }
 
@@ -59,20 +59,20 @@ fn failed_calls_lead_to_the_alternative() {
     let arm = Arm::Parallel;
     let output = next(arm, &seen(arm, &json!([user, failed])));
     let call = ("mirror_b".to_owned(), json!({"file": "f1"}));
-    assert_eq!(output, Some(Output::Calls(vec![call])));
+    assert_eq!(output, Some(PolicyOutput::Calls(vec![call])));
 }
 
 #[test]
-fn results_without_the_line_end_a_loop() {
+fn missing_alert_line_ends_loop() {
     let user = json!({"role": "user", "content": Task::Large.prompt(1)});
     let cut = json!({"role": "tool", "content": "line 1 is fine"});
     let arm = Arm::Parallel;
     let output = next(arm, &seen(arm, &json!([user, cut])));
-    assert!(matches!(output, Some(Output::Text(text)) if text.contains("does not hold")));
+    assert!(matches!(output, Some(PolicyOutput::Text(text)) if text.contains("does not hold")));
 }
 
 #[test]
-fn requests_of_no_task_get_no_output() {
+fn unknown_tasks_get_no_output() {
     let messages = json!([{"role": "user", "content": "hi"}]);
     assert_eq!(next(Arm::Full, &seen(Arm::Full, &messages)), None);
 }

@@ -1,9 +1,9 @@
 //! The steps of each task.
 
-use super::{Arg, Kind, Step, TURNS, Task};
+use super::{Arg, StepKind, TURNS, Task, TaskStep};
 
 /// The steps that answer a turn of a task, in order.
-pub(in super::super) fn steps(task: Task, turn: usize) -> Vec<Step> {
+pub(in super::super) fn steps(task: Task, turn: usize) -> Vec<TaskStep> {
     match task {
         Task::OneRead => vec![page(1).answer()],
         Task::FiveReads => (1..=5).map(|number| page(number).answer()).collect(),
@@ -50,8 +50,8 @@ pub(in super::super) fn steps(task: Task, turn: usize) -> Vec<Step> {
         Task::Children => vec![
             step("one", "researcher-1", "finding-1-").agent("Research topic 1."),
             step("two", "researcher-2", "finding-2-").agent("Research topic 2."),
-            Step {
-                kind: Kind::Merge,
+            TaskStep {
+                kind: StepKind::Merge,
                 ..step("both", "runtime.merge", "finding-1-")
             }
             .answer(),
@@ -68,23 +68,23 @@ pub(in super::super) fn steps(task: Task, turn: usize) -> Vec<Step> {
     }
 }
 
-fn step(id: &str, target: &'static str, token: &str) -> Step {
-    Step {
+fn step(id: &str, target: &'static str, token: &str) -> TaskStep {
+    TaskStep {
         id: id.to_owned(),
         target,
-        kind: Kind::Tool,
+        kind: StepKind::Tool,
         args: Vec::new(),
         token: token.to_owned(),
         answers: false,
     }
 }
 
-fn page(number: usize) -> Step {
+fn page(number: usize) -> TaskStep {
     let token = format!("code-p{number}-");
     step(&format!("p{number}"), "read_page", &token).text("page", &format!("p{number}"))
 }
 
-impl Step {
+impl TaskStep {
     fn arg(mut self, name: &'static str, arg: Arg) -> Self {
         self.args.push((name, arg));
         self
@@ -103,17 +103,17 @@ impl Step {
     }
 
     fn each(mut self, of: &'static str) -> Self {
-        self.kind = Kind::Each(of);
+        self.kind = StepKind::Each(of);
         self.arg("item", Arg::Item)
     }
 
     fn instead(mut self, of: &'static str) -> Self {
-        self.kind = Kind::Instead(of);
+        self.kind = StepKind::Instead(of);
         self
     }
 
     fn agent(mut self, prompt: &str) -> Self {
-        self.kind = Kind::Agent;
+        self.kind = StepKind::Agent;
         self.text("prompt", prompt)
     }
 

@@ -7,13 +7,13 @@ use super::super::{END, chunk, remote, scripted};
 use super::event;
 use crate::support::Sqlite;
 use crate::support::held::HeldRun;
-use crate::support::node::Project;
+use crate::support::node::NodeProject;
 use crate::support::peer::ask;
 use crate::support::python::python_with_anthropic;
 use crate::support::repository::repository_file;
-use crate::support::upstream::{Reply, Upstream};
+use crate::support::upstream::{Upstream, UpstreamReply};
 
-static NODE: Project = Project::at("tests/clients/anthropic");
+static NODE: NodeProject = NodeProject::at("tests/clients/anthropic");
 
 const SAID: &str = "You said: hello";
 const TOLD: &str = "It is cold.";
@@ -58,7 +58,7 @@ fn check(got: &Value, model: &str, models: &Value) {
 }
 
 /// Scripts an OpenAI-compatible server for one client. Each of its two keys is rate-limited once.
-fn speaks_openai(upstream: &Upstream) {
+fn script_openai(upstream: &Upstream) {
     let completion = |said: &str| {
         let message = json!({"role": "assistant", "content": said});
         json!({"id": "c", "choices": [{"message": message, "finish_reason": "stop"}],
@@ -70,15 +70,15 @@ fn speaks_openai(upstream: &Upstream) {
     let call = |call: Value| chunk(&json!({"tool_calls": [call]}));
     let ended = END.replace("stop", "tool_calls");
     let done = || "data: [DONE]".to_owned();
-    upstream.reply(Reply::Json(200, completion(SAID)));
-    upstream.reply(Reply::Events(vec![
+    upstream.reply(UpstreamReply::Json(200, completion(SAID)));
+    upstream.reply(UpstreamReply::Events(vec![
         chunk(&json!({"role": "assistant", "content": "You said: "})),
         chunk(&json!({"content": "hello"})),
         END.to_owned(),
         usage.clone(),
         done(),
     ]));
-    upstream.reply(Reply::Events(vec![
+    upstream.reply(UpstreamReply::Events(vec![
         call(json!({"index": 0, "id": CALL_ID, "type": "function",
             "function": {"name": "get_weather", "arguments": ""}})),
         call(json!({"index": 0, "function": {"arguments": "{\"city\":"}})),
@@ -87,14 +87,17 @@ fn speaks_openai(upstream: &Upstream) {
         usage,
         done(),
     ]));
-    upstream.reply(Reply::Json(200, completion(TOLD)));
+    upstream.reply(UpstreamReply::Json(200, completion(TOLD)));
     for _ in 0..2 {
-        upstream.reply(Reply::Json(429, json!({"error": {"message": "busy"}})));
+        upstream.reply(UpstreamReply::Json(
+            429,
+            json!({"error": {"message": "busy"}}),
+        ));
     }
 }
 
 /// Scripts an Anthropic-compatible server for one client.
-fn speaks_anthropic(upstream: &Upstream) {
+fn script_anthropic(upstream: &Upstream) {
     let message = |content: Value| {
         json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-up", "content": content,
             "stop_reason": "end_turn", "stop_sequence": null, "usage": {"input_tokens": 5, "output_tokens": 4}})
@@ -118,26 +121,26 @@ fn speaks_anthropic(upstream: &Upstream) {
                 "usage": {"output_tokens": 4}}),
             json!({"type": "message_stop"}),
         ]);
-        Reply::Events(events.iter().map(event).collect())
+        UpstreamReply::Events(events.iter().map(event).collect())
     };
     let texts = ["You said: ", "hello"].map(|text| json!({"type": "text_delta", "text": text}));
     let input = ["{\"city\":", "\"Oslo\"}"];
     let input = input.map(|piece| json!({"type": "input_json_delta", "partial_json": piece}));
     let call = json!({"type": "tool_use", "id": CALL_ID, "name": "get_weather", "input": {}});
-    upstream.reply(Reply::Json(200, whole(SAID)));
+    upstream.reply(UpstreamReply::Json(200, whole(SAID)));
     upstream.reply(streamed(
         json!({"type": "text", "text": ""}),
         texts.to_vec(),
         "end_turn",
     ));
     upstream.reply(streamed(call, input.to_vec(), "tool_use"));
-    upstream.reply(Reply::Json(200, whole(TOLD)));
+    upstream.reply(UpstreamReply::Json(200, whole(TOLD)));
     let busy = json!({"type": "error", "error": {"type": "rate_limit_error", "message": "busy"}});
-    upstream.reply(Reply::Json(429, busy));
+    upstream.reply(UpstreamReply::Json(429, busy));
 }
 
 /// Checks the client's results, and that the provider received the same call id back, byte for byte.
-fn check_far(got: &Value, model: &str, upstream: &Upstream) {
+fn check_provider(got: &Value, model: &str, upstream: &Upstream) {
     check(got, model, &json!(["remote", "claude"]));
     assert_eq!(got["call_id"], CALL_ID);
     let asked = upstream.asked();
@@ -147,7 +150,7 @@ fn check_far(got: &Value, model: &str, upstream: &Upstream) {
 }
 
 #[tokio::test]
-async fn python_client_speaks_with_a_scripted_model() {
+async fn python_client_uses_scripted_model() {
     let (_stage, run) = scripted(Sqlite).await.unwrap();
     if let Some(got) = python(&run, "talker").await {
         check(&got, "talker", &json!(["talker", "ranker"]));
@@ -155,7 +158,7 @@ async fn python_client_speaks_with_a_scripted_model() {
 }
 
 #[tokio::test]
-async fn node_client_speaks_with_a_scripted_model() {
+async fn node_client_uses_scripted_model() {
     let (_stage, run) = scripted(Sqlite).await.unwrap();
     if let Some(got) = node(&run, "talker").await {
         check(&got, "talker", &json!(["talker", "ranker"]));
@@ -163,37 +166,37 @@ async fn node_client_speaks_with_a_scripted_model() {
 }
 
 #[tokio::test]
-async fn python_client_speaks_through_an_openai_provider() {
+async fn python_client_uses_openai_provider() {
     let (_stage, run, upstream) = remote("").await;
-    speaks_openai(&upstream);
+    script_openai(&upstream);
     if let Some(got) = python(&run, "remote").await {
-        check_far(&got, "remote", &upstream);
+        check_provider(&got, "remote", &upstream);
     }
 }
 
 #[tokio::test]
-async fn node_client_speaks_through_an_openai_provider() {
+async fn node_client_uses_openai_provider() {
     let (_stage, run, upstream) = remote("").await;
-    speaks_openai(&upstream);
+    script_openai(&upstream);
     if let Some(got) = node(&run, "remote").await {
-        check_far(&got, "remote", &upstream);
+        check_provider(&got, "remote", &upstream);
     }
 }
 
 #[tokio::test]
-async fn python_client_speaks_through_an_anthropic_provider() {
+async fn python_client_uses_anthropic_provider() {
     let (_stage, run, upstream) = remote("").await;
-    speaks_anthropic(&upstream);
+    script_anthropic(&upstream);
     if let Some(got) = python(&run, "claude").await {
-        check_far(&got, "claude", &upstream);
+        check_provider(&got, "claude", &upstream);
     }
 }
 
 #[tokio::test]
-async fn node_client_speaks_through_an_anthropic_provider() {
+async fn node_client_uses_anthropic_provider() {
     let (_stage, run, upstream) = remote("").await;
-    speaks_anthropic(&upstream);
+    script_anthropic(&upstream);
     if let Some(got) = node(&run, "claude").await {
-        check_far(&got, "claude", &upstream);
+        check_provider(&got, "claude", &upstream);
     }
 }

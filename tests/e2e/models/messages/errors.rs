@@ -4,11 +4,11 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::{chunk, remote, remote_of, scripted, scripted_with, text_of};
-use super::{COUNT, MESSAGES, asked, asks, event, kinds, streams, told, used};
+use super::{COUNT, MESSAGES, asked, asks, event, kinds, stream_events, streams, used};
 use crate::support::Sqlite;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::upstream::Reply;
+use crate::support::upstream::UpstreamReply;
 use crate::tools::SHORT;
 
 /// Checks the format of an error and returns its type.
@@ -36,7 +36,7 @@ fn with(pointer: &str, value: Value) -> Value {
 }
 
 #[tokio::test]
-async fn refuses_bad_requests_by_json_pointer() {
+async fn rejects_bad_requests_by_json_pointer() {
     let (_stage, run) = scripted(Sqlite).await.unwrap();
     let file = json!({"type": "image", "source": {"type": "file", "file_id": "f"}});
     let inside =
@@ -86,7 +86,7 @@ async fn refuses_bad_requests_by_json_pointer() {
 }
 
 #[tokio::test]
-async fn every_refusal_has_anthropics_form() {
+async fn every_error_has_anthropic_format() {
     let (_stage, run) = scripted(Sqlite).await.unwrap();
     check(
         &run,
@@ -152,12 +152,15 @@ async fn every_refusal_has_anthropics_form() {
 }
 
 #[tokio::test]
-async fn provider_failures_keep_their_meaning() {
+async fn maps_provider_failures_to_error_types() {
     let (_stage, run, upstream) = remote("idle_seconds = 0.3").await;
     for model in ["remote", "claude"] {
-        upstream.reply(Reply::Json(500, json!({"error": {"message": "oops"}})));
+        upstream.reply(UpstreamReply::Json(
+            500,
+            json!({"error": {"message": "oops"}}),
+        ));
         check(&run, &asks(model, "hi"), 502, "api_error", "oops").await;
-        upstream.reply(Reply::Json(
+        upstream.reply(UpstreamReply::Json(
             404,
             json!({"error": {"message": "no such model"}}),
         ));
@@ -170,12 +173,12 @@ async fn provider_failures_keep_their_meaning() {
         )
         .await;
     }
-    upstream.reply(Reply::Hold(Vec::new()));
+    upstream.reply(UpstreamReply::Hold(Vec::new()));
     check(&run, &asks("remote", "hi"), 504, "timeout_error", "silent").await;
 }
 
 #[tokio::test]
-async fn failures_behind_the_first_byte_are_error_events() {
+async fn failures_after_first_byte_are_error_events() {
     let (_stage, run, upstream) = remote("").await;
     let begun = event(
         &json!({"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 5}}}),
@@ -186,15 +189,19 @@ async fn failures_behind_the_first_byte_are_error_events() {
     for (model, reply, words) in [
         (
             "claude",
-            Reply::Events(vec![begun.clone(), event(&overloaded)]),
+            UpstreamReply::Events(vec![begun.clone(), event(&overloaded)]),
             "later",
         ),
-        ("claude", Reply::Events(vec![begun]), "ended before"),
-        ("remote", Reply::Events(vec![hello.clone()]), "ended before"),
-        ("remote", Reply::Cut(vec![hello]), "broke"),
+        ("claude", UpstreamReply::Events(vec![begun]), "ended before"),
+        (
+            "remote",
+            UpstreamReply::Events(vec![hello.clone()]),
+            "ended before",
+        ),
+        ("remote", UpstreamReply::Cut(vec![hello]), "broke"),
     ] {
         upstream.reply(reply);
-        let events = told(&run, &streams(asks(model, "hi"))).await;
+        let events = stream_events(&run, &streams(asks(model, "hi"))).await;
         let kinds = kinds(&events);
         assert_eq!(
             [kinds[0], kinds[kinds.len() - 1]],
@@ -208,7 +215,7 @@ async fn failures_behind_the_first_byte_are_error_events() {
 }
 
 #[tokio::test]
-async fn a_budget_refuses_in_words_for_people() {
+async fn budget_errors_name_the_budget() {
     let budget = "[[budgets]]\nname = \"run-calls\"\nscope = \"run\"\ncalls = 1\n";
     let (stage, run) = scripted_with(Sqlite, budget).await.unwrap();
     let first = run.call(MESSAGES, &asks("talker", "hello")).await;
@@ -230,7 +237,7 @@ async fn a_budget_refuses_in_words_for_people() {
 }
 
 #[tokio::test]
-async fn a_budget_holds_for_answers_documents_and_thoughts() {
+async fn budget_covers_answers_documents_and_reasoning() {
     let budget = "[[budgets]]\nname = \"run-tokens\"\nscope = \"run\"\ntokens = 3000\n";
     let (_stage, run) = scripted_with(Sqlite, budget).await.unwrap();
     let pdf = json!({"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="});
@@ -243,7 +250,7 @@ async fn a_budget_holds_for_answers_documents_and_thoughts() {
 }
 
 #[tokio::test]
-async fn the_token_opens_nothing_after_the_run() {
+async fn token_is_invalid_after_run_ends() {
     let (stage, run) = scripted(Sqlite).await.unwrap();
     run.end(&stage).await;
     for path in [MESSAGES, COUNT] {
@@ -261,16 +268,16 @@ async fn the_token_opens_nothing_after_the_run() {
 }
 
 #[tokio::test]
-async fn a_cancel_ends_the_stream_and_the_call() {
+async fn cancel_ends_stream_and_provider_call() {
     let (stage, run, upstream) = remote("").await;
-    upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hi"}))]));
+    upstream.reply(UpstreamReply::Hold(vec![chunk(&json!({"content": "hi"}))]));
     let body = streams(asks("remote", "hi"));
     let cancelling = async {
         asked(&upstream, 1).await;
         stage.client.cancel(&run.run_id).await;
         upstream.left(1).await;
     };
-    let (events, ()) = tokio::join!(told(&run, &body), cancelling);
+    let (events, ()) = tokio::join!(stream_events(&run, &body), cancelling);
     let last = events.last().unwrap();
     assert_eq!(last["error"]["code"], "cancelled", "{last}");
     let refused = run.call(MESSAGES, &body).await;
@@ -279,10 +286,10 @@ async fn a_cancel_ends_the_stream_and_the_call() {
 }
 
 #[tokio::test]
-async fn a_deadline_is_a_timeout_error() {
+async fn deadline_returns_timeout_error() {
     let short = |config: &mut Config| config.agents[0].timeout_seconds = SHORT;
     let (_stage, run, upstream) = remote_of("", short).await;
-    upstream.reply(Reply::Hold(Vec::new()));
+    upstream.reply(UpstreamReply::Hold(Vec::new()));
     check(
         &run,
         &asks("claude", "hi"),
@@ -294,9 +301,11 @@ async fn a_deadline_is_a_timeout_error() {
 }
 
 #[tokio::test]
-async fn hanging_up_ends_the_call_and_counts() {
+async fn client_disconnect_ends_call_and_is_charged() {
     let (stage, run, upstream) = remote("").await;
-    upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hello you"}))]));
+    upstream.reply(UpstreamReply::Hold(vec![chunk(
+        &json!({"content": "hello you"}),
+    )]));
     let asking = run.request(Method::POST, MESSAGES);
     let asking = asking.json(&streams(asks("remote", "hi")));
     let mut answer = asking.send().await.unwrap();

@@ -4,12 +4,12 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::{END, all_models, chunk, remote};
-use super::{MESSAGES, asks, pieces, streams, told, used};
+use super::{MESSAGES, asks, pieces, stream_events, streams, used};
 use crate::support::client::{message, send};
 use crate::support::gateway::Agent;
 use crate::support::held::HeldRun;
 use crate::support::runner::StubRunner;
-use crate::support::upstream::{Reply, Upstream};
+use crate::support::upstream::{Upstream, UpstreamReply};
 use crate::support::{OwnStage, Sqlite};
 
 fn completion(said: &str) -> Value {
@@ -18,9 +18,9 @@ fn completion(said: &str) -> Value {
 }
 
 #[tokio::test]
-async fn asks_in_chat_completions_with_bounds_and_names() {
+async fn sends_chat_completions_with_limits_and_names() {
     let (stage, run, upstream) = remote("").await;
-    upstream.reply(Reply::Json(200, completion("ok")));
+    upstream.reply(UpstreamReply::Json(200, completion("ok")));
     let mut body = asks("remote", "hello");
     body["max_tokens"] = json!(4000);
     body["system"] =
@@ -50,18 +50,18 @@ async fn asks_in_chat_completions_with_bounds_and_names() {
 }
 
 #[tokio::test]
-async fn usage_is_asked_for_in_every_stream() {
+async fn requests_usage_in_every_stream() {
     let (stage, run, upstream) = remote("").await;
     let usage =
         json!({"id": "x", "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}});
     let hello = chunk(&json!({"content": "hello"}));
-    upstream.reply(Reply::Events(vec![
+    upstream.reply(UpstreamReply::Events(vec![
         hello,
         END.to_owned(),
         format!("data: {usage}"),
         "data: [DONE]".to_owned(),
     ]));
-    let events = told(&run, &streams(asks("remote", "hi"))).await;
+    let events = stream_events(&run, &streams(asks("remote", "hi"))).await;
     assert_eq!(pieces(&events, "text"), "hello");
     let end = &events[events.len() - 2]["usage"];
     assert_eq!([&end["input_tokens"], &end["output_tokens"]], [7, 3]);
@@ -71,7 +71,7 @@ async fn usage_is_asked_for_in_every_stream() {
 }
 
 #[tokio::test]
-async fn refuses_content_that_the_provider_cannot_take() {
+async fn rejects_content_unsupported_by_provider() {
     let (_stage, run, upstream) = remote("").await;
     let document =
         json!({"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}});
@@ -89,7 +89,7 @@ async fn refuses_content_that_the_provider_cannot_take() {
 }
 
 #[tokio::test]
-async fn artifacts_go_as_the_bytes_of_images() {
+async fn sends_artifacts_as_image_bytes() {
     let upstream = Upstream::start().await;
     let mut manifest = all_models();
     manifest["permissions"]["artifacts"] = json!(["read", "create"]);
@@ -121,10 +121,10 @@ async fn artifacts_go_as_the_bytes_of_images() {
         body
     };
     let data = "iVBORw0KGgo=";
-    upstream.reply(Reply::Json(200, completion("ok")));
+    upstream.reply(UpstreamReply::Json(200, completion("ok")));
     assert_eq!(run.call(MESSAGES, &asking("remote")).await.status, 200);
     let message = json!({"type": "message", "content": [], "usage": {}});
-    upstream.reply(Reply::Json(200, message));
+    upstream.reply(UpstreamReply::Json(200, message));
     assert_eq!(run.call(MESSAGES, &asking("claude")).await.status, 200);
     let asked = upstream.asked();
     let parts = |n: usize| asked[n].body["messages"][0]["content"][0].clone();

@@ -9,20 +9,20 @@ use crate::support::held::HeldRun;
 use crate::support::peer::ask;
 use crate::support::python::python_with_openai;
 use crate::support::repository::repository_file;
-use crate::support::upstream::{Reply, Upstream};
+use crate::support::upstream::{Upstream, UpstreamReply};
 use crate::support::{OwnStage, Sqlite};
 
 /// Provider of the model.
 #[derive(Clone, Copy, Debug)]
-enum Behind {
+enum ProviderKind {
     Script,
     Chat,
     Messages,
 }
-use Behind::{Chat, Messages, Script};
+use ProviderKind::{Chat, Messages, Script};
 
 /// A run, its stage, its model, and the model's answer to hello.
-struct Asked {
+struct ClientRun {
     stage: OwnStage,
     run: HeldRun,
     model: &'static str,
@@ -30,11 +30,11 @@ struct Asked {
     _upstream: Option<Upstream>,
 }
 
-impl Behind {
-    async fn start(self) -> Asked {
+impl ProviderKind {
+    async fn start(self) -> ClientRun {
         if matches!(self, Script) {
             let (stage, run) = scripted(Sqlite).await.unwrap();
-            return Asked {
+            return ClientRun {
                 stage,
                 run,
                 model: "talker",
@@ -50,9 +50,12 @@ impl Behind {
         // Every key is rate-limited once.
         let busy = if is_chat { 2 } else { 1 };
         for _ in 0..busy {
-            upstream.reply(Reply::Json(429, json!({"error": {"message": "later"}})));
+            upstream.reply(UpstreamReply::Json(
+                429,
+                json!({"error": {"message": "later"}}),
+            ));
         }
-        Asked {
+        ClientRun {
             stage,
             run,
             model: if is_chat { "remote" } else { "claude" },
@@ -62,11 +65,11 @@ impl Behind {
     }
 }
 
-fn of_chat() -> Vec<Reply> {
+fn of_chat() -> Vec<UpstreamReply> {
     let usage = json!({"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7});
     let whole = |message: Value, reason: &str| {
         let choice = json!({"index": 0, "message": message, "finish_reason": reason});
-        Reply::Json(200, json!({"id": "c", "choices": [choice], "usage": usage}))
+        UpstreamReply::Json(200, json!({"id": "c", "choices": [choice], "usage": usage}))
     };
     let stream = |deltas: &[Value], reason: &str| {
         let mut events: Vec<_> = deltas.iter().map(chunk).collect();
@@ -76,7 +79,7 @@ fn of_chat() -> Vec<Reply> {
             json!({"id": "x", "choices": [], "usage": usage})
         ));
         events.push("data: [DONE]".to_owned());
-        Reply::Events(events)
+        UpstreamReply::Events(events)
     };
     let call = |name: &str, arguments: &Value| {
         json!([{"index": 0, "id": "call_1", "type": "function",
@@ -105,10 +108,10 @@ fn of_chat() -> Vec<Reply> {
     ]
 }
 
-fn of_messages() -> Vec<Reply> {
+fn of_messages() -> Vec<UpstreamReply> {
     let usage = json!({"input_tokens": 5, "output_tokens": 2});
     let whole = |block: Value, reason: &str| {
-        Reply::Json(
+        UpstreamReply::Json(
             200,
             json!({"id": "m", "model": "c", "content": [block], "stop_reason": reason, "usage": usage}),
         )
@@ -131,7 +134,7 @@ fn of_messages() -> Vec<Reply> {
         let frames = events
             .iter()
             .map(|data| format!("event: {}\ndata: {data}", data["type"].as_str().unwrap()));
-        Reply::Events(frames.collect())
+        UpstreamReply::Events(frames.collect())
     };
     let text = |text: &str| json!({"type": "text", "text": text});
     let piece = |text: &str| json!({"type": "text_delta", "text": text});
@@ -153,7 +156,7 @@ fn of_messages() -> Vec<Reply> {
 }
 
 /// The expected results of a client.
-fn check_client(got: &Value, asked: &Asked) {
+fn check_client(got: &Value, asked: &ClientRun) {
     assert_eq!(got["whole"], asked.said);
     assert_eq!(
         (&got["pieces"], &got["last"]),
@@ -187,7 +190,7 @@ fn check_client(got: &Value, asked: &Asked) {
     );
 }
 
-async fn check(mut program: Command, behind: Behind) {
+async fn check(mut program: Command, behind: ProviderKind) {
     let asked = behind.start().await;
     let base_url = format!("{}/openai/v1", asked.run.host.url);
     let given = json!({"base_url": base_url, "token": asked.run.token, "model": asked.model});
@@ -197,7 +200,9 @@ async fn check(mut program: Command, behind: Behind) {
 
 #[rstest]
 #[tokio::test]
-async fn official_python_client_speaks_responses(#[values(Script, Chat, Messages)] behind: Behind) {
+async fn official_python_client_uses_responses_api(
+    #[values(Script, Chat, Messages)] behind: ProviderKind,
+) {
     let Some(openai) = python_with_openai().await else {
         return;
     };
@@ -208,7 +213,9 @@ async fn official_python_client_speaks_responses(#[values(Script, Chat, Messages
 
 #[rstest]
 #[tokio::test]
-async fn official_node_client_speaks_responses(#[values(Script, Chat, Messages)] behind: Behind) {
+async fn official_node_client_uses_responses_api(
+    #[values(Script, Chat, Messages)] behind: ProviderKind,
+) {
     let Some(project) = OPENAI_NODE.built("node").await else {
         return;
     };

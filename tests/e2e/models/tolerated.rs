@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::{END, chunk, events_in, remote, said, says, text_of};
+use super::{END, chat_request, chunk, events_in, remote, said, text_of};
 use crate::support::OwnStage;
 use crate::support::held::HeldRun;
-use crate::support::upstream::{Reply, Upstream};
+use crate::support::upstream::{Upstream, UpstreamReply};
 use reqwest::Method;
 
 const DONE: &str = "data: [DONE]";
 
-struct Asking {
+struct DeviationStage {
     stage: OwnStage,
     run: HeldRun,
     upstream: Upstream,
@@ -18,7 +18,7 @@ struct Asking {
 
 /// The outcome of one response on one API.
 #[derive(Debug)]
-struct Heard {
+struct ApiOutcome {
     text: String,
     reasoning: String,
     /// Id, name and arguments of each call.
@@ -28,13 +28,13 @@ struct Heard {
     usage: Value,
 }
 
-impl Heard {
+impl ApiOutcome {
     fn code(&self) -> &str {
         self.failed.as_ref().map_or("", |(code, _)| code)
     }
 }
 
-impl Asking {
+impl DeviationStage {
     async fn start() -> Self {
         let (stage, run, upstream) = remote("").await;
         Self {
@@ -44,17 +44,17 @@ impl Asking {
         }
     }
 
-    async fn ask(&self, path: &str, body: &Value, reply: Reply) -> (u16, String) {
+    async fn ask(&self, path: &str, body: &Value, reply: UpstreamReply) -> (u16, String) {
         self.upstream.reply(reply);
         let asking = self.run.request(Method::POST, path).json(body);
         text_of(asking).await
     }
 
     /// Reads the stream of the native API.
-    async fn native(&self, model: &str, reply: Reply) -> Heard {
+    async fn native(&self, model: &str, reply: UpstreamReply) -> ApiOutcome {
         let path = format!("/models/{model}/stream");
-        let (status, text) = self.ask(&path, &says("hi"), reply).await;
-        let mut heard = Heard::nothing();
+        let (status, text) = self.ask(&path, &chat_request("hi"), reply).await;
+        let mut heard = ApiOutcome::nothing();
         if status != 200 {
             heard.fail(&serde_json::from_str(&text).unwrap());
             return heard;
@@ -72,12 +72,12 @@ impl Asking {
     }
 
     /// Reads the stream of the OpenAI API.
-    async fn openai(&self, model: &str, reply: Reply) -> Heard {
-        let mut body = says("hi");
+    async fn openai(&self, model: &str, reply: UpstreamReply) -> ApiOutcome {
+        let mut body = chat_request("hi");
         (body["model"], body["stream"]) = (json!(model), json!(true));
         body["stream_options"] = json!({"include_usage": true});
         let (status, text) = self.ask("/openai/v1/chat/completions", &body, reply).await;
-        let mut heard = Heard::nothing();
+        let mut heard = ApiOutcome::nothing();
         if status != 200 {
             heard.fail(&serde_json::from_str(&text).unwrap());
             return heard;
@@ -106,7 +106,7 @@ impl Asking {
     }
 
     /// Checks on both APIs that the response is complete with this text. `reply` makes the provider's response.
-    async fn check(&self, model: &str, reply: impl Fn() -> Reply, text: &str) {
+    async fn check(&self, model: &str, reply: impl Fn() -> UpstreamReply, text: &str) {
         for heard in [
             self.native(model, reply()).await,
             self.openai(model, reply()).await,
@@ -121,7 +121,7 @@ impl Asking {
     }
 }
 
-impl Heard {
+impl ApiOutcome {
     fn nothing() -> Self {
         Self {
             text: String::new(),
@@ -173,8 +173,8 @@ fn with(events: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn nothing_behind_a_whole_answer_fails_it() {
-    let asking = Asking::start().await;
+async fn faults_after_complete_response_are_ignored() {
+    let asking = DeviationStage::start().await;
     let usage = r#"data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}"#;
     let whole = with(&[&hi(), END, usage]);
     for tail in [
@@ -186,20 +186,20 @@ async fn nothing_behind_a_whole_answer_fails_it() {
         "event: error\ndata: {\"message\":\"late\"}",
         "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"more\"}}]}",
     ] {
-        let reply = || Reply::Events([whole.clone(), with(&[tail])].concat());
+        let reply = || UpstreamReply::Events([whole.clone(), with(&[tail])].concat());
         asking.check("remote", reply, "hi").await;
     }
     asking
-        .check("remote", || Reply::Cut(whole.clone()), "hi")
+        .check("remote", || UpstreamReply::Cut(whole.clone()), "hi")
         .await;
     asking
-        .check("remote", || Reply::Hold(whole.clone()), "hi")
+        .check("remote", || UpstreamReply::Hold(whole.clone()), "hi")
         .await;
     asking
-        .check("remote", || Reply::Beats(whole.clone()), "hi")
+        .check("remote", || UpstreamReply::Beats(whole.clone()), "hi")
         .await;
     let late = with(&[&hi(), END, "data: bye", usage]);
-    let heard = asking.native("remote", Reply::Events(late)).await;
+    let heard = asking.native("remote", UpstreamReply::Events(late)).await;
     assert_eq!(heard.usage["prompt_tokens"], 9, "{heard:?}");
     asking.end().await;
 }
@@ -220,8 +220,8 @@ fn of_anthropic(reason: &Value, tail: &[&str]) -> Vec<String> {
 const STOP: &str = "event: message_stop\ndata: {\"type\":\"message_stop\"}";
 
 #[tokio::test]
-async fn nothing_behind_message_stop_fails_it() {
-    let asking = Asking::start().await;
+async fn faults_after_message_stop_are_ignored() {
+    let asking = DeviationStage::start().await;
     let error = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"late\"}}";
     for (reason, tail) in [
         (json!("end_turn"), &[STOP, "data: bye"][..]),
@@ -233,21 +233,24 @@ async fn nothing_behind_message_stop_fails_it() {
         asking
             .check(
                 "claude",
-                || Reply::Events(of_anthropic(&reason, tail)),
+                || UpstreamReply::Events(of_anthropic(&reason, tail)),
                 "hi",
             )
             .await;
     }
-    let held = || Reply::Hold(of_anthropic(&json!("end_turn"), &[]));
+    let held = || UpstreamReply::Hold(of_anthropic(&json!("end_turn"), &[]));
     asking.check("claude", held, "hi").await;
     let cut = asking
-        .native("claude", Reply::Events(of_anthropic(&json!(null), &[])))
+        .native(
+            "claude",
+            UpstreamReply::Events(of_anthropic(&json!(null), &[])),
+        )
         .await;
     assert_eq!(cut.code(), "runtime_error", "{cut:?}");
     let counted = asking
         .native(
             "claude",
-            Reply::Events(of_anthropic(&json!("end_turn"), &[STOP])),
+            UpstreamReply::Events(of_anthropic(&json!("end_turn"), &[STOP])),
         )
         .await;
     let usage = &counted.usage;
@@ -259,8 +262,8 @@ async fn nothing_behind_message_stop_fails_it() {
 }
 
 #[tokio::test]
-async fn only_a_reason_or_the_end_mark_completes_an_answer() {
-    let asking = Asking::start().await;
+async fn requires_finish_reason_or_done_marker() {
+    let asking = DeviationStage::start().await;
     let of = |reason: Value| {
         let chunk =
             json!({"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": reason}]});
@@ -269,8 +272,12 @@ async fn only_a_reason_or_the_end_mark_completes_an_answer() {
     for reason in [json!(""), json!("null"), json!(null)] {
         let half = with(&[&of(reason.clone())]);
         for heard in [
-            asking.native("remote", Reply::Events(half.clone())).await,
-            asking.openai("remote", Reply::Events(half.clone())).await,
+            asking
+                .native("remote", UpstreamReply::Events(half.clone()))
+                .await,
+            asking
+                .openai("remote", UpstreamReply::Events(half.clone()))
+                .await,
         ] {
             let told = heard.failed.unwrap().1;
             assert!(
@@ -280,31 +287,31 @@ async fn only_a_reason_or_the_end_mark_completes_an_answer() {
         }
         let marked = with(&[&of(reason), DONE]);
         asking
-            .check("remote", || Reply::Events(marked.clone()), "hi")
+            .check("remote", || UpstreamReply::Events(marked.clone()), "hi")
             .await;
     }
     asking.end().await;
 }
 
 #[tokio::test]
-async fn errors_under_200_have_their_own_code() {
-    let asking = Asking::start().await;
+async fn maps_errors_in_200_responses_to_codes() {
+    let asking = DeviationStage::start().await;
     let limited = json!({"error": {"message": "slow down", "code": 429}});
     let unknown = json!({"error": {"message": "who are you", "code": 401}});
     for (error, code) in [(&limited, "rate_limited"), (&unknown, "runtime_error")] {
-        let whole = || Reply::Json(200, error.clone());
-        let streamed = || Reply::Events(with(&[&format!("data: {error}")]));
-        let bare = || Reply::Raw(error.to_string().into_bytes());
+        let whole = || UpstreamReply::Json(200, error.clone());
+        let streamed = || UpstreamReply::Events(with(&[&format!("data: {error}")]));
+        let bare = || UpstreamReply::Raw(error.to_string().into_bytes());
         for reply in [whole(), streamed(), bare()] {
             assert_eq!(asking.native("remote", reply).await.code(), code);
         }
         for reply in [whole(), streamed(), bare()] {
             assert_eq!(asking.openai("remote", reply).await.code(), code);
         }
-        let mut body = says("hi");
+        let mut body = chat_request("hi");
         body["model"] = json!("remote");
         for (path, body) in [
-            ("/models/remote/invoke", &says("hi")),
+            ("/models/remote/invoke", &chat_request("hi")),
             ("/openai/v1/chat/completions", &body),
         ] {
             let (status, text) = asking.ask(path, body, whole()).await;
@@ -317,8 +324,8 @@ async fn errors_under_200_have_their_own_code() {
 }
 
 #[tokio::test]
-async fn whole_completions_answer_streams_and_streams_answer_requests() {
-    let asking = Asking::start().await;
+async fn accepts_completion_for_stream_and_vice_versa() {
+    let asking = DeviationStage::start().await;
     let calls =
         json!([{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
     let completion = json!({"id": "x", "object": "chat.completion", "choices": [{"index": 0,
@@ -326,9 +333,9 @@ async fn whole_completions_answer_streams_and_streams_answer_requests() {
         "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}});
     for framing in ["document", "event", "document under a stream's type"] {
         let reply = || match framing {
-            "document" => Reply::Json(200, completion.clone()),
-            "event" => Reply::Events(vec![format!("data: {completion}")]),
-            _ => Reply::Raw(completion.to_string().into_bytes()),
+            "document" => UpstreamReply::Json(200, completion.clone()),
+            "event" => UpstreamReply::Events(vec![format!("data: {completion}")]),
+            _ => UpstreamReply::Raw(completion.to_string().into_bytes()),
         };
         for heard in [
             asking.native("remote", reply()).await,
@@ -346,8 +353,9 @@ async fn whole_completions_answer_streams_and_streams_answer_requests() {
             assert_eq!(heard.usage["prompt_tokens"], 3);
         }
     }
-    let stream = || Reply::Events(with(&[&hi(), &chunk(&json!({"content": "!"})), END, DONE]));
-    let mut body = says("hi");
+    let stream =
+        || UpstreamReply::Events(with(&[&hi(), &chunk(&json!({"content": "!"})), END, DONE]));
+    let mut body = chat_request("hi");
     body["model"] = json!("remote");
     let (_, text) = asking
         .ask("/openai/v1/chat/completions", &body, stream())
@@ -355,12 +363,14 @@ async fn whole_completions_answer_streams_and_streams_answer_requests() {
     let told: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(told["choices"][0]["message"]["content"], "hi!", "{text}");
     let (_, text) = asking
-        .ask("/models/remote/invoke", &says("hi"), stream())
+        .ask("/models/remote/invoke", &chat_request("hi"), stream())
         .await;
     let told: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(told["message"]["content"], "hi!", "{text}");
-    let half = Reply::Events(with(&[&hi()]));
-    let (status, text) = asking.ask("/models/remote/invoke", &says("hi"), half).await;
+    let half = UpstreamReply::Events(with(&[&hi()]));
+    let (status, text) = asking
+        .ask("/models/remote/invoke", &chat_request("hi"), half)
+        .await;
     assert_eq!(status, 502);
     assert!(
         text.contains("a stream of events where a document was asked"),
@@ -370,8 +380,8 @@ async fn whole_completions_answer_streams_and_streams_answer_requests() {
 }
 
 #[tokio::test]
-async fn events_without_blank_lines_are_read() {
-    let asking = Asking::start().await;
+async fn reads_events_without_blank_lines() {
+    let asking = DeviationStage::start().await;
     let lines = format!(
         "{}\n{}\n{END}\n{DONE}\n",
         hi(),
@@ -381,15 +391,19 @@ async fn events_without_blank_lines_are_read() {
     let last_bare = format!("{}\n\n{}\n\n{END}", hi(), chunk(&json!({"content": "!"})));
     for body in [lines, crlf, last_bare] {
         asking
-            .check("remote", || Reply::Raw(body.clone().into_bytes()), "hi!")
+            .check(
+                "remote",
+                || UpstreamReply::Raw(body.clone().into_bytes()),
+                "hi!",
+            )
             .await;
     }
     asking.end().await;
 }
 
 #[tokio::test]
-async fn heartbeats_with_data_end_no_stream() {
-    let asking = Asking::start().await;
+async fn data_heartbeats_do_not_end_streams() {
+    let asking = DeviationStage::start().await;
     for beat in [
         "event: ping\ndata: ping",
         "event: ping\ndata: {}",
@@ -399,15 +413,15 @@ async fn heartbeats_with_data_end_no_stream() {
     ] {
         let events = with(&[beat, &hi(), beat, END, beat, DONE]);
         asking
-            .check("remote", || Reply::Events(events.clone()), "hi")
+            .check("remote", || UpstreamReply::Events(events.clone()), "hi")
             .await;
     }
     asking.end().await;
 }
 
 #[tokio::test]
-async fn broken_characters_do_not_end_a_stream() {
-    let asking = Asking::start().await;
+async fn invalid_utf8_does_not_end_streams() {
+    let asking = DeviationStage::start().await;
     let deltas = |member: &str, texts: &[&[u8]]| {
         let mut body = Vec::new();
         for text in texts {
@@ -431,10 +445,13 @@ async fn broken_characters_do_not_end_a_stream() {
     ] {
         let content = deltas("content", texts);
         asking
-            .check("remote", || Reply::Raw(content.clone()), expected)
+            .check("remote", || UpstreamReply::Raw(content.clone()), expected)
             .await;
         let reasoning = asking
-            .openai("remote", Reply::Raw(deltas("reasoning_content", texts)))
+            .openai(
+                "remote",
+                UpstreamReply::Raw(deltas("reasoning_content", texts)),
+            )
             .await;
         assert_eq!(
             (reasoning.reasoning.as_str(), reasoning.failed),
@@ -452,8 +469,12 @@ async fn broken_characters_do_not_end_a_stream() {
         END,
     ]);
     for heard in [
-        asking.native("remote", Reply::Events(events.clone())).await,
-        asking.openai("remote", Reply::Events(events.clone())).await,
+        asking
+            .native("remote", UpstreamReply::Events(events.clone()))
+            .await,
+        asking
+            .openai("remote", UpstreamReply::Events(events.clone()))
+            .await,
     ] {
         assert_eq!(heard.failed, None);
         assert_eq!(heard.calls[0].2, "{\"q\":\"😀\u{FFFD}\"}");
@@ -464,8 +485,8 @@ async fn broken_characters_do_not_end_a_stream() {
     let (status, text) = asking
         .ask(
             "/models/remote/invoke",
-            &says("hi"),
-            Reply::Headed(200, json, body),
+            &chat_request("hi"),
+            UpstreamReply::Headed(200, json, body),
         )
         .await;
     assert_eq!(status, 200, "{text}");
@@ -474,8 +495,8 @@ async fn broken_characters_do_not_end_a_stream() {
 }
 
 #[tokio::test]
-async fn calls_under_one_id_are_told_apart() {
-    let asking = Asking::start().await;
+async fn separates_tool_calls_with_equal_ids() {
+    let asking = DeviationStage::start().await;
     let delta = |arguments: &str| {
         let function = json!({"name": "look", "arguments": arguments});
         chunk(
@@ -485,8 +506,12 @@ async fn calls_under_one_id_are_told_apart() {
     let objects = ["{\"q\":1}", "{\"q\":2}", "{\"q\":3}"];
     let events = [objects.map(delta).to_vec(), with(&[END])].concat();
     for heard in [
-        asking.native("remote", Reply::Events(events.clone())).await,
-        asking.openai("remote", Reply::Events(events.clone())).await,
+        asking
+            .native("remote", UpstreamReply::Events(events.clone()))
+            .await,
+        asking
+            .openai("remote", UpstreamReply::Events(events.clone()))
+            .await,
     ] {
         let arguments: Vec<_> = heard.calls.iter().map(|call| call.2.as_str()).collect();
         assert_eq!(arguments, objects, "{heard:?}");
@@ -494,10 +519,14 @@ async fn calls_under_one_id_are_told_apart() {
     }
     let calls = objects.map(|object| json!({"id": "call_0", "type": "function", "function": {"name": "look", "arguments": object}}));
     let completion = json!({"choices": [{"message": {"role": "assistant", "tool_calls": calls}, "finish_reason": "tool_calls"}]});
-    let mut body = says("hi");
+    let mut body = chat_request("hi");
     body["model"] = json!("remote");
     for (path, body, place) in [
-        ("/models/remote/invoke", &says("hi"), "/message/tool_calls"),
+        (
+            "/models/remote/invoke",
+            &chat_request("hi"),
+            "/message/tool_calls",
+        ),
         (
             "/openai/v1/chat/completions",
             &body,
@@ -505,7 +534,7 @@ async fn calls_under_one_id_are_told_apart() {
         ),
     ] {
         let (_, text) = asking
-            .ask(path, body, Reply::Json(200, completion.clone()))
+            .ask(path, body, UpstreamReply::Json(200, completion.clone()))
             .await;
         let told: Value = serde_json::from_str(&text).unwrap();
         let calls = told.pointer(place).unwrap().as_array().unwrap().clone();
@@ -520,8 +549,8 @@ async fn calls_under_one_id_are_told_apart() {
 }
 
 #[tokio::test]
-async fn usage_is_read_wherever_it_stands_and_never_wiped() {
-    let asking = Asking::start().await;
+async fn keeps_usage_from_any_position() {
+    let asking = DeviationStage::start().await;
     let counted = json!({"prompt_tokens": 1200.0, "completion_tokens": 30.0, "total_tokens": 1230});
     let zeros = r#"data: {"choices":[],"usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}}"#;
     let of_groq = format!(
@@ -539,8 +568,12 @@ async fn usage_is_read_wherever_it_stands_and_never_wiped() {
         vec![hi(), END.to_owned(), named.to_owned(), zeros.to_owned()],
     ] {
         for heard in [
-            asking.native("remote", Reply::Events(events.clone())).await,
-            asking.openai("remote", Reply::Events(events.clone())).await,
+            asking
+                .native("remote", UpstreamReply::Events(events.clone()))
+                .await,
+            asking
+                .openai("remote", UpstreamReply::Events(events.clone()))
+                .await,
         ] {
             let usage = &heard.usage;
             assert_eq!(
@@ -554,11 +587,11 @@ async fn usage_is_read_wherever_it_stands_and_never_wiped() {
 }
 
 #[tokio::test]
-async fn deviations_show_in_the_health_of_the_provider() {
-    let asking = Asking::start().await;
+async fn provider_health_shows_deviations() {
+    let asking = DeviationStage::start().await;
     let events = with(&[&hi(), END, "data: bye", "data: [DONE]"]);
     asking
-        .check("remote", || Reply::Events(events.clone()), "hi")
+        .check("remote", || UpstreamReply::Events(events.clone()), "hi")
         .await;
     let admin = asking.stage.admin.clone();
     let providers = admin.get("/v1/model-providers").await.body;
@@ -573,23 +606,23 @@ async fn deviations_show_in_the_health_of_the_provider() {
 }
 
 #[tokio::test]
-async fn batches_that_are_too_large_are_halved() {
-    let asking = Asking::start().await;
+async fn halves_oversized_batches() {
+    let asking = DeviationStage::start().await;
     let vectors = |count: usize| {
         let data: Vec<_> = (0..count)
             .map(|n| json!({"index": n, "embedding": [1, n]}))
             .collect();
-        Reply::Json(
+        UpstreamReply::Json(
             200,
             json!({"data": data, "usage": {"prompt_tokens": 10 * count, "total_tokens": 10 * count}}),
         )
     };
-    asking.upstream.reply(Reply::Json(
+    asking.upstream.reply(UpstreamReply::Json(
         413,
         json!({"error": "batch size 5 > maximum allowed batch size 2"}),
     ));
     let refused = json!({"error": {"message": "input must not have more than 1 item: too many"}});
-    asking.upstream.reply(Reply::Json(400, refused));
+    asking.upstream.reply(UpstreamReply::Json(400, refused));
     // The first request follows the rejections; the second already knows the batch size.
     for _ in 0..10 {
         asking.upstream.reply(vectors(1));
@@ -610,7 +643,7 @@ async fn batches_that_are_too_large_are_halved() {
     assert_eq!(sizes, [5, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
     asking
         .upstream
-        .reply(Reply::Json(413, json!({"error": "too large"})));
+        .reply(UpstreamReply::Json(413, json!({"error": "too large"})));
     let alone = asking
         .run
         .call("/models/remote/embed", &json!({"texts": ["a"]}))

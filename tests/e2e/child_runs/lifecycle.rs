@@ -4,7 +4,7 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{Held, after_end, cancelled, completed, hold_children, shows, stage};
+use super::{PausedRun, after_end, cancelled, completed, hold_children, shows, stage};
 use crate::support::client::message;
 use crate::support::{Engine, Postgres, Sqlite};
 
@@ -15,7 +15,7 @@ async fn cancel_reaches_children_and_grandchildren(#[values(Sqlite, Postgres)] e
         return;
     };
     let gate = hold_children(&stage, &completed());
-    let parent = Held::parent(&stage).await;
+    let parent = PausedRun::parent(&stage).await;
     let child = parent.child(&stage, "k", &gate).await;
     let grandchild = child.child(&stage, "k", &gate).await;
     assert_eq!(stage.client.cancel(&parent.run_id).await.status, 202);
@@ -35,7 +35,7 @@ async fn end_of_parent_cancels_its_children(#[values(Sqlite, Postgres)] engine: 
         return;
     };
     let gate = hold_children(&stage, &completed());
-    let parent = Held::parent(&stage).await;
+    let parent = PausedRun::parent(&stage).await;
     let child = parent.child(&stage, "k", &gate).await;
     assert_eq!(parent.end(&stage).await["status"], "completed");
     assert_eq!(cancelled(&stage, &child.run_id).await, "parent_ended");
@@ -52,12 +52,12 @@ async fn later_run_follows_children_left_running(#[values(Sqlite, Postgres)] eng
         return;
     };
     let gate = hold_children(&stage, &completed());
-    let parent = Held::start(&stage, &message("m-1"), "waiting_child").await;
+    let parent = PausedRun::start(&stage, &message("m-1"), "waiting_child").await;
     let first = parent.child(&stage, "a", &gate).await;
     let second = parent.child(&stage, "b", &gate).await;
     assert_eq!(parent.end(&stage).await["status"], "completed");
 
-    let later = Held::start(&stage, &message("m-2"), "stop").await;
+    let later = PausedRun::start(&stage, &message("m-2"), "stop").await;
     shows(&later, &first.run_id, "running").await;
     let path = format!("/child-runs/{}/cancel", second.run_id);
     let taken = later.host.create(&path, &json!({"reason": "enough"})).await;
@@ -71,12 +71,12 @@ async fn later_run_follows_children_left_running(#[values(Sqlite, Postgres)] eng
 
 #[rstest]
 #[tokio::test]
-async fn runs_of_others_see_no_child(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn unrelated_runs_see_no_child(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
     let gate = hold_children(&stage, &completed());
-    let parent = Held::parent(&stage).await;
+    let parent = PausedRun::parent(&stage).await;
     let child = parent.child(&stage, "k", &gate).await;
     let in_other_conversation = {
         let mut event = message("m-2");
@@ -94,7 +94,7 @@ async fn runs_of_others_see_no_child(#[values(Sqlite, Postgres)] engine: Engine)
         event
     };
     for event in [in_other_conversation, of_other_agent, without_conversation] {
-        let stranger = Held::start(&stage, &event, "stop").await;
+        let stranger = PausedRun::start(&stage, &event, "stop").await;
         let path = format!("/child-runs/{}", child.run_id);
         let seen = stranger.host.get(&path).await;
         assert_eq!(seen.status, 404, "{event}: {}", seen.body);

@@ -6,14 +6,14 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Canary, Haystack, ask_everything, canary, dump};
+use super::{Canary, Haystack, call_all_operations, canary, dump};
 use crate::support::client::{Client, message};
 use crate::support::collector::Collector;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::tool_server::{ToolServer, listed};
-use crate::support::upstream::{Reply, Upstream};
+use crate::support::upstream::{Upstream, UpstreamReply};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, until, within};
 
 /// A credential, its environment variable, and the only place where it is allowed.
@@ -81,7 +81,7 @@ const CREDENTIALS: [Credential; 7] = [
 ];
 
 /// All upstreams of the gateway.
-struct FarSides {
+struct Upstreams {
     openai: Upstream,
     anthropic: Upstream,
     base: Upstream,
@@ -90,7 +90,7 @@ struct FarSides {
     collector: Collector,
 }
 
-impl FarSides {
+impl Upstreams {
     async fn start() -> Self {
         Self {
             openai: Upstream::start().await,
@@ -159,7 +159,7 @@ impl FarSides {
 }
 
 /// A gateway with maximum output, and a client for its metrics.
-async fn stage(engine: Engine, far: &FarSides) -> Option<(OwnStage, Client)> {
+async fn stage(engine: Engine, far: &Upstreams) -> Option<(OwnStage, Client)> {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({"models": ["invoke", "stream", "rerank"],
         "tools": ["detail", "call"], "knowledge_bases": ["list", "retrieve"]});
@@ -180,10 +180,10 @@ async fn stage(engine: Engine, far: &FarSides) -> Option<(OwnStage, Client)> {
 }
 
 /// A call of a run, and the scripted response of its upstream, if any.
-struct Call<'a> {
+struct UpstreamCall<'a> {
     path: &'static str,
     body: Value,
-    reply: Option<(&'a Upstream, Reply)>,
+    reply: Option<(&'a Upstream, UpstreamReply)>,
     status: u16,
 }
 
@@ -196,10 +196,10 @@ fn repeating(place: &[&str]) -> Value {
 }
 
 /// One successful and several failing calls per upstream. Failures echo the received credentials.
-fn calls(far: &FarSides) -> Vec<Call<'_>> {
+fn calls(far: &Upstreams) -> Vec<UpstreamCall<'_>> {
     let says = || json!({"messages": [{"role": "user", "content": "hi"}]});
     let nothing = || json!({"parameters": {}});
-    let called = |path, status| Call {
+    let called = |path, status| UpstreamCall {
         path,
         body: nothing(),
         reply: None,
@@ -242,10 +242,13 @@ fn calls(far: &FarSides) -> Vec<Call<'_>> {
             } else {
                 &failed
             };
-            calls.push(Call {
+            calls.push(UpstreamCall {
                 path,
                 body: body.clone(),
-                reply: Some((upstream, Reply::Json(upstream_status, reply.clone()))),
+                reply: Some((
+                    upstream,
+                    UpstreamReply::Json(upstream_status, reply.clone()),
+                )),
                 status,
             });
         }
@@ -254,7 +257,7 @@ fn calls(far: &FarSides) -> Vec<Call<'_>> {
 }
 
 /// Waits until the tools of the MCP server are listed.
-async fn listing(admin: &Client, far: &FarSides) {
+async fn listing(admin: &Client, far: &Upstreams) {
     let tools = ["echo", "fail"].map(|name| listed(name, &json!({})));
     far.server.list(json!(tools)).await;
     until("the tools of the MCP server", async || {
@@ -266,10 +269,10 @@ async fn listing(admin: &Client, far: &FarSides) {
 
 #[rstest]
 #[tokio::test]
-async fn no_credential_of_a_far_side_stands_anywhere_but_in_requests_to_it(
+async fn upstream_credentials_reach_only_their_own_upstream(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let far = FarSides::start().await;
+    let far = Upstreams::start().await;
     let Some((stage, metrics)) = stage(engine, &far).await else {
         return;
     };
@@ -285,7 +288,7 @@ async fn no_credential_of_a_far_side_stands_anywhere_but_in_requests_to_it(
         assert_eq!(answer.status, call.status, "{}: {}", call.path, answer.body);
         all.add("answers", call.path, format!("{answer:?}"));
     }
-    ask_everything(&stage.client, &admin, &run, &mut all).await;
+    call_all_operations(&stage.client, &admin, &run, &mut all).await;
     let outcome = run.end(&stage).await;
     all.add("answers", "the ledger", outcome.ledger.0.join("\n"));
     let audit = format!("/v1/runs/{}/audit?limit=100", run.run_id);
@@ -300,7 +303,7 @@ async fn no_credential_of_a_far_side_stands_anywhere_but_in_requests_to_it(
     let scraped = scraped.await.unwrap().text().await.unwrap();
     assert!(scraped.contains("gpt"), "{scraped}");
     all.add("metrics", "/metrics", scraped);
-    far.collector.was_asked(1).await;
+    far.collector.wait_for_exports(1).await;
 
     let log = stage.gateway.log();
     assert!(

@@ -4,7 +4,7 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, message, send};
+use crate::support::client::{ApiResponse, message, send};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
@@ -33,7 +33,7 @@ fn cloud_event(id: &str, conversation: &str) -> Value {
     })
 }
 
-async fn post(stage: &Stage, content_type: &str, body: String) -> Answer {
+async fn post(stage: &Stage, content_type: &str, body: String) -> ApiResponse {
     let request = stage.client.request(Method::POST, "/v1/events").body(body);
     send(request.header("content-type", content_type))
         .await
@@ -47,7 +47,7 @@ async fn count(stage: &Stage) -> usize {
 
 #[rstest]
 #[tokio::test]
-async fn each_event_of_a_batch_has_its_own_answer(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn each_batch_event_has_its_own_status(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -110,7 +110,7 @@ async fn each_event_of_a_batch_has_its_own_answer(#[values(Sqlite, Postgres)] en
 }
 
 #[tokio::test]
-async fn a_fault_in_one_event_refuses_the_batch() {
+async fn one_invalid_event_rejects_the_batch() {
     let stage = stage(Sqlite).await.unwrap();
     let mut bad = [
         cloud_event("1", "a"),
@@ -150,7 +150,7 @@ async fn a_fault_in_one_event_refuses_the_batch() {
 
 #[rstest]
 #[tokio::test]
-async fn a_large_payload_is_kept_apart_by_reference(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn stores_large_payloads_by_reference(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
@@ -189,7 +189,7 @@ async fn a_large_payload_is_kept_apart_by_reference(#[values(Sqlite, Postgres)] 
 }
 
 #[tokio::test]
-async fn a_payload_has_its_bounds_and_the_envelope_keeps_its_own() {
+async fn payload_and_envelope_have_separate_limits() {
     let stage = stage(Sqlite).await.unwrap();
     let refused = |change: fn(&mut Value)| {
         let mut event = message("m-1");
@@ -229,7 +229,7 @@ async fn a_payload_has_its_bounds_and_the_envelope_keeps_its_own() {
 }
 
 #[tokio::test]
-async fn an_attribute_that_stands_twice_is_refused() {
+async fn rejects_duplicate_attributes() {
     let stage = stage(Sqlite).await.unwrap();
     let request = stage.client.request(Method::POST, "/v1/events");
     let mut request = request.header("ce-specversion", "1.0");

@@ -4,10 +4,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-use super::{chunk, remote, remote_of, says};
+use super::{chat_request, chunk, remote, remote_of};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::upstream::{Reply, Upstream};
+use crate::support::upstream::{Upstream, UpstreamReply};
 use crate::support::{Stage, until};
 use crate::tools::SHORT;
 
@@ -15,7 +15,7 @@ const CHAT: &str = "/openai/v1/chat/completions";
 const INVOKE: &str = "/models/remote/invoke";
 const STREAM: &str = "/models/remote/stream";
 /// Maximum output tokens of the model.
-const MOST: u64 = 50;
+const MAX_OUTPUT_TOKENS: u64 = 50;
 
 /// Usage of a run once this many calls are counted.
 async fn used(stage: &Stage, run: &HeldRun, calls: u64) -> Value {
@@ -28,10 +28,10 @@ async fn used(stage: &Stage, run: &HeldRun, calls: u64) -> Value {
 }
 
 /// Sends a request and disconnects once the provider has it.
-async fn hang_up(run: &HeldRun, upstream: &Upstream, path: &str, held: Vec<String>) {
-    upstream.reply(Reply::Hold(held));
+async fn disconnect(run: &HeldRun, upstream: &Upstream, path: &str, held: Vec<String>) {
+    upstream.reply(UpstreamReply::Hold(held));
     let before = upstream.asked().len();
-    let mut body = says("hello");
+    let mut body = chat_request("hello");
     if path == CHAT {
         body["model"] = json!("remote");
     }
@@ -45,22 +45,30 @@ async fn hang_up(run: &HeldRun, upstream: &Upstream, path: &str, held: Vec<Strin
 
 /// The provider continues and bills the request.
 #[tokio::test]
-async fn an_answer_that_is_hung_up_on_costs_all_that_was_reserved() {
+async fn client_disconnect_charges_whole_reservation() {
     let (stage, run, upstream) = remote("").await;
     for (n, path) in (1..).zip([CHAT, INVOKE, STREAM]) {
-        hang_up(&run, &upstream, path, Vec::new()).await;
+        disconnect(&run, &upstream, path, Vec::new()).await;
         let used = used(&stage, &run, n).await;
-        assert_eq!(used["completion_tokens"], n * MOST, "{path}: {used}");
+        assert_eq!(
+            used["completion_tokens"],
+            n * MAX_OUTPUT_TOKENS,
+            "{path}: {used}"
+        );
         assert!(used["prompt_tokens"].as_u64().unwrap() > 0, "{used}");
     }
     run.end(&stage).await;
 }
 
 #[tokio::test]
-async fn an_answer_that_was_heard_in_part_costs_what_came() {
+async fn partial_answer_charges_delivered_tokens() {
     let (stage, run, upstream) = remote("").await;
-    upstream.reply(Reply::Hold(vec![chunk(&json!({"content": "hello you"}))]));
-    let asking = run.request(Method::POST, STREAM).json(&says("hello"));
+    upstream.reply(UpstreamReply::Hold(vec![chunk(
+        &json!({"content": "hello you"}),
+    )]));
+    let asking = run
+        .request(Method::POST, STREAM)
+        .json(&chat_request("hello"));
     let mut answer = asking.send().await.unwrap();
     assert!(answer.chunk().await.unwrap().is_some());
     drop(answer);
@@ -69,19 +77,22 @@ async fn an_answer_that_was_heard_in_part_costs_what_came() {
 }
 
 #[tokio::test]
-async fn a_silent_provider_costs_all_that_was_reserved() {
+async fn provider_timeout_charges_whole_reservation() {
     let (stage, run, upstream) = remote("idle_seconds = 0.3").await;
-    upstream.reply(Reply::Hold(Vec::new()));
-    let silent = run.call(INVOKE, &says("hello")).await;
+    upstream.reply(UpstreamReply::Hold(Vec::new()));
+    let silent = run.call(INVOKE, &chat_request("hello")).await;
     assert_eq!(silent.detail("reason"), "upstream_timeout");
-    assert_eq!(used(&stage, &run, 1).await["completion_tokens"], MOST);
+    assert_eq!(
+        used(&stage, &run, 1).await["completion_tokens"],
+        MAX_OUTPUT_TOKENS
+    );
     run.end(&stage).await;
 }
 
 #[tokio::test]
-async fn an_answer_that_a_cancel_cuts_off_costs_all_that_was_reserved() {
+async fn cancelled_call_charges_whole_reservation() {
     let (stage, run, upstream) = remote("").await;
-    upstream.reply(Reply::Hold(Vec::new()));
+    upstream.reply(UpstreamReply::Hold(Vec::new()));
     let cancelling = async {
         until("the provider to be asked", async || {
             !upstream.asked().is_empty()
@@ -89,24 +100,30 @@ async fn an_answer_that_a_cancel_cuts_off_costs_all_that_was_reserved() {
         .await;
         stage.client.cancel(&run.run_id).await;
     };
-    let asked = says("hello");
+    let asked = chat_request("hello");
     let (answered, ()) = tokio::join!(run.call(INVOKE, &asked), cancelling);
     assert_eq!(answered.error("code"), "cancelled");
-    assert_eq!(used(&stage, &run, 1).await["completion_tokens"], MOST);
+    assert_eq!(
+        used(&stage, &run, 1).await["completion_tokens"],
+        MAX_OUTPUT_TOKENS
+    );
 }
 
 #[tokio::test]
-async fn an_answer_that_a_deadline_cuts_off_costs_all_that_was_reserved() {
+async fn deadline_charges_whole_reservation() {
     let short = |config: &mut Config| config.agents[0].timeout_seconds = SHORT;
     let (stage, run, upstream) = remote_of("", short).await;
-    upstream.reply(Reply::Hold(Vec::new()));
-    let answered = run.call(INVOKE, &says("hello")).await;
+    upstream.reply(UpstreamReply::Hold(Vec::new()));
+    let answered = run.call(INVOKE, &chat_request("hello")).await;
     assert_eq!(answered.error("code"), "deadline_exceeded");
-    assert_eq!(used(&stage, &run, 1).await["completion_tokens"], MOST);
+    assert_eq!(
+        used(&stage, &run, 1).await["completion_tokens"],
+        MAX_OUTPUT_TOKENS
+    );
 }
 
 #[tokio::test]
-async fn what_was_not_sent_costs_nothing() {
+async fn unsent_requests_charge_nothing() {
     let (stage, run, upstream) = remote("").await;
     let address = upstream.url.trim_start_matches("http://").to_owned();
     drop(upstream);
@@ -114,7 +131,7 @@ async fn what_was_not_sent_costs_nothing() {
         TcpStream::connect(&address).await.is_err()
     })
     .await;
-    let answered = run.call(INVOKE, &says("hello")).await;
+    let answered = run.call(INVOKE, &chat_request("hello")).await;
     assert_eq!(answered.detail("reason"), "upstream_unreachable");
     let used = used(&stage, &run, 1).await;
     assert_eq!(used["completion_tokens"], 0, "{used}");

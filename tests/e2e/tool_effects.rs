@@ -4,7 +4,7 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, message, send};
+use crate::support::client::{ApiResponse, message, send};
 use crate::support::held::HeldRun;
 use crate::support::tool_server::ToolServer;
 use crate::support::{Engine, Postgres, Sqlite, until};
@@ -18,7 +18,7 @@ async fn facts(run: &HeldRun, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn facts_name_their_source() {
+async fn tool_effects_name_their_source() {
     let server = ToolServer::start().await;
     let catalog = tools_at(&server, "effect = \"write\"\nidempotent = true", &["echo"])
         + &tools_at(&server, "", &["fail"])
@@ -56,7 +56,7 @@ async fn facts_name_their_source() {
     run.end(&stage).await;
 }
 
-async fn call_shared(run: &HeldRun, name: &str, scope: &str, parameters: &Value) -> Answer {
+async fn call_shared(run: &HeldRun, name: &str, scope: &str, parameters: &Value) -> ApiResponse {
     let request = run.request(Method::POST, &format!("/tools/{name}/call"));
     let request = request
         .header("idempotency-key", "k")

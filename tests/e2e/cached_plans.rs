@@ -9,7 +9,7 @@ use crate::support::{OwnStage, Postgres, Stage};
 const OF_ONE: [&str; 3] = ["/v1/runs", "/v1/events", "/v1/interactions"];
 
 /// Rows of other conversations, newer than today, so that a scan from the newest row passes all of them.
-const OTHERS: &str = "
+const OTHER_CONVERSATIONS: &str = "
     INSERT INTO conversations
         (key, workspace_id, bot_id, conversation_id, thread_id, last_event_seq, last_transcript_seq, version)
         SELECT 'key-' || n, 'default', '', 'other-' || n, '', 1, 0, 1 FROM generate_series(1, 20000) n;
@@ -42,7 +42,7 @@ async fn pages(stage: &Stage) -> Vec<Value> {
 /// PostgreSQL caches plans. A plan for empty tables, made without statistics, must also suit full tables,
 /// because autovacuum replaces it only minutes later.
 #[tokio::test]
-async fn a_conversation_is_found_among_many_by_a_plan_that_was_made_for_few() {
+async fn cached_plan_finds_conversation_among_many() {
     let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
@@ -59,7 +59,7 @@ async fn a_conversation_is_found_among_many_by_a_plan_that_was_made_for_few() {
     event["conversation"]["conversation_id"] = json!("c-7");
     let run_id = stage.client.post(&event).await.run_id();
     stage.outcome(&run_id).await;
-    rows(&database, OTHERS).await;
+    rows(&database, OTHER_CONVERSATIONS).await;
 
     let pages = pages(&stage).await;
     let found: Vec<_> = pages.iter().map(|page| page["items"].as_array()).collect();

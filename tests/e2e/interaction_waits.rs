@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::interactions::{ask, asking_event, question, stage, stage_with};
-use crate::support::client::{Answer, Client, send};
+use crate::support::client::{ApiResponse, Client, send};
 use crate::support::held::HeldRun;
-use crate::support::runner::Request;
-use crate::support::script::{Gate, Step, send as step, sse_head};
+use crate::support::runner::RecordedRequest;
+use crate::support::script::{Gate, ScriptStep, send as step, sse_head};
 use crate::support::{Engine, Postgres, Sqlite, Stage, until, within};
 
 /// A live run that has opened one interaction and waits.
-struct Asking {
+struct WaitingInteraction {
     run_id: String,
     /// The gateway's id of the interaction; the runner's id is `q`.
     id: String,
@@ -23,7 +23,7 @@ struct Asking {
     gate: Gate,
 }
 
-impl Asking {
+impl WaitingInteraction {
     async fn start(stage: &Stage, event_id: &str, more: &Value) -> Self {
         let gate = Gate::new();
         let hold = gate.clone();
@@ -37,7 +37,7 @@ impl Asking {
             vec![
                 sse_head(),
                 step(run.result(1, "action.requested", &data)),
-                Step::Hold(hold.clone()),
+                ScriptStep::Hold(hold.clone()),
                 step(run.delta(2, "done") + &run.completed(3)),
             ]
         });
@@ -59,11 +59,11 @@ impl Asking {
         }
     }
 
-    async fn wait(&self, seconds: u64) -> Answer {
+    async fn wait(&self, seconds: u64) -> ApiResponse {
         wait(&self.host, "q", seconds).await
     }
 
-    async fn submit(&self, client: &Client, room: &str) -> Answer {
+    async fn submit(&self, client: &Client, room: &str) -> ApiResponse {
         let path = format!("/v1/interactions/{}/submit", self.id);
         client.create(&path, &answer(room)).await
     }
@@ -93,14 +93,15 @@ impl Asking {
 
 /// A host API client with the token of this run.
 async fn host_of(stage: &Stage, run_id: &str) -> Client {
-    let of_run =
-        |request: &Request| request.is_run() && request.header("runnel-run-id") == Some(run_id);
+    let of_run = |request: &RecordedRequest| {
+        request.is_run() && request.header("runnel-run-id") == Some(run_id)
+    };
     let asked = stage.runner.asked("the run", of_run).await.json();
     let token = asked["host"]["token"].as_str().unwrap();
     Client::new(&format!("{}/host/v1", stage.client.url), token)
 }
 
-async fn wait(host: &Client, id: &str, seconds: u64) -> Answer {
+async fn wait(host: &Client, id: &str, seconds: u64) -> ApiResponse {
     host.get(&format!("/interactions/{id}?wait_seconds={seconds}"))
         .await
 }
@@ -146,11 +147,11 @@ async fn post_page(client: &Client, path: &str, form: &str) -> Html {
 
 #[rstest]
 #[tokio::test]
-async fn gives_answer_to_the_waiting_run(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn returns_answer_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
-    let asking = Asking::start(&stage, "m-1", &json!({})).await;
+    let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
     assert_eq!(asking.wait(0).await.body, json!({"status": "open"}));
     let (told, taken) = tokio::join!(asking.wait(30), asking.submit(&stage.client, "b"));
     assert_eq!(
@@ -208,11 +209,11 @@ async fn gives_answer_to_the_waiting_run(#[values(Sqlite, Postgres)] engine: Eng
 
 #[rstest]
 #[tokio::test]
-async fn makes_event_of_answer_after_the_run(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn late_answer_becomes_an_event(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
-    let asking = Asking::start(&stage, "m-1", &json!({})).await;
+    let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
     asking.end(&stage).await;
     assert_eq!(asking.shown(&stage).await["status"], "open");
     let taken = asking.submit(&stage.client, "b").await;
@@ -235,21 +236,22 @@ async fn makes_event_of_answer_after_the_run(#[values(Sqlite, Postgres)] engine:
 }
 
 async fn host_request(stage: &Stage, run_id: &str) -> Value {
-    let of_run =
-        |request: &Request| request.is_run() && request.header("runnel-run-id") == Some(run_id);
+    let of_run = |request: &RecordedRequest| {
+        request.is_run() && request.header("runnel-run-id") == Some(run_id)
+    };
     stage.runner.asked("the run", of_run).await.json()
 }
 
 #[rstest]
 #[tokio::test]
-async fn tells_expiry_at_its_time(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn reports_expiry_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
     let now = std::time::SystemTime::now();
     let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let soon = json!({"expires_at": now + 3});
-    let asking = Asking::start(&stage, "m-1", &soon).await;
+    let asking = WaitingInteraction::start(&stage, "m-1", &soon).await;
     let page = asking.page(&stage).await;
     let began = Instant::now();
     let told = asking.wait(30).await;
@@ -277,11 +279,11 @@ async fn tells_expiry_at_its_time(#[values(Sqlite, Postgres)] engine: Engine) {
 
 #[rstest]
 #[tokio::test]
-async fn tells_cancel_to_the_waiting_run(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn reports_cancel_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage(engine).await else {
         return;
     };
-    let asking = Asking::start(&stage, "m-1", &json!({})).await;
+    let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
     let (told, cancelled) = tokio::join!(asking.wait(30), stage.client.cancel(&asking.run_id));
     assert_eq!(cancelled.status, 202);
     assert_eq!(
@@ -297,13 +299,13 @@ async fn tells_cancel_to_the_waiting_run(#[values(Sqlite, Postgres)] engine: Eng
 
 #[rstest]
 #[tokio::test]
-async fn refuses_questions_of_others_and_unawaited_ones(
+async fn rejects_waits_on_foreign_or_unawaited_interactions(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some(stage) = stage(engine).await else {
         return;
     };
-    let asking = Asking::start(&stage, "m-1", &json!({"interaction_id": "mine"})).await;
+    let asking = WaitingInteraction::start(&stage, "m-1", &json!({"interaction_id": "mine"})).await;
     let mut other = asking_event("m-2");
     other["conversation"]["conversation_id"] = json!("c-8");
     let other = HeldRun::start(&stage, &other).await;
@@ -322,7 +324,7 @@ async fn refuses_questions_of_others_and_unawaited_ones(
     unallowed["event_type"] = json!("test.unallowed");
     let unallowed = HeldRun::start(&stage, &unallowed).await;
     assert_eq!(wait(&unallowed.host, "mine", 30).await.status, 403);
-    let plain = Asking::start(&stage, "m-4", &json!({"await": false})).await;
+    let plain = WaitingInteraction::start(&stage, "m-4", &json!({"await": false})).await;
     let refused = plain.wait(30).await;
     assert_eq!(
         (refused.status, refused.detail("reason")),
@@ -337,9 +339,9 @@ async fn refuses_questions_of_others_and_unawaited_ones(
 }
 
 #[tokio::test]
-async fn bounds_waits_of_a_run() {
+async fn limits_concurrent_waits_of_a_run() {
     let stage = stage(Sqlite).await.unwrap();
-    let asking = Asking::start(&stage, "m-1", &json!({})).await;
+    let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
     // A wait that finds its slot taken by a probe below tries again.
     let wait = async |_| {
         loop {
@@ -369,7 +371,7 @@ async fn bounds_waits_of_a_run() {
 #[tokio::test]
 async fn reads_answers_by_mcp() {
     let stage = stage(Sqlite).await.unwrap();
-    let asking = Asking::start(&stage, "m-1", &json!({})).await;
+    let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
     let call = async |method: &str, params: Value| {
         let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         let request = asking.host.request(Method::POST, "/mcp").json(&message);
@@ -402,13 +404,13 @@ async fn answers_waiting_run_across_replicas() {
         return;
     };
     let beside = stage.gateway.beside().await;
-    let asking = Asking::start(&stage, "m-1", &json!({})).await;
+    let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
     let host = Client::new(&format!("{}/host/v1", beside.client.url), &asking.host.key);
     let (told, taken) = tokio::join!(wait(&host, "q", 30), asking.submit(&stage.client, "a"));
     assert_eq!(taken.status, 200, "{}", taken.body);
     assert_eq!(told.body["status"], "submitted", "{}", told.body);
 
-    let asking = Asking::start(&stage, "m-2", &json!({})).await;
+    let asking = WaitingInteraction::start(&stage, "m-2", &json!({})).await;
     let (told, taken) = tokio::join!(asking.wait(30), asking.submit(&beside.client, "b"));
     assert_eq!(taken.status, 200, "{}", taken.body);
     assert_eq!(told.body["values"], json!({"room": "b"}), "{}", told.body);
@@ -420,7 +422,9 @@ async fn answers_by_page_without_a_key(#[values(Sqlite, Postgres)] engine: Engin
     let Some(stage) = stage(engine).await else {
         return;
     };
-    let asking = Asking::start(&stage, "m-1", &json!({"description": "rm -rf <all> && ls"})).await;
+    let asking =
+        WaitingInteraction::start(&stage, "m-1", &json!({"description": "rm -rf <all> && ls"}))
+            .await;
     let old = asking.page(&stage).await;
     let page = asking.page(&stage).await;
     let client = &stage.client;
@@ -496,7 +500,7 @@ async fn answers_by_page_without_a_key(#[values(Sqlite, Postgres)] engine: Engin
 }
 
 #[tokio::test]
-async fn makes_event_of_page_answer_after_the_run() {
+async fn late_page_answer_becomes_an_event() {
     let stage = stage(Sqlite).await.unwrap();
     let run_id = ask(&stage, &asking_event("m-1"), &[question("q", &json!({}))]).await;
     let listed = stage
@@ -506,7 +510,7 @@ async fn makes_event_of_page_answer_after_the_run() {
         .body;
     let id = listed["items"][0]["id"].as_str().unwrap().to_owned();
     let (host, gate) = (host_of(&stage, &run_id).await, Gate::new());
-    let asked = Asking {
+    let asked = WaitingInteraction {
         run_id,
         id,
         host,
@@ -527,7 +531,7 @@ async fn makes_event_of_page_answer_after_the_run() {
 }
 
 #[tokio::test]
-async fn escapes_every_text_of_the_page() {
+async fn escapes_every_text_on_the_page() {
     let stage = stage(Sqlite).await.unwrap();
     let evil = "\"'><script>alert(1)</script><img src=x onerror=y>";
     let options = json!([{"value": evil, "label": evil, "description": evil}]);
@@ -548,7 +552,7 @@ async fn escapes_every_text_of_the_page() {
         "title": evil, "description": format!("{evil}\u{202e}"), "fallback_text": evil,
         "fields": kinds.map(field), "actions": [{"id": evil, "label": evil}],
     });
-    let asking = Asking::start(&stage, "m-1", &texts).await;
+    let asking = WaitingInteraction::start(&stage, "m-1", &texts).await;
     let page = asking.page(&stage).await;
     let shown = get_page(&stage.client, &page).await;
     let refused = post_page(
@@ -571,7 +575,7 @@ async fn escapes_every_text_of_the_page() {
 #[tokio::test]
 async fn shows_no_page_to_unknown_links() {
     let stage = stage(Sqlite).await.unwrap();
-    let asking = Asking::start(&stage, "m-1", &json!({})).await;
+    let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
     for token in [asking.id.as_str(), "x", "%00"] {
         let path = format!("/v1/interactions/{token}/page");
         let shown = get_page(&stage.client, &path).await;

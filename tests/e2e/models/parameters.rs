@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{remote, remote_of, says};
+use super::{chat_request, remote, remote_of};
 use crate::support::held::HeldRun;
 use crate::support::until;
-use crate::support::upstream::{Reply, Upstream};
+use crate::support::upstream::{Upstream, UpstreamReply};
 
 const CHAT: &str = "/openai/v1/chat/completions";
 
@@ -17,7 +17,10 @@ fn with(mut body: Value, more: &Value) -> Value {
 
 /// Both APIs reject the member at its own pointer, and the provider gets no request.
 async fn check_refused(run: &HeldRun, upstream: &Upstream, more: &Value, place: &str) {
-    let of_openai = with(with(says("hello"), more), &json!({"model": "remote"}));
+    let of_openai = with(
+        with(chat_request("hello"), more),
+        &json!({"model": "remote"}),
+    );
     let refused = run.call(CHAT, &of_openai).await;
     assert_eq!(refused.status, 400, "{more}: {}", refused.body);
     assert_eq!(refused.detail("pointer"), place, "{more}");
@@ -25,7 +28,7 @@ async fn check_refused(run: &HeldRun, upstream: &Upstream, more: &Value, place: 
         (more.clone(), place.to_owned())
     } else {
         (
-            with(says("hello"), &json!({"extra_args": more})),
+            with(chat_request("hello"), &json!({"extra_args": more})),
             format!("/extra_args{place}"),
         )
     };
@@ -38,7 +41,7 @@ async fn check_refused(run: &HeldRun, upstream: &Upstream, more: &Value, place: 
 }
 
 #[tokio::test]
-async fn a_run_says_to_a_provider_only_what_shapes_the_answer() {
+async fn passes_only_allowed_parameters_to_providers() {
     let (stage, run, upstream) = remote("extra_members = [\"guided_json\"]").await;
     for name in [
         "models",
@@ -65,16 +68,16 @@ async fn a_run_says_to_a_provider_only_what_shapes_the_answer() {
         check_refused(&run, &upstream, &more, place).await;
     }
     let search = json!({"model": "remote", "tools": [{"type": "web_search"}]});
-    let refused = run.call(CHAT, &with(says("hello"), &search)).await;
+    let refused = run.call(CHAT, &with(chat_request("hello"), &search)).await;
     assert_eq!(
         (refused.status, refused.detail("pointer")),
         (400, &json!("/tools/0/type"))
     );
 
     let said = json!({"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]});
-    upstream.reply(Reply::Json(200, said));
+    upstream.reply(UpstreamReply::Json(200, said));
     let more = json!({"model": "remote", "guided_json": {"type": "object"}, "temperature": 0.5, "store": null});
-    let answered = run.call(CHAT, &with(says("hello"), &more)).await;
+    let answered = run.call(CHAT, &with(chat_request("hello"), &more)).await;
     assert_eq!(answered.status, 200, "{}", answered.body);
     let asked = upstream.asked().pop().unwrap().body;
     assert_eq!(asked["guided_json"], json!({"type": "object"}));
@@ -83,7 +86,7 @@ async fn a_run_says_to_a_provider_only_what_shapes_the_answer() {
 }
 
 #[tokio::test]
-async fn a_picture_counts_as_a_picture_whatever_face_it_comes_by() {
+async fn counts_image_tokens_equally_on_every_api() {
     let budget = "[[budgets]]\nname = \"run-tokens\"\nscope = \"run\"\ntokens = 4000\n";
     let (stage, run, upstream) = remote_of(budget, |_| {}).await;
     let data = format!("data:image/png;base64,{}", "iVBORw0KGgo".repeat(30_000));
@@ -92,7 +95,7 @@ async fn a_picture_counts_as_a_picture_whatever_face_it_comes_by() {
     let native = json!({"messages": body["messages"]});
     for (path, body) in [(CHAT, &body), ("/models/remote/invoke", &native)] {
         let said = json!({"choices": [{"message": {"role": "assistant", "content": "a cat"}, "finish_reason": "stop"}]});
-        upstream.reply(Reply::Json(200, said));
+        upstream.reply(UpstreamReply::Json(200, said));
         let answered = run.call(path, body).await;
         assert_eq!(answered.status, 200, "{path}: {}", answered.body);
         let asked = upstream.asked().pop().unwrap().body;
@@ -110,24 +113,24 @@ async fn a_picture_counts_as_a_picture_whatever_face_it_comes_by() {
 }
 
 #[tokio::test]
-async fn what_a_provider_was_shown_does_not_reach_the_runner_by_its_answers() {
+async fn redacts_provider_keys_in_answers() {
     let (stage, run, upstream) = remote("").await;
     let said = "your key is first-secret-key";
     let whole = json!({"choices": [{"message": {"role": "assistant", "content": said}, "finish_reason": "stop"}]});
     let chunk =
         json!({"choices": [{"index": 0, "delta": {"content": said}, "finish_reason": "stop"}]});
-    let body = with(says("hello"), &json!({"model": "remote"}));
+    let body = with(chat_request("hello"), &json!({"model": "remote"}));
     for (path, body, reply) in [
-        (CHAT, &body, Reply::Json(200, whole.clone())),
+        (CHAT, &body, UpstreamReply::Json(200, whole.clone())),
         (
             "/models/remote/invoke",
-            &says("hello"),
-            Reply::Json(200, whole),
+            &chat_request("hello"),
+            UpstreamReply::Json(200, whole),
         ),
         (
             "/models/remote/stream",
-            &says("hello"),
-            Reply::Events(vec![format!("data: {chunk}"), "data: [DONE]".to_owned()]),
+            &chat_request("hello"),
+            UpstreamReply::Events(vec![format!("data: {chunk}"), "data: [DONE]".to_owned()]),
         ),
     ] {
         upstream.reply(reply);

@@ -6,25 +6,25 @@ use rstest::rstest;
 use crate::support::client::{Client, message};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::runner::{Request, StubRunner};
-use crate::support::script::{Gate, Run, Step, send, sse_and_wait, sse_head};
+use crate::support::runner::{RecordedRequest, StubRunner};
+use crate::support::script::{Gate, Run, ScriptStep, send, sse_and_wait, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
-fn one_delta_and_wait(run: &Run) -> Vec<Step> {
+fn one_delta_and_wait(run: &Run) -> Vec<ScriptStep> {
     sse_and_wait(run.delta(1, "a"))
 }
 
 #[tokio::test]
 async fn repeated_denied_calls_end_a_run() {
-    const MOST: usize = 20;
+    const MAX_DENIED_CALLS: usize = 20;
     let stage = Stage::on(Sqlite, |config| {
         short_grace(config);
-        config.limits = format!("run_denied_calls = {MOST}");
+        config.limits = format!("run_denied_calls = {MAX_DENIED_CALLS}");
     })
     .await
     .unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    for n in 0..MOST - 1 {
+    for n in 0..MAX_DENIED_CALLS - 1 {
         assert_eq!(run.get("/storage/plugin").await.status, 403, "call {n}");
     }
     let live = run.get("/run").await.body;
@@ -42,7 +42,7 @@ async fn repeated_denied_calls_end_a_run() {
     let entries = audit["items"].as_array().unwrap().iter();
     let denied = entries.filter(|entry| entry["decision"] == "deny");
     let calls = denied.map(|entry| entry["calls"].as_u64().unwrap_or(1));
-    assert_eq!(calls.sum::<u64>(), MOST as u64, "{audit}");
+    assert_eq!(calls.sum::<u64>(), MAX_DENIED_CALLS as u64, "{audit}");
 }
 
 fn short_grace(config: &mut Config) {
@@ -59,9 +59,7 @@ async fn started(stage: &Stage) -> String {
 
 #[rstest]
 #[tokio::test]
-async fn a_cancelled_run_ends_cancelled_however_often_it_is_cancelled(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn repeated_cancels_give_one_cancelled_terminal(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = Stage::on(engine, short_grace).await else {
         return;
     };
@@ -89,7 +87,7 @@ async fn a_cancelled_run_ends_cancelled_however_often_it_is_cancelled(
 }
 
 #[tokio::test]
-async fn a_runner_that_can_be_told_to_stop_is_told_so_once_and_signed() {
+async fn sends_one_signed_cancel_to_interruptible_runner() {
     let runner = StubRunner::start_interruptible().await;
     let stage = Stage::of(Sqlite, runner, short_grace).await.unwrap();
     let run_id = started(&stage).await;
@@ -119,7 +117,7 @@ async fn a_runner_that_can_be_told_to_stop_is_told_so_once_and_signed() {
 
 /// The cancel arrives before the first byte of the response.
 #[tokio::test]
-async fn a_runner_that_has_not_answered_has_its_grace_after_a_cancel_too() {
+async fn unanswered_runner_gets_cancel_grace() {
     let runner = StubRunner::start_interruptible().await;
     let long = |config: &mut Config| config.runs = "cancel_grace_seconds = 300".into();
     let stage = Stage::of(Sqlite, runner, long).await.unwrap();
@@ -127,10 +125,14 @@ async fn a_runner_that_has_not_answered_has_its_grace_after_a_cancel_too() {
     let hold = gate.clone();
     stage.runner.answer_all(move |run| {
         let body = run.talk(1).concat();
-        vec![Step::Hold(hold.clone()), sse_head(), send(body)]
+        vec![ScriptStep::Hold(hold.clone()), sse_head(), send(body)]
     });
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    let asked = stage.runner.asked("the run", Request::is_run).await.json();
+    let asked = stage
+        .runner
+        .asked("the run", RecordedRequest::is_run)
+        .await
+        .json();
     let text = |name: &str| asked["host"][name].as_str().unwrap();
     let host = Client::new(text("base_url"), text("token"));
     assert_eq!(stage.client.cancel(&run_id).await.status, 202);
@@ -148,11 +150,11 @@ async fn a_runner_that_has_not_answered_has_its_grace_after_a_cancel_too() {
 }
 
 #[tokio::test]
-async fn a_runner_that_does_not_answer_after_a_cancel_is_cut_off_after_the_grace() {
+async fn unanswered_runner_is_disconnected_after_cancel_grace() {
     let stage = Stage::with(short_grace).await;
-    stage.runner.answer_all(|_| vec![Step::AwaitClose]);
+    stage.runner.answer_all(|_| vec![ScriptStep::AwaitClose]);
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    stage.runner.asked("the run", Request::is_run).await;
+    stage.runner.asked("the run", RecordedRequest::is_run).await;
     stage.client.cancel(&run_id).await;
     let outcome = stage.outcome(&run_id).await;
     outcome.assert("cancelled cancelled", &["run.failed"]);
@@ -160,7 +162,7 @@ async fn a_runner_that_does_not_answer_after_a_cancel_is_cut_off_after_the_grace
 }
 
 #[tokio::test]
-async fn a_runner_is_told_of_a_cancel_without_a_grace_too() {
+async fn sends_cancel_with_zero_grace() {
     let runner = StubRunner::start_interruptible().await;
     let none = |config: &mut Config| config.runs = "cancel_grace_seconds = 0".into();
     let stage = Stage::of(Sqlite, runner, none).await.unwrap();
@@ -176,7 +178,7 @@ async fn a_runner_is_told_of_a_cancel_without_a_grace_too() {
 
 /// The silence timeout expires long before the grace period.
 #[tokio::test]
-async fn a_runner_that_falls_silent_after_a_cancel_has_left_a_cancelled_run() {
+async fn silent_runner_after_cancel_ends_as_cancelled() {
     let stage = Stage::with(|config| {
         config.runs = "cancel_grace_seconds = 300".into();
         config.limits = "silence_seconds = 2.0".into();
@@ -189,7 +191,7 @@ async fn a_runner_that_falls_silent_after_a_cancel_has_left_a_cancelled_run() {
 }
 
 #[tokio::test]
-async fn a_runner_that_cannot_be_told_to_stop_is_not_told() {
+async fn sends_no_cancel_to_uninterruptible_runner() {
     let stage = Stage::with(short_grace).await;
     let run_id = started(&stage).await;
     stage.client.cancel(&run_id).await;
@@ -204,7 +206,7 @@ async fn a_runner_that_cannot_be_told_to_stop_is_not_told() {
 }
 
 #[tokio::test]
-async fn cancelling_a_run_that_has_ended_changes_nothing_and_one_that_is_not_there_is_not_found() {
+async fn cancel_ignores_ended_runs_and_rejects_unknown_ones() {
     let stage = Stage::new().await;
     let run_id = stage.start(|run| sse_and_wait(run.talk(1).concat())).await;
     let ended = stage.outcome(&run_id).await;
@@ -221,9 +223,7 @@ async fn cancelling_a_run_that_has_ended_changes_nothing_and_one_that_is_not_the
 
 #[rstest]
 #[tokio::test]
-async fn a_run_that_is_out_of_time_ends_there_and_its_socket_is_closed(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn deadline_ends_run_and_closes_socket(#[values(Sqlite, Postgres)] engine: Engine) {
     let soon = |config: &mut Config| config.agents[0].timeout_seconds = 1.0;
     let Some(stage) = Stage::on(engine, soon).await else {
         return;
@@ -239,7 +239,7 @@ async fn a_run_that_is_out_of_time_ends_there_and_its_socket_is_closed(
 
 #[rstest]
 #[tokio::test]
-async fn a_stop_tells_the_clients_and_ends_the_runs_that_outlast_the_grace(
+async fn shutdown_notifies_clients_and_ends_overdue_runs(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let grace = |config: &mut Config| config.runs = "shutdown_grace_seconds = 2".into();
@@ -271,7 +271,7 @@ async fn a_stop_tells_the_clients_and_ends_the_runs_that_outlast_the_grace(
     assert!(stage.gateway.exited().await.success());
     stage.runner.closed(1).await;
 
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let outcome = stage.outcome(&run_id).await;
     outcome.assert("failed host.shutdown", &["message.delta", "run.failed"]);
     assert_eq!(stage.runner.posts(&run_id), 1);
@@ -288,13 +288,13 @@ async fn readiness(stage: &Stage) -> u16 {
 }
 
 #[tokio::test]
-async fn a_run_that_ends_within_the_grace_ends_as_it_would_have() {
+async fn runs_finish_within_shutdown_grace() {
     let grace = |config: &mut Config| config.runs = "shutdown_grace_seconds = 30".into();
     let mut stage = OwnStage::with(grace).await;
     let gate = Gate::new();
     let held = gate.clone();
     stage.runner.answer_all(move |run| {
-        let wait = Step::Hold(held.clone());
+        let wait = ScriptStep::Hold(held.clone());
         vec![
             sse_head(),
             send(run.delta(1, "a")),
@@ -306,7 +306,7 @@ async fn a_run_that_ends_within_the_grace_ends_as_it_would_have() {
     let run_id = stream.run_id();
     stream.event().await.unwrap();
 
-    stage.gateway.hang_up().await;
+    stage.gateway.send_hangup().await;
     while stream
         .frame()
         .await
@@ -315,23 +315,21 @@ async fn a_run_that_ends_within_the_grace_ends_as_it_would_have() {
     gate.cancel();
     assert!(stage.gateway.exited().await.success());
 
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let outcome = stage.outcome(&run_id).await;
     outcome.assert("completed", &["message.delta", "run.completed"]);
 }
 
 #[rstest]
 #[tokio::test]
-async fn a_run_that_a_killed_gateway_left_behind_is_orphaned(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn runs_of_killed_gateway_end_as_orphaned(#[values(Sqlite, Postgres)] engine: Engine) {
     let lease = |config: &mut Config| config.runs = "lease_seconds = 2".into();
     let Some(mut stage) = OwnStage::on(engine, lease).await else {
         return;
     };
     let run_id = started(&stage).await;
     stage.gateway.kill().await;
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
 
     let outcome = stage.outcome(&run_id).await;
     outcome.assert("failed host.orphaned", &["message.delta", "run.failed"]);
@@ -345,9 +343,7 @@ async fn a_run_that_a_killed_gateway_left_behind_is_orphaned(
 #[case::stopped(false)]
 #[case::killed(true)]
 #[tokio::test]
-async fn a_run_in_the_grace_of_its_cancel_ends_as_cancelled_when_its_gateway_goes(
-    #[case] killed: bool,
-) {
+async fn gateway_exit_in_cancel_grace_ends_as_cancelled(#[case] killed: bool) {
     let graces = "cancel_grace_seconds = 60\nshutdown_grace_seconds = 0.5";
     let mut stage = OwnStage::with(|config| config.runs = graces.into()).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
@@ -357,7 +353,7 @@ async fn a_run_in_the_grace_of_its_cancel_ends_as_cancelled_when_its_gateway_goe
     } else {
         stage.gateway.stop().await;
     }
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let outcome = stage.outcome(&run.run_id).await;
     assert_eq!(outcome.ending(), "cancelled cancelled", "{}", outcome.run);
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{RESPONSES, asks, names, remote, stream};
 use crate::support::held::HeldRun;
-use crate::support::upstream::Reply;
+use crate::support::upstream::UpstreamReply;
 use crate::support::{Stage, until};
 
 fn event(data: &Value) -> String {
@@ -31,9 +31,9 @@ async fn used(stage: &Stage, run: &HeldRun, calls: u64) -> Value {
 }
 
 #[tokio::test]
-async fn providers_of_the_form_get_requests_as_they_came() {
+async fn forwards_requests_to_responses_providers_unchanged() {
     let (stage, run, upstream) = remote("responses = true").await;
-    upstream.reply(Reply::Json(200, response("completed")));
+    upstream.reply(UpstreamReply::Json(200, response("completed")));
     let custom = json!({"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark"}});
     let reasoning =
         json!({"type": "reasoning", "id": "rs_0", "summary": [], "encrypted_content": "gOLD"});
@@ -66,12 +66,12 @@ async fn providers_of_the_form_get_requests_as_they_came() {
 }
 
 #[tokio::test]
-async fn events_of_providers_pass_and_are_counted() {
+async fn relays_and_counts_provider_events() {
     let (stage, run, upstream) = remote("responses = true").await;
     let created = json!({"type": "response.created", "sequence_number": 0, "response": response("in_progress")});
     let delta = json!({"type": "response.output_text.delta", "sequence_number": 1, "delta": "hi"});
     let done = json!({"type": "response.completed", "sequence_number": 2, "response": response("completed")});
-    upstream.reply(Reply::Events(vec![
+    upstream.reply(UpstreamReply::Events(vec![
         event(&created),
         event(&delta),
         event(&done),
@@ -93,14 +93,14 @@ async fn events_of_providers_pass_and_are_counted() {
 }
 
 #[tokio::test]
-async fn failures_of_providers_reach_the_client_once() {
+async fn reports_provider_failures_once() {
     let (stage, run, upstream) = remote("responses = true").await;
     let created = json!({"type": "response.created", "sequence_number": 0, "response": response("in_progress")});
     let mut failed = response("failed");
     failed["error"] = json!({"code": "server_error", "message": "it is over first-secret-key"});
     let failed = json!({"type": "response.failed", "sequence_number": 1, "response": failed});
-    upstream.reply(Reply::Events(vec![event(&created), event(&failed)]));
-    upstream.reply(Reply::Events(vec![event(&created)]));
+    upstream.reply(UpstreamReply::Events(vec![event(&created), event(&failed)]));
+    upstream.reply(UpstreamReply::Events(vec![event(&created)]));
     for message in [
         "it is over [redacted]",
         "the provider's answer cannot be read: the stream ended before the answer did",
@@ -111,7 +111,7 @@ async fn failures_of_providers_reach_the_client_once() {
         assert_eq!(events[1]["response"]["error"]["message"], message);
     }
     let wrong = json!({"error": {"message": "no such model", "code": "model_not_found"}});
-    upstream.reply(Reply::Json(400, wrong));
+    upstream.reply(UpstreamReply::Json(400, wrong));
     let refused = run
         .call(RESPONSES, &asks("remote", &json!({"stream": true})))
         .await;
@@ -130,7 +130,7 @@ async fn failures_of_providers_reach_the_client_once() {
 }
 
 #[tokio::test]
-async fn refuses_what_providers_would_do_themselves() {
+async fn rejects_provider_side_tools_state_and_files() {
     let (stage, run, upstream) = remote("responses = true").await;
     for (more, pointer) in [
         (

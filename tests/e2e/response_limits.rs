@@ -19,9 +19,9 @@ use crate::tools::stage_of;
 const MIB: usize = 1024 * 1024;
 const READERS: usize = 64;
 /// Share of one sender: half of the response budget.
-const SHARE_KIB: u64 = 32 * 1024;
+const SENDER_SHARE_KIB: u64 = 32 * 1024;
 /// Allowance for other memory: connection buffers, pages in preparation, memory kept by the allocator.
-const BESIDE_KIB: u64 = 48 * 1024;
+const OVERHEAD_KIB: u64 = 48 * 1024;
 
 fn small_budget(config: &mut Config) {
     config.limits = format!("answer_bytes = {}\nline_bytes = {MIB}", 64 * MIB);
@@ -29,7 +29,7 @@ fn small_budget(config: &mut Config) {
 }
 
 /// A run with six deltas of 680,000 bytes each.
-fn says_much(run: &Run) -> String {
+fn large_run(run: &Run) -> String {
     let text = "x".repeat(680_000);
     let said = |n: u64| {
         let data = format!(r#"{{"message":{{"role":"assistant","content":"{text}"}}}}"#);
@@ -39,7 +39,7 @@ fn says_much(run: &Run) -> String {
 }
 
 /// Sends a request on bare TCP and reads nothing of the response.
-async fn ask_and_read_nothing(client: &Client, path: &str) -> TcpStream {
+async fn request_without_reading(client: &Client, path: &str) -> TcpStream {
     let (origin, base) = match client.url.split_once("/host/v1") {
         Some((origin, _)) => (origin, "/host/v1"),
         None => (client.url.as_str(), ""),
@@ -68,14 +68,17 @@ async fn unread_pages_are_bounded(stage: &OwnStage, client: &Client, other: &Cli
     let before = resident_kib(stage.gateway.pid());
     let mut readers = Vec::new();
     for _ in 0..READERS {
-        readers.push(ask_and_read_nothing(client, path).await);
+        readers.push(request_without_reading(client, path).await);
     }
     for reader in &readers {
         within("an answer", reader.readable()).await.unwrap();
     }
     let now = resident_kib(stage.gateway.pid());
     let grown = now.saturating_sub(before);
-    assert!(grown < SHARE_KIB + BESIDE_KIB, "{path}: {grown} KiB");
+    assert!(
+        grown < SENDER_SHARE_KIB + OVERHEAD_KIB,
+        "{path}: {grown} KiB"
+    );
     let refused = refusal(client, path).await.unwrap();
     assert_eq!(refused, "answer_bytes_of_sender", "{path}");
     assert_eq!(other.get("/v1/runs?limit=1").await.status, 200, "{path}");
@@ -92,7 +95,7 @@ async fn unread_pages_stay_within_the_answer_budget(#[values(Sqlite, Postgres)] 
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({"history": ["page", "search"], "events": ["get", "page"]});
     let runner = StubRunner::start_as(manifest).await;
-    runner.answer_all(|run| sse(says_much(run)));
+    runner.answer_all(|run| sse(large_run(run)));
     let Some(stage) = OwnStage::of(engine, runner, small_budget).await else {
         return;
     };
@@ -124,7 +127,7 @@ async fn unread_pages_stay_within_the_answer_budget(#[values(Sqlite, Postgres)] 
 }
 
 #[tokio::test]
-async fn a_run_has_64_host_calls_in_flight() {
+async fn limits_a_run_to_64_concurrent_host_calls() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let mut apart = message("m-2");
@@ -164,7 +167,7 @@ async fn a_run_has_64_host_calls_in_flight() {
 }
 
 #[tokio::test]
-async fn repeated_asset_types_cost_one_list() {
+async fn builds_repeated_asset_types_once() {
     let server = ToolServer::start().await;
     let catalog = format!(
         "[[mcp_servers]]\nname = \"stub\"\nurl = \"{}/mcp\"\n",
@@ -202,7 +205,7 @@ async fn repeated_asset_types_cost_one_list() {
 }
 
 #[tokio::test]
-async fn a_terminal_with_large_parts_ends_its_run_without_them() {
+async fn oversized_parts_of_a_terminal_are_dropped() {
     let stage = Stage::new().await;
     let ended = stage
         .play(|run| {

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 use tokio::task::JoinHandle;
 
-use super::{says, scripted_in, stage_in};
-use crate::support::client::{Answer, Client, message, send};
+use super::{chat_request, scripted_in, stage_in};
+use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::deferred::Deferred;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::{Directory, Engine, Postgres, Sqlite, until};
+use crate::support::{Engine, Postgres, Sqlite, TempDirectory, until};
 
 const BUDGETS: &str = "[[budgets]]\nname = \"month\"\nscope = \"workspace\"\nwindow = \"month\"\n\
     calls = 2\ntokens = 1000\n";
@@ -24,9 +24,9 @@ async fn used(admin: &Client) -> (u64, u64) {
     (number(&used["calls"]), number(&used["tokens"]))
 }
 
-async fn invoke(host: &Client, text: &str) -> Answer {
+async fn invoke(host: &Client, text: &str) -> ApiResponse {
     let request = host.request(Method::POST, "/models/talker/invoke");
-    send(request.json(&says(text))).await.unwrap()
+    send(request.json(&chat_request(text))).await.unwrap()
 }
 
 /// Makes a completed call and an endless one. Returns the tokens of the first, and whether the second gets a
@@ -40,7 +40,7 @@ async fn call_and_endless_call(host: &Client, admin: &Client) -> (u64, JoinHandl
     })
     .await;
     let request = host.request(Method::POST, "/models/talker/invoke");
-    let call = request.json(&says("slow")).send();
+    let call = request.json(&chat_request("slow")).send();
     let call = tokio::spawn(async { call.await.is_ok() });
     until("the second call to be reserved", async || {
         let (calls, reserved) = used(admin).await;
@@ -51,17 +51,17 @@ async fn call_and_endless_call(host: &Client, admin: &Client) -> (u64, JoinHandl
 }
 
 /// Sets short leases.
-fn held_briefly(config: &mut Config) {
+fn with_short_leases(config: &mut Config) {
     config.runs = "lease_seconds = 4".into();
     config.rest += BUDGETS;
 }
 
 #[rstest]
 #[tokio::test]
-async fn what_a_killed_gateway_had_reserved_ends_with_the_run(
+async fn run_end_releases_reservations_of_killed_gateway(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     let staged = scripted_in(&directory, engine, |config| config.rest += BUDGETS);
     let Some((mut stage, run)) = staged.await else {
         return;
@@ -70,7 +70,7 @@ async fn what_a_killed_gateway_had_reserved_ends_with_the_run(
     let (tokens, slow) = call_and_endless_call(&run.host, &admin).await;
     stage.gateway.kill().await;
     assert!(!slow.await.unwrap(), "the call was answered");
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
 
     until("the budget to be whole again", async || {
         used(&admin).await == (1, tokens)
@@ -89,11 +89,11 @@ async fn what_a_killed_gateway_had_reserved_ends_with_the_run(
 
 #[rstest]
 #[tokio::test]
-async fn what_a_killed_gateway_had_reserved_is_free_again_for_a_run_that_goes_on(
+async fn deferred_run_regains_reservations_of_killed_gateway(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let directory = Directory::new();
-    let Some(mut stage) = stage_in(&directory, engine, held_briefly).await else {
+    let directory = TempDirectory::new();
+    let Some(mut stage) = stage_in(&directory, engine, with_short_leases).await else {
         return;
     };
     let run = Deferred::start(&stage, &message("m-1")).await;
@@ -101,7 +101,7 @@ async fn what_a_killed_gateway_had_reserved_is_free_again_for_a_run_that_goes_on
     let (tokens, slow) = call_and_endless_call(&run.host, &admin).await;
     stage.gateway.kill().await;
     assert!(!slow.await.unwrap(), "the call was answered");
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
 
     until("the budget to be whole again", async || {
         used(&admin).await == (1, tokens)
@@ -115,9 +115,9 @@ async fn what_a_killed_gateway_had_reserved_is_free_again_for_a_run_that_goes_on
 }
 
 #[tokio::test]
-async fn what_is_reserved_stays_so_for_as_long_as_its_call_goes_on() {
-    let directory = Directory::new();
-    let staged = scripted_in(&directory, Postgres, held_briefly).await;
+async fn renews_reservations_during_long_calls() {
+    let directory = TempDirectory::new();
+    let staged = scripted_in(&directory, Postgres, with_short_leases).await;
     let Some((stage, run)) = staged else {
         return;
     };

@@ -5,10 +5,10 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use super::{says, scripted_in};
+use super::{chat_request, scripted_in};
 use crate::support::client::{message, send};
 use crate::support::held::HeldRun;
-use crate::support::{Directory, Sqlite, until};
+use crate::support::{Sqlite, TempDirectory, until};
 
 const MIB: usize = 1024 * 1024;
 
@@ -31,8 +31,8 @@ async fn announce(run: &HeldRun, path: &str, bytes: usize) -> TcpStream {
 }
 
 #[tokio::test]
-async fn large_requests_to_models_take_turns_and_small_ones_do_not_wait() {
-    let directory = Directory::new();
+async fn memory_budget_rejects_only_large_model_requests() {
+    let directory = TempDirectory::new();
     let staged = scripted_in(&directory, Sqlite, |config| {
         config.limits = format!("model_bytes = {}", 64 * MIB);
     });
@@ -87,10 +87,11 @@ async fn large_requests_to_models_take_turns_and_small_ones_do_not_wait() {
         assert_eq!(refused.error("retryable"), true);
         assert_eq!(refused.headers["retry-after"], "1");
     }
-    let small = run.call(invoke, &says("hello")).await;
+    let small = run.call(invoke, &chat_request("hello")).await;
     assert_eq!(small.status, 200, "{}", small.body);
     // A body without a length reserves the maximum size.
-    let chunked = futures_util::stream::iter([Ok::<_, std::io::Error>(says("hello").to_string())]);
+    let chunked =
+        futures_util::stream::iter([Ok::<_, std::io::Error>(chat_request("hello").to_string())]);
     let chunked = run
         .request(Method::POST, invoke)
         .header("content-type", "application/json")
@@ -108,8 +109,8 @@ async fn large_requests_to_models_take_turns_and_small_ones_do_not_wait() {
 
 /// A few short texts have vectors of many bytes.
 #[tokio::test]
-async fn vectors_take_room_as_large_requests_do() {
-    let directory = Directory::new();
+async fn vectors_count_against_memory_budget() {
+    let directory = TempDirectory::new();
     let staged = scripted_in(&directory, Sqlite, |config| {
         config.limits = format!("model_bytes = {}", 64 * MIB);
     });

@@ -6,15 +6,15 @@ use reqwest::Method;
 use reqwest::header::ACCEPT;
 use serde_json::{Value, json};
 
-use crate::support::client::{Answer, Client, message, send as ask};
+use crate::support::client::{ApiResponse, Client, message, send as ask};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Run, chunk, frame, sse};
-use crate::support::stage::Outcome;
+use crate::support::stage::VerifiedOutcome;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, within};
 
 /// Concurrent runs.
-const TOGETHER: usize = 6;
+const CONCURRENCY: usize = 6;
 
 fn nested(levels: usize) -> String {
     format!("{}{}", "[".repeat(levels), "]".repeat(levels))
@@ -129,7 +129,7 @@ async fn stage(engine: Engine) -> Option<OwnStage> {
     .await
 }
 
-async fn post_text(client: &Client, path: &str, body: String) -> Answer {
+async fn post_text(client: &Client, path: &str, body: String) -> ApiResponse {
     let request = client.request(Method::POST, path).body(body);
     ask(request.header("content-type", "application/json"))
         .await
@@ -149,10 +149,10 @@ async fn on_both<F: Future<Output = Vec<String>>>(play: impl Fn(OwnStage) -> F) 
 }
 
 #[tokio::test]
-async fn a_client_is_taken_or_refused_alike_on_both_databases() {
+async fn judges_client_values_alike_on_both_databases() {
     on_both(async |stage: OwnStage| {
         let posting = values().into_iter().map(|value| post_value(&stage, value));
-        let verdicts: Vec<_> = stream::iter(posting).buffered(TOGETHER).collect().await;
+        let verdicts: Vec<_> = stream::iter(posting).buffered(CONCURRENCY).collect().await;
         verdicts.concat()
     })
     .await;
@@ -201,11 +201,11 @@ async fn read_again(stage: &Stage, run_id: &str, event_id: &str) {
 }
 
 #[tokio::test]
-async fn a_runner_is_taken_or_refused_alike_on_both_databases() {
+async fn judges_runner_values_alike_on_both_databases() {
     on_both(async |stage: OwnStage| {
         let playing = values().into_iter().enumerate();
         let playing = playing.map(|(index, value)| play_value(&stage, index, value));
-        let verdicts: Vec<_> = stream::iter(playing).buffered(TOGETHER).collect().await;
+        let verdicts: Vec<_> = stream::iter(playing).buffered(CONCURRENCY).collect().await;
         verdicts.concat()
     })
     .await;
@@ -248,13 +248,13 @@ async fn play_value(
     verdicts
 }
 
-fn reasons(outcome: &Outcome) -> Vec<String> {
+fn reasons(outcome: &VerifiedOutcome) -> Vec<String> {
     let rows = outcome.rejections.iter();
     rows.map(|row| row["reason"].to_string()).collect()
 }
 
 #[tokio::test]
-async fn what_stands_around_a_result_is_judged_alike_on_both_databases() {
+async fn judges_result_framing_alike_on_both_databases() {
     on_both(async |stage: OwnStage| {
         let mut verdicts = Vec::new();
         for (what, json) in [
@@ -364,7 +364,7 @@ fn addresses(value: &str) -> Vec<(String, String)> {
 }
 
 /// Fills every other parameter with a valid value.
-fn fill(path: &str, run_id: &str) -> String {
+fn fill_parameters(path: &str, run_id: &str) -> String {
     let mut filled = path.to_owned();
     for (name, value) in [
         ("{run_id}", run_id),
@@ -383,7 +383,7 @@ fn fill(path: &str, run_id: &str) -> String {
 }
 
 #[tokio::test]
-async fn no_parameter_of_any_route_fails_on_either_database() {
+async fn hostile_parameters_cause_no_server_error() {
     on_both(async |stage: OwnStage| {
         let admin = stage.admin.clone();
         let mut verdicts = Vec::new();
@@ -393,7 +393,7 @@ async fn no_parameter_of_any_route_fails_on_either_database() {
             let run = HeldRun::start(&stage, &message(&format!("m-{index}"))).await;
             let addresses = addresses(value).into_iter();
             let asking = addresses.map(|(method, path)| ask_hostile(&admin, &run, method, path));
-            let told: Vec<_> = stream::iter(asking).buffered(TOGETHER).collect().await;
+            let told: Vec<_> = stream::iter(asking).buffered(CONCURRENCY).collect().await;
             verdicts.extend(told.into_iter().flatten());
             assert_eq!(run.end(&stage).await.ending(), "completed");
         }
@@ -409,7 +409,7 @@ async fn ask_hostile(
     method: String,
     path: String,
 ) -> Option<String> {
-    let path = fill(&path, &run.run_id);
+    let path = fill_parameters(&path, &run.run_id);
     // Skip operations that end the run or its token.
     if path.ends_with("/cancel") || path.ends_with("/token") {
         return None;
@@ -447,7 +447,7 @@ async fn ask_hostile(
 }
 
 #[tokio::test]
-async fn a_page_and_a_search_have_their_size_at_most() {
+async fn rejects_oversized_pages_and_searches() {
     let stage = stage(Sqlite).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let admin = stage.admin.clone();
@@ -504,7 +504,7 @@ async fn a_page_and_a_search_have_their_size_at_most() {
 // --- times ---
 
 #[tokio::test]
-async fn no_time_that_somebody_names_is_out_of_bounds() {
+async fn clamps_or_rejects_extreme_durations() {
     const CAP: f64 = 86_400.0;
     let stage = Stage::new().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
@@ -552,7 +552,7 @@ async fn no_time_that_somebody_names_is_out_of_bounds() {
 }
 
 #[tokio::test]
-async fn a_time_of_an_event_is_kept_or_refused() {
+async fn rejects_malformed_event_times() {
     let stage = OwnStage::with(|config| config.agents[0].event_types = "*").await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     for (index, at) in [

@@ -21,91 +21,91 @@ use tokio::task::JoinSet;
 
 use super::runner::SECRET;
 
-pub const BENT_ID: &str = "plugin:test/bent/default";
+pub const FAULTY_RUNNER_ID: &str = "plugin:test/bent/default";
 
 /// The injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bend {
+pub enum InjectedFault {
     Nothing,
     // no fault, in the other framings
-    SpeaksLines,
-    AnswersAtOnce,
-    SaysItAllAlong,
+    SendsJsonLines,
+    AnswersAsOneDocument,
+    SendsAllContent,
     Appends,
     // appended results
     AppendsNothing,
-    AppendsWithAHole,
+    AppendsWithAGap,
     // runner list
     ListsNothing,
     ListFails,
-    ListsABadManifest,
-    ListsABadId,
+    ListsInvalidManifest,
+    ListsInvalidId,
     ListsVersionTwo,
     ListsOtherIdsEachTime,
     ListsAnUnknownCapability,
     // signatures
-    TakesUnsigned,
-    TakesUnsignedLists,
-    TakesAnySecret,
-    TakesTamperedBodies,
-    TakesOldTimestamps,
-    TakesFutureTimestamps,
-    TakesAnIdTwice,
+    AcceptsUnsigned,
+    AcceptsUnsignedLists,
+    AcceptsAnySecret,
+    AcceptsTamperedBodies,
+    AcceptsOldTimestamps,
+    AcceptsFutureTimestamps,
+    AcceptsDuplicateIds,
     RefusesSigned,
     // the stream
     NeverAnswers,
     AnswersServerError,
     AnswersHtml,
     Compresses,
-    SendsNoJson,
+    SendsInvalidJson,
     SendsALongLine,
-    NamesAnotherRun,
+    UsesAnotherRunId,
     CountsBackward,
-    LeavesAHole,
-    BendsAPayload,
+    LeavesASequenceGap,
+    SendsInvalidPayload,
     WritesHostState,
     LeaksTheToken,
-    ForgetsTheTerminal,
-    EndsTwice,
-    TalksAfterTheEnd,
+    OmitsTheTerminal,
+    SendsTwoTerminals,
+    SendsAfterTheTerminal,
     StaysOpen,
-    SaysNothing,
+    SendsNothing,
     SendsSnapshots,
     HidesStreaming,
     FailsWithHostileText,
-    FailsInTheGatewaysName,
+    UsesGatewayErrorCode,
     SendsForeignEvents,
-    EndsEventsByOneBreak,
-    SaysJsonForEvents,
-    CutsCharacters,
+    OmitsEmptyLines,
+    LabelsEventsAsJson,
+    SplitsCharacters,
     // run requests
-    WritesStateOfNoConversation,
+    WritesMissingConversationState,
     RefusesUnknownFields,
-    NeedsAConversation,
+    RequiresAConversation,
     RefusesACharset,
     // cancel, closed connection, concurrent runs
-    TakesUnsignedCancels,
+    AcceptsUnsignedCancels,
     RefusesCancels,
     IgnoresCancels,
-    StumblesOverCancels,
+    FailsCancels,
     FailsAfterACut,
     MixesRuns,
     // callbacks
     CallsWithoutToken,
-    CallsNowhere,
-    CallsWithABadBody,
-    CallsWhatIsNotGranted,
+    CallsUnknownRoutes,
+    CallsWithInvalidBody,
+    CallsWithoutGrant,
     CallsAfterTheEnd,
 }
 
 /// Stops the server on drop.
-pub struct BentRunner {
+pub struct FaultyRunner {
     pub url: String,
     _tasks: JoinSet<()>,
 }
 
-struct Runner {
-    bend: Bend,
+struct FaultyRunnerState {
+    fault: InjectedFault,
     client: reqwest::Client,
     seen: Mutex<HashSet<String>>,
     lists: AtomicU64,
@@ -115,12 +115,12 @@ struct Runner {
     runs: Mutex<JoinSet<()>>,
 }
 
-impl BentRunner {
-    pub async fn start(bend: Bend) -> Self {
+impl FaultyRunner {
+    pub async fn start(fault: InjectedFault) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let runner = Arc::new(Runner {
-            bend,
+        let runner = Arc::new(FaultyRunnerState {
+            fault,
             client: reqwest::Client::builder().no_proxy().build().unwrap(),
             seen: Mutex::default(),
             lists: AtomicU64::new(0),
@@ -135,7 +135,7 @@ impl BentRunner {
     }
 }
 
-async fn answer(State(runner): State<Arc<Runner>>, request: Request) -> Response {
+async fn answer(State(runner): State<Arc<FaultyRunnerState>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let body = to_bytes(body, 4 << 20).await.unwrap();
     let path = parts.uri.path();
@@ -150,9 +150,9 @@ async fn answer(State(runner): State<Arc<Runner>>, request: Request) -> Response
     }
 }
 
-impl Runner {
-    fn bends(&self, bend: Bend) -> bool {
-        self.bend == bend
+impl FaultyRunnerState {
+    fn has_fault(&self, fault: InjectedFault) -> bool {
+        self.fault == fault
     }
 
     fn admit(&self, path: &str, headers: &HeaderMap, body: &[u8]) -> Result<(), StatusCode> {
@@ -164,28 +164,33 @@ impl Runner {
         let [id, timestamp, signature] =
             ["webhook-id", "webhook-timestamp", "webhook-signature"].map(header);
         let open = match path {
-            "/runners" => self.bends(Bend::TakesUnsignedLists),
-            "/runs" => self.bends(Bend::TakesUnsigned),
-            _ => self.bends(Bend::TakesUnsignedCancels),
+            "/runners" => self.has_fault(InjectedFault::AcceptsUnsignedLists),
+            "/runs" => self.has_fault(InjectedFault::AcceptsUnsigned),
+            _ => self.has_fault(InjectedFault::AcceptsUnsignedCancels),
         };
         if signature.is_empty() && open {
             return Ok(());
         }
         let is_tampered = || sign(id, timestamp, &tampered(body)) == signature;
-        let is_signed = match self.bend {
+        let is_signed = match self.fault {
             _ if sign(id, timestamp, body) == signature => true,
-            Bend::TakesAnySecret => signature.starts_with("v1,") && !is_tampered(),
-            Bend::TakesTamperedBodies => is_tampered(),
+            InjectedFault::AcceptsAnySecret => signature.starts_with("v1,") && !is_tampered(),
+            InjectedFault::AcceptsTamperedBodies => is_tampered(),
             _ => false,
         };
         let now = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs()).unwrap();
         let age = now - timestamp.parse::<i64>().unwrap_or(0);
-        let is_fresh = (age < 300 || self.bends(Bend::TakesOldTimestamps))
-            && (age > -300 || self.bends(Bend::TakesFutureTimestamps));
-        if !is_signed || !is_fresh || self.bends(Bend::RefusesSigned) && path == "/runs" {
+        let is_fresh = (age < 300 || self.has_fault(InjectedFault::AcceptsOldTimestamps))
+            && (age > -300 || self.has_fault(InjectedFault::AcceptsFutureTimestamps));
+        if !is_signed
+            || !is_fresh
+            || self.has_fault(InjectedFault::RefusesSigned) && path == "/runs"
+        {
             return Err(StatusCode::UNAUTHORIZED);
         }
-        if !self.seen.lock().unwrap().insert(id.to_owned()) && !self.bends(Bend::TakesAnIdTwice) {
+        if !self.seen.lock().unwrap().insert(id.to_owned())
+            && !self.has_fault(InjectedFault::AcceptsDuplicateIds)
+        {
             return Err(StatusCode::CONFLICT);
         }
         Ok(())
@@ -195,61 +200,63 @@ impl Runner {
         let count = self.lists.fetch_add(1, Ordering::SeqCst);
         let manifest = |id: &str| {
             let name = id.rsplit('/').next().unwrap();
-            let interrupt = !self.bends(Bend::StumblesOverCancels);
-            let streaming = !self.bends(Bend::HidesStreaming);
+            let interrupt = !self.has_fault(InjectedFault::FailsCancels);
+            let streaming = !self.has_fault(InjectedFault::HidesStreaming);
             json!({
                 "id": id, "name": name, "label": {"en_US": "Bent"},
                 "capabilities": {"streaming": streaming, "interrupt": interrupt},
             })
         };
-        let mut listed = vec![manifest(BENT_ID)];
-        match self.bend {
-            Bend::ListFails => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-            Bend::ListsNothing => listed.clear(),
-            Bend::ListsABadManifest => {
+        let mut listed = vec![manifest(FAULTY_RUNNER_ID)];
+        match self.fault {
+            InjectedFault::ListFails => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+            InjectedFault::ListsNothing => listed.clear(),
+            InjectedFault::ListsInvalidManifest => {
                 let mut bad = manifest("plugin:test/bent/bad");
                 bad["capabilities"]["interrupt"] = json!("yes");
                 listed.push(bad);
             }
-            Bend::ListsABadId => listed.push(manifest("plugin:bent/bad")),
-            Bend::ListsVersionTwo => {
+            InjectedFault::ListsInvalidId => listed.push(manifest("plugin:bent/bad")),
+            InjectedFault::ListsVersionTwo => {
                 let mut two = manifest("plugin:test/bent/two");
                 two["protocol_version"] = json!("2.0");
                 listed.push(two);
             }
-            Bend::ListsOtherIdsEachTime => {
+            InjectedFault::ListsOtherIdsEachTime => {
                 let mut other = manifest(&format!("plugin:test/bent/r{count}"));
                 other["protocol_version"] = json!("1");
                 // No agent binds this id, so only the first list counts.
                 listed.push(other);
             }
-            Bend::ListsAnUnknownCapability => listed[0]["capabilities"]["levitation"] = json!(true),
+            InjectedFault::ListsAnUnknownCapability => {
+                listed[0]["capabilities"]["levitation"] = json!(true)
+            }
             _ => {}
         }
         Json(json!({ "runners": listed })).into_response()
     }
 
     fn cancel(&self) -> StatusCode {
-        match self.bend {
-            Bend::RefusesCancels => StatusCode::NOT_FOUND,
-            Bend::StumblesOverCancels => StatusCode::INTERNAL_SERVER_ERROR,
+        match self.fault {
+            InjectedFault::RefusesCancels => StatusCode::NOT_FOUND,
+            InjectedFault::FailsCancels => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::ACCEPTED,
         }
     }
 
     async fn start(self: Arc<Self>, headers: &HeaderMap, body: &Bytes) -> Response {
         let asked: Value = serde_json::from_slice(body).unwrap();
-        let refused = match self.bend {
-            Bend::NeverAnswers => std::future::pending().await,
-            Bend::AnswersServerError => Some(StatusCode::INTERNAL_SERVER_ERROR),
-            Bend::AppendsNothing => Some(StatusCode::ACCEPTED),
-            Bend::FailsAfterACut if self.is_blocked(&asked) => {
+        let refused = match self.fault {
+            InjectedFault::NeverAnswers => std::future::pending().await,
+            InjectedFault::AnswersServerError => Some(StatusCode::INTERNAL_SERVER_ERROR),
+            InjectedFault::AppendsNothing => Some(StatusCode::ACCEPTED),
+            InjectedFault::FailsAfterACut if self.is_blocked(&asked) => {
                 Some(StatusCode::INTERNAL_SERVER_ERROR)
             }
-            Bend::RefusesUnknownFields if asked.as_object().unwrap().len() > 4 => {
+            InjectedFault::RefusesUnknownFields if asked.as_object().unwrap().len() > 4 => {
                 Some(StatusCode::BAD_REQUEST)
             }
-            Bend::RefusesACharset if headers["content-type"] != "application/json" => {
+            InjectedFault::RefusesACharset if headers["content-type"] != "application/json" => {
                 Some(StatusCode::UNSUPPORTED_MEDIA_TYPE)
             }
             _ => None,
@@ -258,7 +265,10 @@ impl Runner {
             return status.into_response();
         }
         let (frames, inbox) = mpsc::channel(1);
-        if matches!(self.bend, Bend::Appends | Bend::AppendsWithAHole) {
+        if matches!(
+            self.fault,
+            InjectedFault::Appends | InjectedFault::AppendsWithAGap
+        ) {
             let appending = Arc::clone(&self).append(asked["host"].clone(), inbox);
             self.runs.lock().unwrap().spawn(appending);
             let runner = Arc::clone(&self);
@@ -276,14 +286,16 @@ impl Runner {
             let frame: String = inbox.recv().await?;
             Some((Ok::<_, Infallible>(frame), inbox))
         }));
-        let content_type = match self.bend {
-            Bend::AnswersHtml => "text/<b>&\"html\"",
-            Bend::SpeaksLines => "application/x-ndjson; charset=utf-8",
-            Bend::SaysJsonForEvents | Bend::AnswersAtOnce => "application/json",
+        let content_type = match self.fault {
+            InjectedFault::AnswersHtml => "text/<b>&\"html\"",
+            InjectedFault::SendsJsonLines => "application/x-ndjson; charset=utf-8",
+            InjectedFault::LabelsEventsAsJson | InjectedFault::AnswersAsOneDocument => {
+                "application/json"
+            }
             _ => "text/event-stream",
         };
         let mut response = ([("content-type", content_type)], body).into_response();
-        if self.bends(Bend::Compresses) {
+        if self.has_fault(InjectedFault::Compresses) {
             let gzip = "gzip".parse().unwrap();
             response.headers_mut().insert("content-encoding", gzip);
         }
@@ -298,7 +310,7 @@ impl Runner {
             let route = data.map_or("run/heartbeat", |_| "run/results");
             let url = format!("{}/{route}", host["base_url"].as_str().unwrap());
             let mut result: Value = serde_json::from_str(data.unwrap_or("null")).unwrap();
-            if self.bends(Bend::AppendsWithAHole) && result["sequence"] == 2 {
+            if self.has_fault(InjectedFault::AppendsWithAGap) && result["sequence"] == 2 {
                 result["sequence"] = json!(3);
             }
             let call = self
@@ -311,14 +323,14 @@ impl Runner {
                 return;
             }
             if result["type"] == "state.updated" {
-                self.find_what_was_written(&host, &result["data"]["value"])
+                self.check_written_state(&host, &result["data"]["value"])
                     .await;
             }
         }
     }
 
     /// State written by an accepted result is visible to the next call.
-    async fn find_what_was_written(&self, host: &Value, written: &Value) {
+    async fn check_written_state(&self, host: &Value, written: &Value) {
         let url = format!("{}/state/runner/said", host["base_url"].as_str().unwrap());
         let call = self.client.get(url);
         let call = call.bearer_auth(host["token"].as_str().unwrap());
@@ -338,7 +350,7 @@ impl Runner {
 
     /// Returns `None` if the gateway disconnected before the end.
     async fn execute(&self, asked: &Value, frames: &mpsc::Sender<String>) -> Option<()> {
-        let mut run = Run {
+        let mut run = FaultyRun {
             id: asked["context"]["run_id"].as_str().unwrap().to_owned(),
             host: asked["host"]["base_url"].as_str().unwrap().to_owned(),
             token: asked["host"]["token"].as_str().unwrap().to_owned(),
@@ -347,23 +359,25 @@ impl Runner {
                 .unwrap_or("nothing")
                 .to_owned(),
         };
-        if !self.bends(Bend::AnswersAtOnce) {
+        if !self.has_fault(InjectedFault::AnswersAsOneDocument) {
             frames.send(self.framed(": hi\n\n")).await.ok()?;
         }
-        if self.bends(Bend::NeedsAConversation) && asked["context"]["conversation"].is_null() {
+        if self.has_fault(InjectedFault::RequiresAConversation)
+            && asked["context"]["conversation"].is_null()
+        {
             return Some(());
         }
         let deadline = asked["context"]["runtime"]["deadline_at"].as_f64().unwrap();
-        let record = self.look(&run, deadline).await;
+        let record = self.get_run(&run, deadline).await;
         let was_cut = record
             .as_ref()
             .is_some_and(|record| !record["error"].is_null());
-        if was_cut && self.bends(Bend::FailsAfterACut) {
+        if was_cut && self.has_fault(InjectedFault::FailsAfterACut) {
             return None;
         }
         let end = match record {
             Some(record) if record["cancel_requested_at"].is_null() => None,
-            Some(_) if self.bends(Bend::IgnoresCancels) => loop {
+            Some(_) if self.has_fault(InjectedFault::IgnoresCancels) => loop {
                 frames.send(": still here\n\n".to_owned()).await.ok()?;
                 tokio::time::sleep(Duration::from_millis(100)).await;
             },
@@ -373,21 +387,21 @@ impl Runner {
         if let Some(code) = end {
             let failed = json!({"code": code, "message": "ended"});
             let failed = vec![run.frame(1, "run.failed", &failed)];
-            return self.tell(failed, frames).await;
+            return self.send_events(failed, frames).await;
         }
         self.call(&run).await;
-        if self.bends(Bend::MixesRuns) {
-            self.mix(&mut run).await;
+        if self.has_fault(InjectedFault::MixesRuns) {
+            self.mix_runs(&mut run).await;
         }
-        self.tell(self.frames(&run), frames).await?;
-        self.linger(&run, frames).await;
+        self.send_events(self.frames(&run), frames).await?;
+        self.keep_open(&run, frames).await;
         Some(())
     }
 
     /// Returns `None` if the gateway has disconnected.
-    async fn tell(&self, events: Vec<String>, frames: &mpsc::Sender<String>) -> Option<()> {
+    async fn send_events(&self, events: Vec<String>, frames: &mpsc::Sender<String>) -> Option<()> {
         let mut told: Vec<_> = events.iter().map(|event| self.framed(event)).collect();
-        if self.bends(Bend::AnswersAtOnce) {
+        if self.has_fault(InjectedFault::AnswersAsOneDocument) {
             told = vec![format!("{{\"results\":[{}]}}", told.join(","))];
         }
         let last = told.pop();
@@ -405,19 +419,19 @@ impl Runner {
     /// Encodes a server-sent event in the framing of this runner.
     fn framed(&self, event: &str) -> String {
         let data = event.lines().find_map(|line| line.strip_prefix("data: "));
-        match self.bend {
-            Bend::SpeaksLines => format!("{}\n", data.unwrap_or_default()),
-            Bend::AnswersAtOnce => data.unwrap_or_default().to_owned(),
-            Bend::EndsEventsByOneBreak => event.replace("\n\n", "\n"),
+        match self.fault {
+            InjectedFault::SendsJsonLines => format!("{}\n", data.unwrap_or_default()),
+            InjectedFault::AnswersAsOneDocument => data.unwrap_or_default().to_owned(),
+            InjectedFault::OmitsEmptyLines => event.replace("\n\n", "\n"),
             _ => event.to_owned(),
         }
     }
 
-    async fn linger(&self, run: &Run, frames: &mpsc::Sender<String>) {
-        match self.bend {
-            Bend::StaysOpen => frames.closed().await,
+    async fn keep_open(&self, run: &FaultyRun, frames: &mpsc::Sender<String>) {
+        match self.fault {
+            InjectedFault::StaysOpen => frames.closed().await,
             // Repeat until the host rejects the token.
-            Bend::CallsAfterTheEnd => {
+            InjectedFault::CallsAfterTheEnd => {
                 for _ in 0..500 {
                     let call = self.client.get(format!("{}/run", run.host));
                     let answer = call.bearer_auth(&run.token).send().await;
@@ -432,7 +446,7 @@ impl Runner {
     }
 
     /// Calls `GET /run`, with the deadline of the run as the timeout.
-    async fn look(&self, run: &Run, deadline: f64) -> Option<Value> {
+    async fn get_run(&self, run: &FaultyRun, deadline: f64) -> Option<Value> {
         let left = deadline - std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
         let call = self.client.get(format!("{}/run", run.host));
         let call = call
@@ -441,20 +455,20 @@ impl Runner {
         call.send().await.ok()?.json().await.ok()
     }
 
-    async fn call(&self, run: &Run) {
-        let Run { host, token, .. } = run;
-        let call = match self.bend {
-            Bend::CallsWithoutToken => self.client.get(format!("{host}/run")),
-            Bend::CallsNowhere => self
+    async fn call(&self, run: &FaultyRun) {
+        let FaultyRun { host, token, .. } = run;
+        let call = match self.fault {
+            InjectedFault::CallsWithoutToken => self.client.get(format!("{host}/run")),
+            InjectedFault::CallsUnknownRoutes => self
                 .client
                 .get(format!("{host}/nowhere"))
                 .bearer_auth(token),
-            Bend::CallsWhatIsNotGranted => {
+            InjectedFault::CallsWithoutGrant => {
                 let body = json!({"mode": "all"});
                 let call = self.client.post(format!("{host}/steering/pull"));
                 call.bearer_auth(token).json(&body)
             }
-            Bend::CallsWithABadBody => {
+            InjectedFault::CallsWithInvalidBody => {
                 let call = self.client.put(format!("{host}/state/conversation/k"));
                 call.bearer_auth(token).json(&json!({"worth": 1}))
             }
@@ -464,7 +478,7 @@ impl Runner {
     }
 
     /// Takes the run id from a variable shared between runs.
-    async fn mix(&self, run: &mut Run) {
+    async fn mix_runs(&self, run: &mut FaultyRun) {
         self.last.send_replace((run.id.clone(), run.text.clone()));
         if run.text.contains("conform-one-") {
             let mut last = self.last.subscribe();
@@ -475,9 +489,9 @@ impl Runner {
     }
 
     #[expect(clippy::too_many_lines, reason = "one arm for each fault")]
-    fn frames(&self, run: &Run) -> Vec<String> {
-        let text = match self.bend {
-            Bend::LeaksTheToken => format!("I am {}", run.token),
+    fn frames(&self, run: &FaultyRun) -> Vec<String> {
+        let text = match self.fault {
+            InjectedFault::LeaksTheToken => format!("I am {}", run.token),
             _ => run.text.clone(),
         };
         let chunk = |text: &str| json!({"chunk": {"role": "assistant", "content": text}});
@@ -489,71 +503,73 @@ impl Runner {
         let whole = run.frame(3, "message.completed", &message);
         let end_at = |number| run.frame(number, "run.completed", &end);
         let state = |key: &str| json!({"scope": "conversation", "key": key, "value": 1});
-        match self.bend {
-            Bend::SendsNoJson => vec![
+        match self.fault {
+            InjectedFault::SendsInvalidJson => vec![
                 first,
                 "data: {oops\n\n".to_owned(),
                 second,
                 whole,
                 end_at(4),
             ],
-            Bend::SendsALongLine => vec![first, format!("data: {}\n\n", "x".repeat(300_000))],
-            Bend::NamesAnotherRun => {
+            InjectedFault::SendsALongLine => {
+                vec![first, format!("data: {}\n\n", "x".repeat(300_000))]
+            }
+            InjectedFault::UsesAnotherRunId => {
                 vec![first, second.replace(&run.id, "another"), whole, end_at(4)]
             }
-            Bend::CountsBackward => {
+            InjectedFault::CountsBackward => {
                 let late = run.frame(1, "processor.log", &json!({"text": "late"}));
                 vec![first, second, late, whole, end_at(4)]
             }
-            Bend::LeavesAHole => vec![first, second, whole, end_at(9)],
-            Bend::BendsAPayload => {
+            InjectedFault::LeavesASequenceGap => vec![first, second, whole, end_at(9)],
+            InjectedFault::SendsInvalidPayload => {
                 let bent = run.frame(4, "message.delta", &json!({"text": "hello"}));
                 vec![first, second, whole, bent, end_at(5)]
             }
-            Bend::WritesHostState => {
+            InjectedFault::WritesHostState => {
                 let state = run.frame(4, "state.updated", &state("host.count"));
                 vec![first, second, whole, state, end_at(5)]
             }
-            Bend::Appends => {
+            InjectedFault::Appends => {
                 let data = json!({"scope": "runner", "key": "said", "value": run.text});
                 let state = run.frame(4, "state.updated", &data);
                 vec![first, second, whole, state, end_at(5)]
             }
-            Bend::WritesStateOfNoConversation => {
+            InjectedFault::WritesMissingConversationState => {
                 let state = run.frame(4, "state.updated", &state("said"));
                 vec![first, second, whole, state, end_at(5)]
             }
-            Bend::SendsForeignEvents => {
+            InjectedFault::SendsForeignEvents => {
                 let pings = "event: ping\ndata: ping\n\nevent: ping\ndata: {}\n\n".repeat(3);
                 vec![first, pings, second, whole, end_at(4)]
             }
-            Bend::CutsCharacters => {
+            InjectedFault::SplitsCharacters => {
                 let half = json!({"text": "HALF"});
                 let half = run.frame(4, "processor.log", &half);
                 let half = half.replace("HALF", "\\ud83d");
                 vec![first, second, whole, half, end_at(5)]
             }
-            Bend::FailsInTheGatewaysName => {
+            InjectedFault::UsesGatewayErrorCode => {
                 let failed = json!({"code": "host.orphaned", "message": "gone"});
                 vec![first, second, whole, run.frame(4, "run.failed", &failed)]
             }
-            Bend::ForgetsTheTerminal => vec![first, second, whole],
-            Bend::EndsTwice => vec![first, second, whole, end_at(4), end_at(5)],
-            Bend::TalksAfterTheEnd => {
+            InjectedFault::OmitsTheTerminal => vec![first, second, whole],
+            InjectedFault::SendsTwoTerminals => vec![first, second, whole, end_at(4), end_at(5)],
+            InjectedFault::SendsAfterTheTerminal => {
                 let more = run.frame(5, "processor.log", &json!({"text": "more"}));
                 vec![first, second, whole, end_at(4), more]
             }
-            Bend::SaysNothing => vec![end_at(1)],
-            Bend::SendsSnapshots => {
+            InjectedFault::SendsNothing => vec![end_at(1)],
+            InjectedFault::SendsSnapshots => {
                 let all = run.frame(2, "message.delta", &chunk(&text));
                 vec![first, all, whole, end_at(4)]
             }
-            Bend::SaysItAllAlong => {
+            InjectedFault::SendsAllContent => {
                 let chunk = json!({"role": "assistant", "content": "!", "all_content": text});
                 let all = run.frame(2, "message.delta", &json!({"chunk": chunk}));
                 vec![first, all, whole, end_at(4)]
             }
-            Bend::FailsWithHostileText => {
+            InjectedFault::FailsWithHostileText => {
                 let text = "\u{1b}[31m\u{1}\u{202e}\u{fffe}]]> <evil a=\"b\">&'\r\n";
                 vec![run.frame(1, "run.failed", &json!({"code": "x", "message": text}))]
             }
@@ -562,14 +578,14 @@ impl Runner {
     }
 }
 
-struct Run {
+struct FaultyRun {
     id: String,
     host: String,
     token: String,
     text: String,
 }
 
-impl Run {
+impl FaultyRun {
     fn frame(&self, sequence: u64, kind: &str, data: &Value) -> String {
         let id = &self.id;
         let result = json!({"run_id": id, "type": kind, "data": data, "sequence": sequence});

@@ -5,7 +5,7 @@ use reqwest::header::ETAG;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::client::{Answer, message, send};
+use crate::support::client::{ApiResponse, message, send};
 use crate::support::gateway::Agent;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
@@ -28,14 +28,14 @@ async fn stage(engine: Engine) -> Option<Stage> {
     .await
 }
 
-async fn put(run: &HeldRun, condition: (&'static str, &str), bytes: Vec<u8>) -> Answer {
+async fn put(run: &HeldRun, condition: (&'static str, &str), bytes: Vec<u8>) -> ApiResponse {
     let request = run.request(Method::PUT, PATH).body(bytes);
     send(request.header(condition.0, condition.1))
         .await
         .unwrap()
 }
 
-fn tag(answer: &Answer) -> String {
+fn tag(answer: &ApiResponse) -> String {
     assert_eq!(answer.status, 204, "{}", answer.body);
     answer.headers[ETAG].to_str().unwrap().to_owned()
 }
@@ -49,7 +49,7 @@ async fn head(run: &HeldRun) -> (String, String) {
 }
 
 #[track_caller]
-fn assert_unmet(answer: &Answer) {
+fn assert_unmet(answer: &ApiResponse) {
     assert_eq!(answer.status, 412, "{}", answer.body);
     assert_eq!(answer.error("code"), "precondition_failed");
 }

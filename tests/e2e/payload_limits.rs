@@ -11,30 +11,32 @@ use serde_json::json;
 
 use crate::support::client::{message, send as ask};
 use crate::support::held::HeldRun;
-use crate::support::script::{Run, Script, Step, answer, head, send, sse, sse_head, sse_in_chunks};
+use crate::support::script::{
+    Run, RunScript, ScriptStep, answer, head, send, sse, sse_head, sse_in_chunks,
+};
 use crate::support::{OwnStage, Stage};
 
 /// Maximum memory growth of the process for a series of payloads, in KiB.
-const ROOM: u64 = 64 * 1024;
+const MAX_GROWTH_KIB: u64 = 64 * 1024;
 const STREAM: &str = "content-type: text/event-stream\r\n";
 const LIMIT: &str = "failed runner.output_limit";
 const TRUNCATED: &str = "failed runner.stream_truncated";
 
-fn for_ever(bytes: impl AsRef<[u8]>) -> Step {
+fn repeat_forever(bytes: impl AsRef<[u8]>) -> ScriptStep {
     let bytes = bytes.as_ref();
-    Step::Repeat(bytes.repeat(64 * 1024 / bytes.len() + 1), Duration::ZERO)
+    ScriptStep::Repeat(bytes.repeat(64 * 1024 / bytes.len() + 1), Duration::ZERO)
 }
 
-fn endless(start: &str, bytes: &str) -> Vec<Step> {
-    vec![sse_head(), send(start), for_ever(bytes)]
+fn endless(start: &str, bytes: &str) -> Vec<ScriptStep> {
+    vec![sse_head(), send(start), repeat_forever(bytes)]
 }
 
 /// Three deltas after `count` copies of `bytes`.
-fn after(run: &Run, bytes: &str, count: usize) -> Vec<Step> {
+fn after(run: &Run, bytes: &str, count: usize) -> Vec<ScriptStep> {
     sse(bytes.repeat(count) + &run.talk(3).concat())
 }
 
-const BOMBS: [(&str, &str, Script); 22] = [
+const BOMBS: [(&str, &str, RunScript); 22] = [
     ("a line without end", LIMIT, |_| endless("data: ", "x")),
     ("a field name without end", LIMIT, |_| endless("x", "x")),
     ("a comment without end", LIMIT, |_| endless(":", "x")),
@@ -44,13 +46,13 @@ const BOMBS: [(&str, &str, Script); 22] = [
     ("a JSON line without end", LIMIT, |_| {
         vec![
             head("200 OK", "content-type: application/x-ndjson\r\n"),
-            for_ever("["),
+            repeat_forever("["),
         ]
     }),
     ("a JSON document without end", LIMIT, |_| {
         vec![
             head("200 OK", "content-type: application/json\r\n"),
-            for_ever(" "),
+            repeat_forever(" "),
         ]
     }),
     ("a long line in small pieces", LIMIT, |_| {
@@ -80,36 +82,36 @@ const BOMBS: [(&str, &str, Script); 22] = [
             "200 OK",
             "content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n",
         );
-        vec![head, send("fffffffffffffffff\r\n"), for_ever("x")]
+        vec![head, send("fffffffffffffffff\r\n"), repeat_forever("x")]
     }),
     ("a head without end", TRUNCATED, |_| {
         vec![
             send("HTTP/1.1 200 OK\r\n"),
-            for_ever("x-a: aaaaaaaaaaaaaa\r\n"),
+            repeat_forever("x-a: aaaaaaaaaaaaaa\r\n"),
         ]
     }),
     ("a status line without end", TRUNCATED, |_| {
-        vec![send("HTTP/1.1 200 "), for_ever("a")]
+        vec![send("HTTP/1.1 200 "), repeat_forever("a")]
     }),
     (
         "gzip that says so",
         "failed runner.bad_content_type",
-        |_| packed("gzip"),
+        |_| compressed_stream("gzip"),
     ),
     ("gzip twice", "failed runner.bad_content_type", |_| {
-        packed("gzip, gzip")
+        compressed_stream("gzip, gzip")
     }),
     (
         "a coding named identity beside another",
         "failed runner.bad_content_type",
-        |_| packed("identity, br"),
+        |_| compressed_stream("identity, br"),
     ),
     ("gzip that does not say so", TRUNCATED, |_| {
         answer("200 OK", STREAM, gzip_bomb())
     }),
 ];
 
-fn packed(coding: &str) -> Vec<Step> {
+fn compressed_stream(coding: &str) -> Vec<ScriptStep> {
     answer(
         "200 OK",
         &format!("{STREAM}content-encoding: {coding}\r\n"),
@@ -127,7 +129,7 @@ fn gzip_bomb() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn no_stream_of_a_runner_grows_the_gateway() {
+async fn runner_streams_do_not_exhaust_memory() {
     let stage = OwnStage::with(|config| {
         config.limits = "first_byte_seconds = 4.0\nsilence_seconds = 4.0".into();
     })
@@ -155,7 +157,7 @@ async fn no_stream_of_a_runner_grows_the_gateway() {
             .sum();
         assert!(kept < 64 * 1024, "{what}: {kept} bytes of rejections");
     }
-    assert_flat(&stage, before);
+    assert_no_growth(&stage, before);
     stage.play(|run| sse(run.talk(3).concat())).await.assert(
         "completed",
         &[
@@ -170,7 +172,7 @@ async fn no_stream_of_a_runner_grows_the_gateway() {
 /// The gateway collects deltas into the final message of a run that sends none. The size of that message is
 /// limited.
 #[tokio::test]
-async fn a_text_is_gathered_as_far_as_a_message_may_be_long() {
+async fn limits_collected_text_to_maximum_message_size() {
     let stage = Stage::new().await;
     let said = |run: &Run, events: u32, end: String| {
         let words = "x".repeat(200 * 1024);
@@ -194,21 +196,27 @@ async fn a_text_is_gathered_as_far_as_a_message_may_be_long() {
     assert_eq!(outcome.run["output"]["content"], "in short");
 }
 
-fn assert_flat(stage: &OwnStage, before: Option<u64>) {
+fn assert_no_growth(stage: &OwnStage, before: Option<u64>) {
     let Some((before, after)) = before.zip(stage.gateway.peak_memory()) else {
         return;
     };
-    assert!(after < before + ROOM, "from {before} KiB to {after} KiB");
+    assert!(
+        after < before + MAX_GROWTH_KIB,
+        "from {before} KiB to {after} KiB"
+    );
 }
 
 /// A runner may send slowly until the deadline of its run, without effect on other runs.
 #[tokio::test]
-async fn a_stream_that_drips_ends_at_its_deadline() {
+async fn slow_stream_ends_at_run_deadline() {
     let stage = Stage::with(|config| config.agents[0].timeout_seconds = 2.0).await;
     let drip = |run: &Run| {
         let frame = run.delta(1, &"x".repeat(10_000));
         let drops = frame.into_bytes().chunks(1).map(<[u8]>::to_vec).collect();
-        vec![sse_head(), Step::Pace(drops, Duration::from_millis(5))]
+        vec![
+            sse_head(),
+            ScriptStep::Pace(drops, Duration::from_millis(5)),
+        ]
     };
     let dripping = stage.start(drip).await;
     let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
@@ -231,7 +239,7 @@ const CODINGS: [&str; 8] = [
 ];
 
 #[tokio::test]
-async fn a_body_that_is_packed_is_refused_on_every_route() {
+async fn rejects_compressed_bodies_on_every_route() {
     let stage = OwnStage::new().await;
     let admin = stage.admin.clone();
     let run = HeldRun::start(&stage, &message("held")).await;
@@ -282,7 +290,7 @@ fn amplifiers() -> Vec<(&'static str, String)> {
 }
 
 #[tokio::test]
-async fn no_body_of_a_client_grows_the_gateway() {
+async fn client_bodies_do_not_exhaust_memory() {
     let stage = OwnStage::new().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     // Baseline: the memory growth of a plain payload of 4 MiB.
@@ -298,7 +306,7 @@ async fn no_body_of_a_client_grows_the_gateway() {
             .unwrap();
         assert_eq!(refused.status, 400, "{what}: {}", refused.body);
     }
-    assert_flat(&stage, before);
+    assert_no_growth(&stage, before);
     let events = stage.client.get("/v1/events?limit=100").await.body;
     assert_eq!(
         events["items"].as_array().unwrap().len(),
@@ -308,7 +316,7 @@ async fn no_body_of_a_client_grows_the_gateway() {
 }
 
 #[tokio::test]
-async fn a_body_without_a_length_is_heard_out_to_a_bound_and_no_further() {
+async fn discards_oversized_chunked_bodies_up_to_a_limit() {
     let stage = OwnStage::new().await;
     let admin = stage.admin.clone();
     let before = stage.gateway.peak_memory();
@@ -338,5 +346,5 @@ async fn a_body_without_a_length_is_heard_out_to_a_bound_and_no_further() {
         eprintln!("{path}: {sent} bytes were sent");
         assert!(sent < 72 * 1024 * 1024, "{path}: {sent} bytes were sent");
     }
-    assert_flat(&stage, before);
+    assert_no_growth(&stage, before);
 }

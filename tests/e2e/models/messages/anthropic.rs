@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::super::{remote, remote_of};
-use super::{MESSAGES, asked, asks, event, kinds, pieces, streams, told, used};
+use super::{MESSAGES, asked, asks, event, kinds, pieces, stream_events, streams, used};
 use crate::support::gateway::Config;
-use crate::support::upstream::Reply;
+use crate::support::upstream::UpstreamReply;
 
 /// A message with members that the gateway does not interpret.
 fn message() -> Value {
@@ -19,9 +19,9 @@ fn message() -> Value {
 }
 
 #[tokio::test]
-async fn passes_bodies_and_answers_member_by_member() {
+async fn passes_bodies_and_answers_unchanged() {
     let (stage, run, upstream) = remote("").await;
-    upstream.reply(Reply::Json(200, message()));
+    upstream.reply(UpstreamReply::Json(200, message()));
     let cached = json!({"type": "ephemeral", "ttl": "1h"});
     let mut body = asks("claude", "hello");
     body["max_tokens"] = json!(4000);
@@ -65,7 +65,7 @@ async fn passes_bodies_and_answers_member_by_member() {
 }
 
 #[tokio::test]
-async fn relays_events_under_our_model_name() {
+async fn relays_events_with_own_model_name() {
     let (stage, run, upstream) = remote("").await;
     let mut begun = message();
     begun["content"] = json!([]);
@@ -79,8 +79,8 @@ async fn relays_events_under_our_model_name() {
         json!({"type": "message_delta", "delta": {"stop_reason": "pause_turn"}, "usage": {"output_tokens": 9}}),
         json!({"type": "message_stop"}),
     ];
-    upstream.reply(Reply::Events(sent.iter().map(event).collect()));
-    let events = told(&run, &streams(asks("claude", "hello"))).await;
+    upstream.reply(UpstreamReply::Events(sent.iter().map(event).collect()));
+    let events = stream_events(&run, &streams(asks("claude", "hello"))).await;
     let mut expected = sent.to_vec();
     expected[0]["message"]["model"] = json!("claude");
     assert_eq!(events, expected);
@@ -100,7 +100,7 @@ async fn pings_while_the_provider_is_silent() {
         ),
         ("remote", super::super::chunk(&json!({"content": "hi"}))),
     ] {
-        upstream.reply(Reply::Hold(vec![begun]));
+        upstream.reply(UpstreamReply::Hold(vec![begun]));
         let request = run.request(reqwest::Method::POST, MESSAGES);
         let request = request.json(&streams(asks(model, "hello")));
         let mut answer = request.send().await.unwrap();
@@ -120,7 +120,7 @@ async fn pings_while_the_provider_is_silent() {
 }
 
 #[tokio::test]
-async fn thoughts_of_other_models_stay_here() {
+async fn withholds_reasoning_of_other_models() {
     let (stage, run, upstream) = remote("").await;
     let thought = json!({"type": "thinking", "thinking": "hm", "signature": "runnel:remote"});
     let said = json!({"type": "text", "text": "ok"});
@@ -128,7 +128,7 @@ async fn thoughts_of_other_models_stay_here() {
     let messages = body["messages"].as_array_mut().unwrap();
     messages.push(json!({"role": "assistant", "content": [thought, said]}));
     messages.push(json!({"role": "user", "content": "go on"}));
-    upstream.reply(Reply::Json(200, message()));
+    upstream.reply(UpstreamReply::Json(200, message()));
     let answer = run.call(MESSAGES, &body).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     let back = &upstream.asked()[0].body["messages"][1]["content"];
@@ -137,7 +137,7 @@ async fn thoughts_of_other_models_stay_here() {
 }
 
 #[tokio::test]
-async fn a_message_cut_off_without_its_stop_ends() {
+async fn truncated_message_ends_with_error() {
     let (_stage, run, upstream) = remote("").await;
     let sent = [
         json!({"type": "message_start", "message": {"id": "m"}}),
@@ -145,8 +145,8 @@ async fn a_message_cut_off_without_its_stop_ends() {
         json!({"type": "content_block_stop", "index": 0}),
         json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}),
     ];
-    upstream.reply(Reply::Events(sent.iter().map(event).collect()));
-    let events = told(&run, &streams(asks("claude", "hello"))).await;
+    upstream.reply(UpstreamReply::Events(sent.iter().map(event).collect()));
+    let events = stream_events(&run, &streams(asks("claude", "hello"))).await;
     assert_eq!(kinds(&events).last(), Some(&"message_stop"));
     assert_eq!(pieces(&events, "text"), "");
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 use sqlx::{Connection, PgConnection};
 
 use crate::interactions::{asking_event, question};
-use crate::support::client::{Answer, Client, message, send};
+use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::deferred::Deferred;
 use crate::support::gateway::Config;
 use crate::support::tool_server::ToolServer;
@@ -14,11 +14,11 @@ use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 use crate::tools::{stage_of, tools_at};
 
 /// Leases of a killed gateway expire soon.
-fn soon(config: &mut Config) {
+fn short_lease(config: &mut Config) {
     config.runs = "lease_seconds = 2\ncancel_grace_seconds = 0.5".into();
 }
 
-async fn stands(stage: &Stage, run: &Deferred, events: u64) {
+async fn wait_for_ledger_length(stage: &Stage, run: &Deferred, events: u64) {
     until("the results to be judged", async || {
         stage.client.run(&run.run_id).await["last_sequence"] == events
     })
@@ -27,10 +27,10 @@ async fn stands(stage: &Stage, run: &Deferred, events: u64) {
 
 #[rstest]
 #[tokio::test]
-async fn a_run_that_answered_202_outlives_gateways_that_are_killed_or_stopped(
+async fn deferred_run_survives_killed_and_stopped_gateways(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(mut stage) = OwnStage::on(engine, soon).await else {
+    let Some(mut stage) = OwnStage::on(engine, short_lease).await else {
         return;
     };
     let run = Deferred::start(&stage, &message("m-1")).await;
@@ -40,12 +40,12 @@ async fn a_run_that_answered_202_outlives_gateways_that_are_killed_or_stopped(
     first["usage"] = usage.clone();
     run.accepted(&[first, run.result(2, "state.updated", &bad)], 2)
         .await;
-    stands(&stage, &run, 1).await;
+    wait_for_ledger_length(&stage, &run, 1).await;
     let mut watching = stage.client.follow(&run.run_id, 0).await;
     watching.event().await.unwrap();
 
     stage.gateway.kill().await;
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     // After the committed results: no duplicates, and the new owner knows the earlier results.
     run.accepted(
         &[run.result(2, "state.updated", &bad), run.delta(3, "two ")],
@@ -54,10 +54,10 @@ async fn a_run_that_answered_202_outlives_gateways_that_are_killed_or_stopped(
     .await;
     run.accepted(&[run.result(4, "state.updated", &bad)], 4)
         .await;
-    stands(&stage, &run, 2).await;
+    wait_for_ledger_length(&stage, &run, 2).await;
 
     stage.gateway.stop().await;
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     run.accepted(&[run.delta(5, "three"), run.completed(6)], 6)
         .await;
     let outcome = stage.outcome(&run.run_id).await;
@@ -75,15 +75,15 @@ async fn a_run_that_answered_202_outlives_gateways_that_are_killed_or_stopped(
 
 /// Results accepted by a gateway that crashes before they are in the ledger.
 #[rstest]
-#[case::in_the_middle("relay.before_commit")]
-#[case::at_the_end("terminal.before_commit")]
+#[case::during_relay("relay.before_commit")]
+#[case::at_terminal("terminal.before_commit")]
 #[tokio::test]
-async fn what_was_accepted_is_judged_by_the_next_even_past_the_deadline(
+async fn next_owner_judges_accepted_results_past_deadline(
     #[values(Sqlite, Postgres)] engine: Engine,
     #[case] moment: &str,
 ) {
     let configure = |config: &mut Config| {
-        soon(config);
+        short_lease(config);
         config.agents[0].timeout_seconds = 4.0;
     };
     let Some(mut stage) = OwnStage::on(engine, configure).await else {
@@ -91,7 +91,7 @@ async fn what_was_accepted_is_judged_by_the_next_even_past_the_deadline(
     };
     stage.gateway.kill().await;
     let dying = format!("{moment}=return(abort)");
-    assert!(stage.gateway.start_breaking(&dying).await);
+    assert!(stage.gateway.start_with_failpoints(&dying).await);
     let run = Deferred::start(&stage, &message("m-1")).await;
     let mut results = vec![run.delta(1, "all of it")];
     if moment.starts_with("terminal") {
@@ -105,7 +105,7 @@ async fn what_was_accepted_is_judged_by_the_next_even_past_the_deadline(
     })
     .await;
 
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let outcome = stage.outcome(&run.run_id).await;
     if moment.starts_with("terminal") {
         outcome.assert("completed", &["message.delta", "run.completed"]);
@@ -119,7 +119,7 @@ async fn what_was_accepted_is_judged_by_the_next_even_past_the_deadline(
 }
 
 #[tokio::test]
-async fn a_replica_that_stops_hands_its_202_runs_on_at_once() {
+async fn stopping_replica_releases_deferred_runs_at_once() {
     let configure = |config: &mut Config| {
         // The handover waits for neither the lease nor the grace period.
         config.runs = "lease_seconds = 300\nshutdown_grace_seconds = 300".into();
@@ -131,7 +131,7 @@ async fn a_replica_that_stops_hands_its_202_runs_on_at_once() {
     let beside = stage.gateway.beside().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one ")], 1).await;
-    stands(&stage, &run, 1).await;
+    wait_for_ledger_length(&stage, &run, 1).await;
     let watching = beside.client.follow(&run.run_id, 0).await;
 
     stage.gateway.stop().await;
@@ -139,24 +139,24 @@ async fn a_replica_that_stops_hands_its_202_runs_on_at_once() {
     let asked = elsewhere.request(Method::GET, "/run").send().await.unwrap();
     assert_eq!(asked.status(), 200);
     let rest = [run.delta(2, "two"), run.completed(3)];
-    assert_eq!(run.append_by(&elsewhere, &rest).await.status, 200);
+    assert_eq!(run.append_as(&elsewhere, &rest).await.status, 200);
     let frames = watching.rest().await;
     let told: Vec<_> = frames.into_iter().map(|frame| frame.data).collect();
     let ledger = beside.client.ledger(&run.run_id).await;
     assert_eq!(told, ledger.0);
-    ledger.assert_sound(&run.run_id);
+    ledger.assert_valid(&run.run_id);
     assert_eq!(ledger.text(), "one two");
     assert!(beside.log().contains("goes on here"), "{}", beside.log());
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
 }
 
 #[rstest]
 #[tokio::test]
-async fn a_replica_that_hung_judges_no_more_of_what_another_goes_on_with(
+async fn frozen_replica_judges_nothing_after_takeover(
     #[values(true, false)] is_asked_to_end: bool,
 ) {
     let configure = |config: &mut Config| {
-        soon(config);
+        short_lease(config);
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
     };
     let Some(stage) = OwnStage::on(Postgres, configure).await else {
@@ -165,14 +165,14 @@ async fn a_replica_that_hung_judges_no_more_of_what_another_goes_on_with(
     let beside = stage.gateway.beside().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one ")], 1).await;
-    stands(&stage, &run, 1).await;
+    wait_for_ledger_length(&stage, &run, 1).await;
 
     stage.gateway.pause().await;
     let elsewhere = Client::new(&format!("{}/host/v1", beside.client.url), &run.host.key);
     let more = [run.delta(2, "two ")];
     // The frozen process may hold a row lock.
     until("the results to be taken", async || {
-        let answer = run.append_by(&elsewhere, &more).await;
+        let answer = run.append_as(&elsewhere, &more).await;
         assert!(matches!(answer.status, 200 | 503), "{}", answer.body);
         answer.status == 200
     })
@@ -181,7 +181,7 @@ async fn a_replica_that_hung_judges_no_more_of_what_another_goes_on_with(
         beside.client.run(&run.run_id).await["last_sequence"] == 2
     })
     .await;
-    stage.gateway.go_on().await;
+    stage.gateway.unfreeze().await;
     if is_asked_to_end {
         assert_eq!(beside.client.cancel(&run.run_id).await.status, 202);
         let outcome = stage.outcome(&run.run_id).await;
@@ -190,7 +190,7 @@ async fn a_replica_that_hung_judges_no_more_of_what_another_goes_on_with(
     }
     // Both replicas accept results; only the owner judges them.
     run.accepted(&[run.delta(3, "three")], 3).await;
-    let end = run.append_by(&elsewhere, &[run.completed(4)]).await;
+    let end = run.append_as(&elsewhere, &[run.completed(4)]).await;
     assert_eq!(end.status, 200, "{}", end.body);
     let outcome = stage.outcome(&run.run_id).await;
     assert_eq!(outcome.ending(), "completed");
@@ -200,11 +200,9 @@ async fn a_replica_that_hung_judges_no_more_of_what_another_goes_on_with(
 
 #[rstest]
 #[tokio::test]
-async fn a_runner_that_does_not_come_back_to_the_next_gateway_has_left_an_orphan(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn silent_runner_is_orphaned_after_takeover(#[values(Sqlite, Postgres)] engine: Engine) {
     let configure = |config: &mut Config| {
-        soon(config);
+        short_lease(config);
         config.runs.push_str("\nappend_lease_seconds = 1");
     };
     let Some(mut stage) = OwnStage::on(engine, configure).await else {
@@ -212,15 +210,19 @@ async fn a_runner_that_does_not_come_back_to_the_next_gateway_has_left_an_orphan
     };
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one")], 1).await;
-    stands(&stage, &run, 1).await;
+    wait_for_ledger_length(&stage, &run, 1).await;
     stage.gateway.kill().await;
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let outcome = stage.outcome(&run.run_id).await;
     outcome.assert("failed runner.orphaned", &["message.delta", "run.failed"]);
 }
 
 /// Calls a slow tool and stops the gateway during the call.
-async fn call_into_the_stop(stage: &OwnStage, run: &Deferred, server: &ToolServer) -> Answer {
+async fn call_during_shutdown(
+    stage: &OwnStage,
+    run: &Deferred,
+    server: &ToolServer,
+) -> ApiResponse {
     let calling = run.host.request(Method::POST, "/tools/slow/call");
     let calling = send(calling.json(&json!({"parameters": {}})));
     let stopping = async {
@@ -233,18 +235,18 @@ async fn call_into_the_stop(stage: &OwnStage, run: &Deferred, server: &ToolServe
 
 /// Another gateway resumes the run, but not its calls.
 #[tokio::test]
-async fn a_call_that_is_under_way_has_the_grace_of_the_stop() {
+async fn host_calls_finish_within_shutdown_grace() {
     let server = ToolServer::start().await;
     let catalog = tools_at(&server, "", &["slow"]);
     let mut stage = stage_of(Sqlite, catalog, |_| {}).await.unwrap();
     let run = Deferred::start(&stage, &message("m-1")).await;
-    let answer = call_into_the_stop(&stage, &run, &server).await;
+    let answer = call_during_shutdown(&stage, &run, &server).await;
     // The result of the tool, not of the shutdown.
     let told = (answer.status, answer.detail("reason"));
     assert_eq!(told, (504, &json!("upstream_timeout")), "{}", answer.body);
     assert!(stage.gateway.exited().await.success());
     assert!(stage.gateway.log().contains("is handed on"));
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     run.accepted(&[run.delta(1, "done"), run.completed(2)], 2)
         .await;
     let types = ["message.delta", "run.completed"];
@@ -253,13 +255,13 @@ async fn a_call_that_is_under_way_has_the_grace_of_the_stop() {
 
 /// A call that exceeds the grace period gets an error that asks for a retry at the next owner.
 #[tokio::test]
-async fn a_call_that_outlasts_the_grace_of_the_stop_is_told_to_come_again() {
+async fn host_calls_beyond_shutdown_grace_ask_for_retry() {
     let server = ToolServer::start().await;
     let catalog = tools_at(&server, "", &["slow"]).replace("= 2.0\n", "= 50.0\n");
     let grace = |config: &mut Config| config.runs = "shutdown_grace_seconds = 0.2".into();
     let mut stage = stage_of(Sqlite, catalog, grace).await.unwrap();
     let run = Deferred::start(&stage, &message("m-1")).await;
-    let answer = call_into_the_stop(&stage, &run, &server).await;
+    let answer = call_during_shutdown(&stage, &run, &server).await;
     assert_eq!(answer.status, 503, "{}", answer.body);
     assert_eq!(answer.detail("reason"), "stopping");
     assert_eq!(answer.error("retryable"), true);
@@ -270,9 +272,7 @@ async fn a_call_that_outlasts_the_grace_of_the_stop_is_told_to_come_again() {
 /// The new owner knows the open interactions.
 #[rstest]
 #[tokio::test]
-async fn a_question_that_was_asked_before_the_handover_is_not_asked_again(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn handover_keeps_open_interactions(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(mut stage) = crate::interactions::stage(engine).await else {
         return;
     };
@@ -283,9 +283,9 @@ async fn a_question_that_was_asked_before_the_handover_is_not_asked_again(
         run.result(sequence, "action.requested", &data)
     };
     run.accepted(&[asked(1), run.delta(2, "one ")], 2).await;
-    stands(&stage, &run, 2).await;
+    wait_for_ledger_length(&stage, &run, 2).await;
     stage.gateway.stop().await;
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let rest = [asked(3), run.delta(4, "two"), run.completed(5)];
     run.accepted(&rest, 5).await;
     let outcome = stage.outcome(&run.run_id).await;
@@ -298,24 +298,24 @@ async fn a_question_that_was_asked_before_the_handover_is_not_asked_again(
 }
 
 /// Stops the gateway, changes its database, and restarts it.
-async fn start_again_after(stage: &mut OwnStage, sql: &'static str) {
+async fn restart_after_sql(stage: &mut OwnStage, sql: &'static str) {
     stage.gateway.stop().await;
     let url = stage.gateway.database_url();
     let mut database = PgConnection::connect(&url).await.unwrap();
     sqlx::raw_sql(sql).execute(&mut database).await.unwrap();
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
 }
 
 /// Only a cancel needs the endpoint.
 #[tokio::test]
-async fn a_run_goes_on_though_its_endpoint_is_gone() {
-    let Some(mut stage) = OwnStage::on(Postgres, soon).await else {
+async fn run_continues_without_its_endpoint() {
+    let Some(mut stage) = OwnStage::on(Postgres, short_lease).await else {
         return;
     };
     let run = Deferred::start(&stage, &message("m-1")).await;
     // Simulate a deleted endpoint.
     let gone = "UPDATE runs SET endpoint_id = '00000000-0000-0000-0000-000000000000'";
-    start_again_after(&mut stage, gone).await;
+    restart_after_sql(&mut stage, gone).await;
     run.accepted(&[run.delta(1, "one"), run.completed(2)], 2)
         .await;
     let types = ["message.delta", "run.completed"];
@@ -324,14 +324,14 @@ async fn a_run_goes_on_though_its_endpoint_is_gone() {
 
 /// Simulate corrupt data: the run still ends, exactly once.
 #[tokio::test]
-async fn a_run_whose_results_cannot_be_read_any_more_ends() {
-    let Some(mut stage) = OwnStage::on(Postgres, soon).await else {
+async fn corrupt_appended_results_fail_the_run() {
+    let Some(mut stage) = OwnStage::on(Postgres, short_lease).await else {
         return;
     };
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one")], 1).await;
-    stands(&stage, &run, 1).await;
-    start_again_after(&mut stage, "UPDATE run_appends SET payload = 'x'").await;
+    wait_for_ledger_length(&stage, &run, 1).await;
+    restart_after_sql(&mut stage, "UPDATE run_appends SET payload = 'x'").await;
     let outcome = stage.outcome(&run.run_id).await;
     outcome.assert("failed host.internal", &["message.delta", "run.failed"]);
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::stage;
 use crate::support::client::{message, send};
-use crate::support::runner::Request;
+use crate::support::runner::RecordedRequest;
 use crate::support::{Engine, Postgres, Sqlite};
 
 /// SIGABRT.
@@ -22,7 +22,7 @@ fn event(id: &str) -> Value {
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_run_of_a_quiet_conversation_is_dispatched_by_the_commit_of_its_event(
+async fn idle_conversation_dispatches_within_event_commit(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some(mut stage) = stage(engine, "1.0").await else {
@@ -31,7 +31,7 @@ async fn the_run_of_a_quiet_conversation_is_dispatched_by_the_commit_of_its_even
     stage.gateway.kill().await;
     // The first event of a process misses the agent cache, so its run commits the dispatch separately.
     let second = "post.before_intent=1*off->return(abort)";
-    assert!(stage.gateway.start_breaking(second).await);
+    assert!(stage.gateway.start_with_failpoints(second).await);
     for id in ["m-1", "m-2"] {
         let run_id = stage.client.post(&event(id)).await.run_id();
         let run = stage.client.finished(&run_id).await;
@@ -39,7 +39,7 @@ async fn the_run_of_a_quiet_conversation_is_dispatched_by_the_commit_of_its_even
         assert_eq!(stage.runner.posts(&run_id), 1);
     }
     // The run gets the state left by the previous run, although it was prepared before its event was stored.
-    let is_of = |request: &Request, id: &str| {
+    let is_of = |request: &RecordedRequest, id: &str| {
         request.is_run() && request.json()["context"]["event"]["event_id"] == *id
     };
     let told = stage.runner.asked("m-2", |one| is_of(one, "m-2")).await;
@@ -57,7 +57,7 @@ async fn the_run_of_a_quiet_conversation_is_dispatched_by_the_commit_of_its_even
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_whose_gateway_died_behind_that_commit_is_an_orphan_and_posted_by_nobody(
+async fn crash_after_dispatch_commit_orphans_unposted_run(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some(mut stage) = stage(engine, "1.0").await else {
@@ -65,13 +65,13 @@ async fn a_run_whose_gateway_died_behind_that_commit_is_an_orphan_and_posted_by_
     };
     stage.gateway.kill().await;
     let second = "ingest.after_commit=1*off->return(abort)";
-    assert!(stage.gateway.start_breaking(second).await);
+    assert!(stage.gateway.start_with_failpoints(second).await);
     let run_id = stage.client.post(&event("m-1")).await.run_id();
     stage.client.finished(&run_id).await;
     assert!(send(stage.client.posting(&event("m-2"))).await.is_err());
     assert_eq!(stage.gateway.exited().await.signal(), ABORTED);
 
-    stage.gateway.start_again().await;
+    stage.gateway.restart().await;
     let replayed = stage.client.post(&event("m-2")).await;
     let run = stage.client.finished(&replayed.run_id()).await;
     assert_eq!(run["error"]["code"], json!("host.orphaned"), "{run}");
@@ -81,7 +81,7 @@ async fn a_run_whose_gateway_died_behind_that_commit_is_an_orphan_and_posted_by_
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_whose_commit_was_not_heard_of_goes_on_in_the_gateway_that_lives(
+async fn run_continues_after_unconfirmed_dispatch_commit(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some(mut stage) = stage(engine, "1.0").await else {
@@ -89,7 +89,7 @@ async fn a_run_whose_commit_was_not_heard_of_goes_on_in_the_gateway_that_lives(
     };
     stage.gateway.kill().await;
     let second = "ingest.after_commit=1*off->1*return(error)";
-    assert!(stage.gateway.start_breaking(second).await);
+    assert!(stage.gateway.start_with_failpoints(second).await);
     let run_id = stage.client.post(&event("m-1")).await.run_id();
     stage.client.finished(&run_id).await;
     let unheard = send(stage.client.posting(&event("m-2"))).await.unwrap();

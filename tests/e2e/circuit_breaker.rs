@@ -4,18 +4,18 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, message};
 use crate::support::gateway::{Agent, Config};
-use crate::support::runner::{Request, StubRunner, manifest};
-use crate::support::script::{Gate, Run, Script, Step, answer, sse};
+use crate::support::runner::{RecordedRequest, StubRunner, manifest};
+use crate::support::script::{Gate, Run, RunScript, ScriptStep, answer, sse};
 use crate::support::{Stage, until};
 
 const SECOND: &str = "plugin:test/second/default";
 
-fn broken(_: &Run) -> Vec<Step> {
+fn broken(_: &Run) -> Vec<ScriptStep> {
     answer("500 Internal Server Error", "", "")
 }
 
 /// Opens after three failures in a row and waits for `wait` seconds.
-fn three_and(wait: f64) -> impl FnOnce(&mut Config) {
+fn breaker_after_three(wait: f64) -> impl FnOnce(&mut Config) {
     move |config| {
         config.runs = format!(
             "breaker_failures = 3\nbreaker_wait_seconds = {wait:?}\nbreaker_longest_wait_seconds = {wait:?}"
@@ -32,9 +32,9 @@ async fn breaker(admin: &Client, name: &str) -> Value {
 
 /// The response of a runner after a cancel is no failure of its endpoint.
 #[tokio::test]
-async fn runners_that_hang_up_after_a_cancel_before_they_answer_open_no_circuit() {
+async fn reset_after_cancel_does_not_open_the_breaker() {
     let stage = Stage::with(|config| {
-        three_and(3600.0)(config);
+        breaker_after_three(3600.0)(config);
         config.runs += "\ncancel_grace_seconds = 300";
     })
     .await;
@@ -43,10 +43,10 @@ async fn runners_that_hang_up_after_a_cancel_before_they_answer_open_no_circuit(
         let gate = Gate::new();
         let hold = gate.clone();
         stage.runner.answer(&event_id, move |_| {
-            vec![Step::Hold(hold.clone()), Step::Reset]
+            vec![ScriptStep::Hold(hold.clone()), ScriptStep::Reset]
         });
         let run_id = stage.client.post(&message(&event_id)).await.run_id();
-        let of_run = |request: &Request| {
+        let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
         };
         stage.runner.asked("the run", of_run).await;
@@ -60,10 +60,10 @@ async fn runners_that_hang_up_after_a_cancel_before_they_answer_open_no_circuit(
 }
 
 #[tokio::test]
-async fn an_endpoint_that_fails_in_a_row_is_left_alone_and_its_neighbour_is_not() {
+async fn consecutive_failures_open_breaker_of_that_endpoint_only() {
     let second = StubRunner::start_as(manifest(SECOND)).await;
     let stage = Stage::with(|config| {
-        three_and(3600.0)(config);
+        breaker_after_three(3600.0)(config);
         config.rest = format!(
             "[[runner_endpoints]]\nname = \"second\"\nbase_url = \"{}\"\nsecret = \"env:STUB_SECRET\"\n",
             second.url
@@ -119,8 +119,8 @@ async fn an_endpoint_that_fails_in_a_row_is_left_alone_and_its_neighbour_is_not(
 }
 
 #[tokio::test]
-async fn one_run_tries_after_the_wait_and_an_answer_lets_all_others_go() {
-    let stage = Stage::with(three_and(0.05)).await;
+async fn half_open_breaker_probes_with_one_run() {
+    let stage = Stage::with(breaker_after_three(0.05)).await;
     let admin = stage.admin.clone();
     for _ in 0..3 {
         stage.play(broken).await;
@@ -139,9 +139,9 @@ async fn one_run_tries_after_the_wait_and_an_answer_lets_all_others_go() {
 }
 
 #[tokio::test]
-async fn a_run_waits_out_a_short_break_as_often_as_its_agent_tries_again() {
+async fn waits_for_short_breaker_within_retry_count() {
     let stage = Stage::with(|config| {
-        three_and(0.2)(config);
+        breaker_after_three(0.2)(config);
         config.agents[0].retries = 5;
     })
     .await;
@@ -153,7 +153,7 @@ async fn a_run_waits_out_a_short_break_as_often_as_its_agent_tries_again() {
 }
 
 /// Responses of a live endpoint; the run may fail.
-const LIFE: [Script; 4] = [
+const LIVE_RESPONSES: [RunScript; 4] = [
     |run| sse(run.failed(1)),
     |_| sse("data: no json\n\n"),
     |_| answer("404 Not Found", "", ""),
@@ -161,9 +161,9 @@ const LIFE: [Script; 4] = [
 ];
 
 #[tokio::test]
-async fn an_answer_is_a_sign_of_life_also_one_that_refuses() {
-    let stage = Stage::with(three_and(3600.0)).await;
-    for script in LIFE {
+async fn any_response_resets_the_breaker() {
+    let stage = Stage::with(breaker_after_three(3600.0)).await;
+    for script in LIVE_RESPONSES {
         for _ in 0..2 {
             stage.play(broken).await;
         }

@@ -11,13 +11,13 @@ use crate::support::client::{Client, message, send};
 use crate::support::deferred::Deferred;
 use crate::support::forger::Forger;
 use crate::support::gateway::Config;
-use crate::support::runner::Request;
-use crate::support::script::{Gate, Run, Step, head, send as send_bytes, sse_head};
+use crate::support::runner::RecordedRequest;
+use crate::support::script::{Gate, Run, ScriptStep, head, send as send_bytes, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 
 #[rstest]
 #[tokio::test]
-async fn results_are_appended_by_several_invocations_and_end_the_run_once(
+async fn appends_each_result_once_over_several_invocations(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
@@ -65,18 +65,18 @@ async fn results_are_appended_by_several_invocations_and_end_the_run_once(
 
 /// The runner sends the response head before its handler ends, as many servers can.
 #[rstest]
-#[case::of_no_length("transfer-encoding: chunked\r\n")]
-#[case::until_it_closes("")]
-#[case::of_a_length_that_never_comes("content-length: 2\r\n")]
+#[case::chunked("transfer-encoding: chunked\r\n")]
+#[case::until_close("")]
+#[case::incomplete_length("content-length: 2\r\n")]
 #[tokio::test]
-async fn a_202_counts_from_its_head_whenever_its_body_ends(#[case] framing: &str) {
+async fn accepts_202_at_response_head(#[case] framing: &str) {
     // Far longer than a host call waits for the response of its runner.
     let stage = Stage::with(|config| config.limits = "first_byte_seconds = 300.0".into()).await;
     let answer = vec![
         send_bytes(format!("HTTP/1.1 202 Accepted\r\n{framing}\r\n")),
-        Step::AwaitClose,
+        ScriptStep::AwaitClose,
     ];
-    let run = Deferred::answering(&stage, &message("m-1"), answer).await;
+    let run = Deferred::start_with_answer(&stage, &message("m-1"), answer).await;
     run.accepted(&[run.delta(1, "one")], 1).await;
     run.accepted(&[run.completed(2)], 2).await;
     let types = ["message.delta", "run.completed"];
@@ -86,7 +86,7 @@ async fn a_202_counts_from_its_head_whenever_its_body_ends(#[case] framing: &str
 }
 
 #[tokio::test]
-async fn what_is_no_list_of_numbered_results_is_refused_by_its_place() {
+async fn rejects_invalid_result_lists_by_pointer() {
     let stage = Stage::new().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     let mut unnumbered = run.delta(1, "x");
@@ -127,7 +127,7 @@ async fn what_is_no_list_of_numbered_results_is_refused_by_its_place() {
 }
 
 #[tokio::test]
-async fn appended_results_are_judged_like_those_of_a_stream() {
+async fn appended_results_follow_the_rules_of_streams() {
     let stage = Stage::new().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     let bad = run.result(
@@ -166,9 +166,7 @@ async fn appended_results_are_judged_like_those_of_a_stream() {
 /// A state call sees the results appended and answered before it, on every replica.
 #[rstest]
 #[tokio::test]
-async fn a_call_about_state_comes_behind_the_results_that_were_appended_before(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn state_calls_see_previously_appended_results(#[values(Sqlite, Postgres)] engine: Engine) {
     let named = |config: &mut Config| {
         // Replicas share the public URL that issues tokens.
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
@@ -212,7 +210,7 @@ async fn a_call_about_state_comes_behind_the_results_that_were_appended_before(
 
 /// A runner whose results are refused cannot end the run, so the gateway ends it.
 #[tokio::test]
-async fn a_run_that_appends_too_much_ends_by_it() {
+async fn exceeding_output_limit_by_appends_fails_the_run() {
     let sizes = "line_bytes = 4096\nevent_bytes = 8192\nrun_bytes = 65536";
     let stage = Stage::with(|config| config.limits = sizes.into()).await;
     let run = Deferred::start(&stage, &message("m-1")).await;
@@ -234,9 +232,7 @@ async fn a_run_that_appends_too_much_ends_by_it() {
 
 #[rstest]
 #[tokio::test]
-async fn a_runner_that_is_not_heard_of_has_left_an_orphan(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn run_without_heartbeats_fails_as_orphaned(#[values(Sqlite, Postgres)] engine: Engine) {
     let lease = |config: &mut Config| "append_lease_seconds = 1.0".clone_into(&mut config.runs);
     let Some(stage) = Stage::on(engine, lease).await else {
         return;
@@ -257,7 +253,7 @@ async fn a_runner_that_is_not_heard_of_has_left_an_orphan(
 }
 
 #[tokio::test]
-async fn another_replica_takes_results_and_the_owner_writes_them() {
+async fn owner_writes_results_accepted_by_another_replica() {
     let rings = |config: &mut Config| {
         "kind = \"postgres\"\npoll_seconds = 60.0".clone_into(&mut config.bus);
         // Replicas share the public URL that issues tokens.
@@ -278,17 +274,17 @@ async fn another_replica_takes_results_and_the_owner_writes_them() {
             .map(|n| run.delta(sequence + n, &format!("{turn}.{n} ")))
             .collect();
         sequence += 3;
-        let answer = run.append_by(host, &results).await;
+        let answer = run.append_as(host, &results).await;
         assert_eq!(answer.body, json!({"accepted_through": sequence}), "{turn}");
     }
     // Two concurrent calls with the same number: one result is accepted, and the other call is refused.
     let (left, right) = (run.delta(13, "left"), run.delta(13, "right"));
     let (left, right) = ([left], [right]);
-    let (one, other) = tokio::join!(run.append(&left), run.append_by(&elsewhere, &right));
+    let (one, other) = tokio::join!(run.append(&left), run.append_as(&elsewhere, &right));
     let mut told = [one.status, other.status];
     told.sort_unstable();
     assert_eq!(told, [200, 409]);
-    let answer = run.append_by(&elsewhere, &[run.completed(14)]).await;
+    let answer = run.append_as(&elsewhere, &[run.completed(14)]).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     let outcome = stage.outcome(&run.run_id).await;
     assert_eq!(outcome.run["status"], "completed");
@@ -303,12 +299,10 @@ async fn another_replica_takes_results_and_the_owner_writes_them() {
 
 /// Another replica without notifications accepts results, and the owner does not poll before the deadline.
 #[rstest]
-#[case::that_end_the_run(true)]
-#[case::that_do_not(false)]
+#[case::with_terminal(true)]
+#[case::without_terminal(false)]
 #[tokio::test]
-async fn results_that_nobody_has_looked_at_are_judged_before_the_deadline_ends_their_run(
-    #[case] is_whole: bool,
-) {
+async fn judges_accepted_results_before_deadline_ends_run(#[case] is_whole: bool) {
     let configure = |config: &mut Config| {
         "kind = \"none\"\npoll_seconds = 60.0".clone_into(&mut config.bus);
         "append_lease_seconds = 300.0".clone_into(&mut config.runs);
@@ -331,7 +325,7 @@ async fn results_that_nobody_has_looked_at_are_judged_before_the_deadline_ends_t
     if is_whole {
         results.push(run.completed(3));
     }
-    let answer = run.append_by(&elsewhere, &results).await;
+    let answer = run.append_as(&elsewhere, &results).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     let outcome = stage.outcome(&run.run_id).await;
     let (ending, last) = if is_whole {
@@ -344,7 +338,7 @@ async fn results_that_nobody_has_looked_at_are_judged_before_the_deadline_ends_t
 }
 
 /// Appends results one by one until a call is refused. Returns the last accepted number.
-async fn append_to_the_end(run: &Deferred) -> u64 {
+async fn append_until_refused(run: &Deferred) -> u64 {
     let mut accepted = 0;
     loop {
         let answer = run.append(&[run.delta(accepted + 1, "x")]).await;
@@ -361,9 +355,7 @@ async fn append_to_the_end(run: &Deferred) -> u64 {
 /// The end of a run leaves no accepted result unjudged.
 #[rstest]
 #[tokio::test]
-async fn what_is_accepted_while_the_grace_of_a_cancel_ends_is_judged(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn judges_results_accepted_as_cancel_grace_ends(#[values(Sqlite, Postgres)] engine: Engine) {
     let grace = |config: &mut Config| "cancel_grace_seconds = 0.2".clone_into(&mut config.runs);
     let Some(stage) = Stage::on(engine, grace).await else {
         return;
@@ -375,7 +367,7 @@ async fn what_is_accepted_while_the_grace_of_a_cancel_ends_is_judged(
             event["conversation"]["conversation_id"] = json!(format!("c-{number}"));
             let run = Deferred::start(stage, &event).await;
             let cancelling = stage.client.cancel(&run.run_id);
-            let (accepted, cancelled) = tokio::join!(append_to_the_end(&run), cancelling);
+            let (accepted, cancelled) = tokio::join!(append_until_refused(&run), cancelling);
             assert_eq!(cancelled.status, 202);
             (run, accepted)
         }
@@ -389,7 +381,7 @@ async fn what_is_accepted_while_the_grace_of_a_cancel_ends_is_judged(
 }
 
 #[tokio::test]
-async fn a_cancel_is_told_and_what_is_appended_in_the_grace_is_kept() {
+async fn keeps_results_appended_within_cancel_grace() {
     let grace = |config: &mut Config| "cancel_grace_seconds = 50".clone_into(&mut config.runs);
     let stage = Stage::with(grace).await;
     let run = Deferred::start(&stage, &message("m-1")).await;
@@ -413,7 +405,7 @@ async fn a_cancel_is_told_and_what_is_appended_in_the_grace_is_kept() {
 
 /// The lease expires long before the grace period.
 #[tokio::test]
-async fn a_runner_that_is_not_heard_of_after_a_cancel_has_left_a_cancelled_run() {
+async fn cancelled_run_without_heartbeats_ends_as_cancelled() {
     let configure = |config: &mut Config| {
         config.runs = "cancel_grace_seconds = 300\nappend_lease_seconds = 2.0".into();
     };
@@ -426,7 +418,7 @@ async fn a_runner_that_is_not_heard_of_after_a_cancel_has_left_a_cancelled_run()
 }
 
 #[tokio::test]
-async fn a_runner_that_streams_does_not_append() {
+async fn rejects_appends_from_streaming_runners() {
     let stage = Stage::new().await;
     let run = crate::support::held::HeldRun::start(&stage, &message("m-1")).await;
     let result = json!({"run_id": run.run_id, "type": "run.completed", "data": {}, "sequence": 1});
@@ -445,18 +437,27 @@ async fn a_runner_that_streams_does_not_append() {
 
 /// Waiting calls poll, so only one of them may wait.
 #[tokio::test]
-async fn one_call_at_a_time_waits_for_the_answer_of_its_runner() {
+async fn only_one_early_append_waits_for_runner_response() {
     let stage = Stage::new().await;
     let (head, rest) = (Gate::new(), Gate::new());
     let (before, behind) = (head.clone(), rest.clone());
     let answer = move |run: &Run| {
         let body = send_bytes(run.talk(1).concat());
         let (before, behind) = (before.clone(), behind.clone());
-        vec![Step::Hold(before), sse_head(), Step::Hold(behind), body]
+        vec![
+            ScriptStep::Hold(before),
+            sse_head(),
+            ScriptStep::Hold(behind),
+            body,
+        ]
     };
     stage.runner.answer("m-1", answer);
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    let asked = stage.runner.asked("the run", Request::is_run).await.json();
+    let asked = stage
+        .runner
+        .asked("the run", RecordedRequest::is_run)
+        .await
+        .json();
     let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
     let host = Client::new(&text("base_url"), &text("token"));
     let result = json!({"run_id": run_id, "type": "run.completed", "data": {}, "sequence": 1});
@@ -479,12 +480,12 @@ async fn one_call_at_a_time_waits_for_the_answer_of_its_runner() {
 
 /// A runner may send a heartbeat before the gateway has received its `202`.
 #[tokio::test]
-async fn the_first_heartbeat_waits_for_the_answer_of_its_runner() {
+async fn first_heartbeat_waits_for_runner_response() {
     let stage = Stage::new().await;
     let gate = Gate::new();
     let accepted = head("202 Accepted", "content-length: 0\r\n");
-    let answer = vec![Step::Hold(gate.clone()), accepted];
-    let run = Deferred::answering(&stage, &message("m-1"), answer).await;
+    let answer = vec![ScriptStep::Hold(gate.clone()), accepted];
+    let run = Deferred::start_with_answer(&stage, &message("m-1"), answer).await;
     let mut beats: FuturesUnordered<_> = [run.heartbeat(), run.heartbeat()].into_iter().collect();
     let told = beats.next().await.unwrap();
     assert_eq!(told.status, 429, "{}", told.body);
@@ -501,9 +502,7 @@ async fn the_first_heartbeat_waits_for_the_answer_of_its_runner() {
 
 #[rstest]
 #[tokio::test]
-async fn nobody_appends_to_a_run_but_who_has_its_token_of_this_attempt(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn appends_require_token_of_current_attempt(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = OwnStage::on(engine, |_| {}).await else {
         return;
     };
@@ -532,7 +531,7 @@ async fn nobody_appends_to_a_run_but_who_has_its_token_of_this_attempt(
         json!({"run_id": uuid::Uuid::now_v7()}),
     ] {
         let host = Client::new(&run.host.url, &forger.with_claims(&claims));
-        let refused = run.append_by(&host, &[run.delta(2, "theirs")]).await;
+        let refused = run.append_as(&host, &[run.delta(2, "theirs")]).await;
         assert_eq!(refused.status, 401, "{claims}: {}", refused.body);
         let beat = host
             .request(Method::POST, "/run/heartbeat")
@@ -540,7 +539,7 @@ async fn nobody_appends_to_a_run_but_who_has_its_token_of_this_attempt(
         assert_eq!(send(beat).await.unwrap().status, 401, "{claims}");
     }
     let host = Client::new(&run.host.url, &forger.with_claims(&json!({})));
-    let taken = run.append_by(&host, &[run.completed(2)]).await;
+    let taken = run.append_as(&host, &[run.completed(2)]).await;
     assert_eq!(
         taken.status, 200,
         "what was changed is what was refused: {}",
@@ -554,7 +553,9 @@ async fn nobody_appends_to_a_run_but_who_has_its_token_of_this_attempt(
 /// A second invocation that starts over would lose its results, so the gateway refuses them at once.
 #[rstest]
 #[tokio::test]
-async fn refuses_other_results_under_accepted_numbers(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn rejects_different_results_under_accepted_numbers(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
@@ -622,7 +623,7 @@ async fn repairs_texts_of_appended_results() {
 
 /// The runner's terminal does not matter, even on a replica without a notification of the cancel.
 #[tokio::test]
-async fn cancelled_runs_that_append_end_as_cancelled() {
+async fn cancelled_runs_with_appends_end_as_cancelled() {
     let grace = |config: &mut Config| "cancel_grace_seconds = 50".clone_into(&mut config.runs);
     let stage = Stage::with(grace).await;
     for (event, kind, data) in [
@@ -644,11 +645,15 @@ async fn cancelled_runs_that_append_end_as_cancelled() {
 }
 
 #[tokio::test]
-async fn says_that_results_may_be_appended_behind_a_202() {
+async fn reports_append_api_as_available_after_202() {
     let stage = Stage::new().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one")], 1).await;
-    let sent = stage.runner.asked("the run", Request::is_run).await.json();
+    let sent = stage
+        .runner
+        .asked("the run", RecordedRequest::is_run)
+        .await
+        .json();
     let apis = "/context/available_apis/run_append_result";
     let mut sent = sent["context"].clone();
     assert_eq!(sent.pointer(apis), Some(&json!(false)));

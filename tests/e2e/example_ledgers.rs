@@ -5,8 +5,8 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Row};
 
 use crate::support::Sqlite;
-use crate::support::gateway::{Config, Gateway};
-use crate::support::listening::{Listening, rust_echo};
+use crate::support::gateway::{Config, GatewayProcess};
+use crate::support::listening::{ChildServer, rust_echo};
 use crate::support::node::typescript_echo;
 use crate::support::python::python_echo;
 
@@ -83,7 +83,7 @@ fn without(mut object: Value, members: &[&str]) -> Value {
 
 /// All data that can be read afterwards, without ids and times of the single run.
 #[derive(Debug, PartialEq)]
-struct Story {
+struct RunData {
     answers: Vec<Value>,
     runs: Vec<Value>,
     ledgers: Vec<Vec<Value>>,
@@ -92,14 +92,14 @@ struct Story {
     state: Vec<(String, String, String, i64, usize)>,
 }
 
-async fn tell(runner_url: &str, runner_id: &'static str) -> Story {
+async fn collect_data(runner_url: &str, runner_id: &'static str) -> RunData {
     let mut config = Config::for_runner_at(runner_url);
     config.agents[0].runner_id = runner_id;
     config.agents[0].event_types = "*";
-    let gateway = Gateway::start(Sqlite, config).await.unwrap();
+    let gateway = GatewayProcess::start(Sqlite, config).await.unwrap();
     let client = gateway.client();
 
-    let mut story = Story {
+    let mut story = RunData {
         answers: Vec::new(),
         runs: Vec::new(),
         ledgers: Vec::new(),
@@ -112,7 +112,7 @@ async fn tell(runner_url: &str, runner_id: &'static str) -> Story {
         let run_id = answer.run_id();
         let run = client.finished(&run_id).await;
         let ledger = client.ledger(&run_id).await;
-        ledger.assert_sound(&run_id);
+        ledger.assert_valid(&run_id);
         assert_eq!(run["runner_id"], runner_id);
         story.answers.push(without(answer.body, OF_ONE_RUN));
         story.runs.push(without(run, OF_ONE_RUN));
@@ -141,7 +141,10 @@ async fn tell(runner_url: &str, runner_id: &'static str) -> Story {
 }
 
 /// Reads the state from its table, because no client route returns it.
-async fn state(gateway: &Gateway, run_ids: &[String]) -> Vec<(String, String, String, i64, usize)> {
+async fn state(
+    gateway: &GatewayProcess,
+    run_ids: &[String],
+) -> Vec<(String, String, String, i64, usize)> {
     let options: SqliteConnectOptions = gateway.database_url().parse().unwrap();
     let mut database = options.read_only(true).connect().await.unwrap();
     let rows = sqlx::query("SELECT scope, key, value, version, run_id FROM state_entries")
@@ -167,7 +170,7 @@ async fn state(gateway: &Gateway, run_ids: &[String]) -> Vec<(String, String, St
 }
 
 /// Minimum content of the data, so that three failing runners are not equal.
-fn assert_rich(story: &Story) {
+fn assert_rich(story: &RunData) {
     assert_eq!(story.runs.len(), 14);
     for run in &story.runs {
         assert_eq!(run["status"], "completed", "{run}");
@@ -181,15 +184,15 @@ fn assert_rich(story: &Story) {
 }
 
 #[tokio::test]
-async fn the_same_events_through_each_example_give_the_same_ledgers() {
+async fn example_runners_produce_identical_ledgers() {
     let rust = rust_echo().await;
     let (python, typescript) = (python_echo().await, typescript_echo().await);
-    let tell_of = async |runner: &Option<Listening>, runner_id| match runner {
-        Some(runner) => Some(tell(&runner.url, runner_id).await),
+    let tell_of = async |runner: &Option<ChildServer>, runner_id| match runner {
+        Some(runner) => Some(collect_data(&runner.url, runner_id).await),
         None => None,
     };
     let (rust, python, typescript) = tokio::join!(
-        tell(&rust.url, "plugin:runnel/echo/default"),
+        collect_data(&rust.url, "plugin:runnel/echo/default"),
         tell_of(&python, "plugin:runnel/echo-python/default"),
         tell_of(&typescript, "plugin:runnel/echo-typescript/default"),
     );
@@ -201,7 +204,7 @@ async fn the_same_events_through_each_example_give_the_same_ledgers() {
 
 /// Compares each part, for readable failures.
 #[track_caller]
-fn assert_same(one: &Story, other: &Story) {
+fn assert_same(one: &RunData, other: &RunData) {
     for (one, other) in one.ledgers.iter().zip(&other.ledgers) {
         for (one, other) in one.iter().zip(other) {
             assert_eq!(one, other);

@@ -10,9 +10,9 @@ use crate::support::client::{Client, send};
 use crate::support::connectors::connectors_with;
 use crate::support::fake_platforms::FakePlatforms;
 use crate::support::langbot_database::{LangbotDatabase, pipelines};
-use crate::support::listening::{Listening, local_agent_under};
+use crate::support::listening::{ChildServer, local_agent_under};
 use crate::support::runner::SECRET;
-use crate::support::{Directory, Engine, Postgres, Printed, Sqlite, programs, run};
+use crate::support::{CommandOutput, Engine, Postgres, Sqlite, TempDirectory, programs, run};
 
 const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 /// The default address of the Local Agent.
@@ -38,7 +38,7 @@ const ADDRESSES: [(&str, &str); 7] = [
 #[rstest]
 #[tokio::test]
 async fn nine_migrated_pipelines_answer_two_turns(#[values(Sqlite, Postgres)] engine: Engine) {
-    let directory = Directory::new();
+    let directory = TempDirectory::new();
     let platforms = FakePlatforms::start().await;
     let places = ADDRESSES.map(|(from, path)| (from, format!("{}{path}", platforms.url)));
     let Some(database) = LangbotDatabase::create_at(engine, &directory, &places).await else {
@@ -59,7 +59,7 @@ async fn nine_migrated_pipelines_answer_two_turns(#[values(Sqlite, Postgres)] en
             let answer = ask(&gateway, &pipeline["uuid"], &format!("{turn} {name}")).await;
             let is_heard = answer.contains(&format!("heard {turn} {name}"));
             let is_known = !answer.contains("a new conversation");
-            if !is_heard || is_known != (turn == "again" || keeps_sessions(name)) {
+            if !is_heard || is_known != (turn == "again" || sends_conversation_id(name)) {
                 wrong.push(format!("{name}: {answer}"));
             }
         }
@@ -68,12 +68,12 @@ async fn nine_migrated_pipelines_answer_two_turns(#[values(Sqlite, Postgres)] en
 }
 
 /// Whether the first turn already names a conversation: the caller's, or one created before the message.
-fn keeps_sessions(pipeline: &str) -> bool {
+fn sends_conversation_id(pipeline: &str) -> bool {
     matches!(pipeline, "n8n" | "Langflow" | "DeerFlow" | "WeKnora")
 }
 
 /// Writes the configuration anew and returns the report.
-async fn migrate(directory: &Directory, source: &str, connectors: &str) -> Value {
+async fn migrate(directory: &TempDirectory, source: &str, connectors: &str) -> Value {
     let _ = std::fs::remove_file(directory.file("runnel.toml"));
     let arguments = [
         "migrate-config",
@@ -92,10 +92,10 @@ async fn migrate(directory: &Directory, source: &str, connectors: &str) -> Value
 }
 
 async fn runnel(
-    directory: &Directory,
+    directory: &TempDirectory,
     arguments: &[&str],
     variables: &[(String, String)],
-) -> Printed {
+) -> CommandOutput {
     let mut command = Command::new(programs::runnel());
     command
         .args(arguments)
@@ -122,11 +122,11 @@ fn variables(told: &Value) -> Vec<(String, String)> {
 
 /// Starts the gateway on the written configuration, with free ports for the fixed ones.
 async fn serve(
-    directory: &Directory,
+    directory: &TempDirectory,
     told: &Value,
     platforms: &FakePlatforms,
-    local_agent: &Listening,
-) -> (Client, Listening) {
+    local_agent: &ChildServer,
+) -> (Client, ChildServer) {
     let written = std::fs::read_to_string(directory.file("runnel.toml")).unwrap();
     let place = local_agent.url.strip_prefix("http://").unwrap();
     let mut written = written.replace(LOCAL_AGENT, place);
@@ -158,7 +158,7 @@ async fn serve(
         .arg("serve")
         .current_dir(directory.file(""))
         .envs(variables);
-    let gateway = Listening::spawn(&mut command).await.unwrap();
+    let gateway = ChildServer::spawn(&mut command).await.unwrap();
     (
         Client::new(&gateway.url, made["key"].as_str().unwrap()),
         gateway,
@@ -166,7 +166,7 @@ async fn serve(
 }
 
 /// Posts a message to a pipeline, in its one conversation. Returns the text of the answer.
-async fn ask((client, _): &(Client, Listening), pipeline: &Value, text: &str) -> String {
+async fn ask((client, _): &(Client, ChildServer), pipeline: &Value, text: &str) -> String {
     let query = json!({
         "query_id": text, "launcher_type": "person", "launcher_id": pipeline, "pipeline_uuid": pipeline,
         "message_chain": [{"type": "Plain", "text": text}],

@@ -3,23 +3,23 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::load::{Gone, results};
+use super::load::{GatewayGone, results};
 use crate::support::client::{Client, send};
 use crate::support::script::Run;
 
 /// Number of results per call.
-const AT_ONCE: usize = 5;
+const RESULTS_PER_CALL: usize = 5;
 
 /// All results of one run, and the number of acknowledged ones.
 #[derive(Clone, Debug)]
-pub struct Later {
+pub struct PendingResults {
     pub run_id: String,
     token: String,
     results: Vec<Value>,
     accepted: usize,
 }
 
-impl Later {
+impl PendingResults {
     /// `host`: the host API members of the run request.
     pub fn new(run_id: &str, event_id: &str, host: &Value) -> Self {
         let run = Run {
@@ -37,18 +37,18 @@ impl Later {
     }
 
     /// True if a result was acknowledged; then the run must not be orphaned.
-    pub fn was_heard(&self) -> bool {
+    pub fn is_acknowledged(&self) -> bool {
         self.accepted > 0
     }
 
     /// Appends the unacknowledged results until all are acknowledged or the run is over.
-    pub async fn go_on(&mut self, client: &Client) -> Result<(), Gone> {
+    pub async fn append_rest(&mut self, client: &Client) -> Result<(), GatewayGone> {
         let host = Client::new(&format!("{}/host/v1", client.url), &self.token);
         while self.accepted < self.results.len() {
-            let until = self.results.len().min(self.accepted + AT_ONCE);
+            let until = self.results.len().min(self.accepted + RESULTS_PER_CALL);
             let some = json!({"results": self.results[self.accepted..until]});
             let request = host.request(Method::POST, "/run/results").json(&some);
-            let answer = send(request).await.map_err(|_| Gone)?;
+            let answer = send(request).await.map_err(|_| GatewayGone)?;
             match answer.status {
                 200 => {
                     // Larger than sent, if the previous response was lost.
@@ -57,7 +57,7 @@ impl Later {
                 }
                 // The run has ended, or will end because its gateway crashed before it received the 202.
                 401 | 409 => return Ok(()),
-                _ => return Err(Gone),
+                _ => return Err(GatewayGone),
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use crate::support::client::{message, send};
 use crate::support::gateway::STUB_API_KEY;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::upstream::{Reply, Upstream};
+use crate::support::upstream::{Upstream, UpstreamReply};
 use crate::tools::check_config;
 
 const ALL: &str = r#"models = "*", tools = "*", knowledge_bases = "*""#;
@@ -70,12 +70,12 @@ fn calls(run: &HeldRun) -> Vec<(&'static str, RequestBuilder)> {
 }
 
 #[tokio::test]
-async fn who_is_asked_for_a_run_learns_nothing_of_its_credential_and_leads_nowhere_else() {
+async fn outbound_requests_hide_credentials_and_follow_no_redirects() {
     let (far, away) = (Upstream::start().await, Upstream::start().await);
     let (stage, run) = held(&far).await;
     for (count, (path, call)) in (1..).zip(calls(&run)) {
         let location = format!("{}/elsewhere", away.url);
-        far.reply(Reply::Headed(
+        far.reply(UpstreamReply::Headed(
             302,
             vec![("location", location)],
             String::new(),
@@ -108,7 +108,7 @@ async fn who_is_asked_for_a_run_learns_nothing_of_its_credential_and_leads_nowhe
 }
 
 #[tokio::test]
-async fn who_could_lead_inside_is_refused_at_start_wherever_it_is_configured() {
+async fn rejects_configured_internal_urls_at_start() {
     let key = format!("env:{}", STUB_API_KEY.0);
     let places = [
         (

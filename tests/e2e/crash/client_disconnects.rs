@@ -7,18 +7,18 @@ use rstest::rstest;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::checks::Book;
-use super::journal::{Talk, id_of};
+use super::checks::ConversationLog;
+use super::journal::{ClientConversation, id_of};
 use super::stage;
 use crate::support::client::Client;
-use crate::support::runner::Request;
+use crate::support::runner::RecordedRequest;
 use crate::support::{Engine, Postgres, Sqlite};
 
 /// Number of clients; each disconnects a little later than the one before.
 const CLIENTS: u32 = 24;
 
 /// Writes the request without its last `cut` bytes, and resets the connection after `until`.
-async fn vanish(client: &Client, body: &str, cut: usize, until: impl Future<Output = ()>) {
+async fn disconnect(client: &Client, body: &str, cut: usize, until: impl Future<Output = ()>) {
     let host = client.url.trim_start_matches("http://");
     let mut request = format!(
         "POST /v1/events HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {}\r\n\
@@ -35,14 +35,14 @@ async fn vanish(client: &Client, body: &str, cut: usize, until: impl Future<Outp
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_vanishes_leaves_all_of_its_request_or_nothing(
+async fn disconnected_requests_take_effect_fully_or_never(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let Some(stage) = stage(engine, "15.0").await else {
         return;
     };
     let (client, runner) = (&stage.client, &stage.runner);
-    let mut talk = Talk::new("");
+    let mut talk = ClientConversation::new("");
     let events: Vec<_> = (0..CLIENTS).map(|_| talk.event("twin")).collect();
     let clients = (0..).zip(&events).map(|(number, event)| async move {
         // Every fourth request is incomplete.
@@ -52,11 +52,11 @@ async fn a_client_that_vanishes_leaves_all_of_its_request_or_nothing(
             tokio::time::sleep(Duration::from_micros(800) * number).await;
             if number + 1 == CLIENTS {
                 // This client disconnects while its response is in flight.
-                let of_event = |request: &Request| is_of(request, id_of(event));
+                let of_event = |request: &RecordedRequest| is_of(request, id_of(event));
                 runner.asked("the last event's run", of_event).await;
             }
         };
-        vanish(client, &event.to_string(), cut, moment).await;
+        disconnect(client, &event.to_string(), cut, moment).await;
         (id_of(event), cut == 0)
     });
     let whole = join_all(clients).await;
@@ -69,14 +69,17 @@ async fn a_client_that_vanishes_leaves_all_of_its_request_or_nothing(
         );
     }
     // A retry of the event returns its only run, whether the event was stored or not.
-    let mut book = Book::default();
+    let mut book = ConversationLog::default();
     book.reconcile(client, vec![talk]).await;
     book.close(client, runner).await;
     assert_eq!(book.figures.runs, events.len());
     assert_eq!(book.figures.endings["completed"], events.len());
-    assert!(book.figures.stored_untold > 0, "nobody vanished in between");
+    assert!(
+        book.figures.stored_unacknowledged > 0,
+        "nobody vanished in between"
+    );
 }
 
-fn is_of(request: &Request, event_id: &str) -> bool {
+fn is_of(request: &RecordedRequest, event_id: &str) -> bool {
     request.is_run() && request.json()["context"]["event"]["event_id"] == event_id
 }

@@ -8,21 +8,21 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::client::Answer;
+use super::client::ApiResponse;
 use super::slow::connect;
 use super::{until, within};
 
 /// The gateway caches checks of a database row for 5 ms; wait longer so that it checks again.
-const FRESH: Duration = Duration::from_millis(10);
+const CHECK_CACHE_TTL: Duration = Duration::from_millis(10);
 
-pub struct HalfSent {
+pub struct PausedRequest {
     socket: TcpStream,
     rest: Vec<u8>,
     accepted: Instant,
 }
 
 /// Request with its credential.
-pub struct Sent<'a> {
+pub struct RequestParts<'a> {
     pub method: &'a Method,
     pub path: &'a str,
     /// Bearer credential, if any.
@@ -31,12 +31,12 @@ pub struct Sent<'a> {
     pub body: &'a [u8],
 }
 
-impl HalfSent {
+impl PausedRequest {
     /// Sends the head and half of the body. Returns once the gateway requests the body, which means that it has
     /// accepted the head.
-    pub async fn begin(url: &str, sent: &Sent<'_>) -> Self {
+    pub async fn begin(url: &str, sent: &RequestParts<'_>) -> Self {
         let mut socket = connect(url).await;
-        let Sent {
+        let RequestParts {
             method,
             path,
             credential,
@@ -71,9 +71,9 @@ impl HalfSent {
     }
 
     /// Sends the rest and reads the response.
-    pub async fn finish(mut self) -> Answer {
+    pub async fn finish(mut self) -> ApiResponse {
         until("the check of the head to be old", async || {
-            self.accepted.elapsed() > FRESH
+            self.accepted.elapsed() > CHECK_CACHE_TTL
         })
         .await;
         self.socket.write_all(&self.rest).await.unwrap();
@@ -84,7 +84,7 @@ impl HalfSent {
         let raw = String::from_utf8_lossy(&raw);
         let (head, body) = raw.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Answer {
+        ApiResponse {
             status,
             headers: HeaderMap::new(),
             body: serde_json::from_str(body).unwrap_or(Value::Null),

@@ -89,7 +89,7 @@ const TOOLS: [&str; 7] = [
 ];
 
 /// The expected results of every client.
-fn agrees(said: &Value) {
+fn check_client(said: &Value) {
     let tools = said["tools"].as_array().unwrap();
     let names: Vec<_> = tools
         .iter()
@@ -128,7 +128,7 @@ fn agrees(said: &Value) {
     assert_eq!(items[0]["content"], "hello big world");
 }
 
-fn asked(run: &HeldRun, mode: &str) -> String {
+fn client_input(run: &HeldRun, mode: &str) -> String {
     let url = format!("{}/mcp", run.host.url);
     json!({"url": url, "token": run.token, "calls": calls(), "mode": mode}).to_string()
 }
@@ -141,7 +141,7 @@ pub async fn said(command: &mut Command) -> Value {
 }
 
 #[tokio::test]
-async fn the_official_client_in_typescript_lists_what_is_granted_and_calls_it() {
+async fn typescript_client_lists_and_calls_granted_tools() {
     let Some(peers) = PEERS.built("mcp").await else {
         return;
     };
@@ -149,15 +149,15 @@ async fn the_official_client_in_typescript_lists_what_is_granted_and_calls_it() 
     let stage = stage(Sqlite, &server).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let mut node = Command::new("node");
-    node.arg(peers.join("face.mjs")).arg(asked(&run, ""));
+    node.arg(peers.join("face.mjs")).arg(client_input(&run, ""));
     let said = said(&mut node).await;
-    agrees(&said);
+    check_client(&said);
     assert_eq!(said["server"]["name"], "runnel");
     run.end(&stage).await;
 }
 
 #[tokio::test]
-async fn the_official_client_in_python_lists_what_is_granted_and_calls_it_in_both_forms() {
+async fn python_client_lists_and_calls_granted_tools() {
     static SKIPPED: Once = Once::new();
     let Some(environment) = environment(&PYTHON.replace("==", "-"), &[PYTHON]).await else {
         skipped(&SKIPPED, "mcp", "pip could not install the client");
@@ -171,8 +171,8 @@ async fn the_official_client_in_python_lists_what_is_granted_and_calls_it_in_bot
         let mut python = Command::new(environment.join("bin/python"));
         python
             .arg(repository_file("tests/clients/mcp_python/face.py"))
-            .arg(asked(&run, mode));
-        agrees(&said(&mut python).await);
+            .arg(client_input(&run, mode));
+        check_client(&said(&mut python).await);
     }
     run.end(&stage).await;
 }
@@ -185,9 +185,7 @@ async fn speak(run: &HeldRun, body: &Value) -> (u16, Value) {
 
 #[rstest]
 #[tokio::test]
-async fn the_face_keeps_no_session_and_dies_with_the_run(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn is_stateless_and_closes_with_run(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = stage_with(
         engine,
         "[[tools]]\ntool_name = \"get_current_time\"\n".to_owned(),
@@ -276,9 +274,7 @@ async fn counts_empty_cursors_of_history_as_absent() {
 
 #[rstest]
 #[tokio::test]
-async fn whatever_is_read_by_mcp_is_on_record_allowed_or_denied(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn audits_every_mcp_read(#[values(Sqlite, Postgres)] engine: Engine) {
     let catalog = "[[tools]]\ntool_name = \"get_current_time\"\n".to_owned();
     let agent = Agent {
         name: "bare",
@@ -340,7 +336,7 @@ async fn whatever_is_read_by_mcp_is_on_record_allowed_or_denied(
 }
 
 #[tokio::test]
-async fn many_calls_under_equal_ids_get_each_its_own_answer() {
+async fn concurrent_calls_with_equal_ids_stay_separate() {
     let server = ToolServer::start().await;
     let stage = stage(Sqlite, &server).await.unwrap();
     let mut runs = Vec::new();
@@ -384,9 +380,7 @@ async fn many_calls_under_equal_ids_get_each_its_own_answer() {
 /// Texts that only one database could store; no database gets them.
 #[rstest]
 #[tokio::test]
-async fn a_message_that_no_database_keeps_is_refused_before_it_is_audited(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn rejects_unstorable_messages_before_audit(#[values(Sqlite, Postgres)] engine: Engine) {
     let Some(stage) = OwnStage::on(engine, |_| {}).await else {
         return;
     };
