@@ -2,13 +2,13 @@
 # Images from one build stage: the gateway (the default target), the Local Agent (`--target local-agent`), the protocol
 # agent (`--target protocol-agent`), the connectors to other platforms (`--target connectors`) and the harness service
 # with a coding agent (`--target harness`). One more has the bridge for LangBot's plugins (`--target langbot-bridge`).
-# Each runs as a user without rights on a read-only root.
+# Each runs as an unprivileged user on a read-only root file system.
 
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
 COPY . .
-# `sharing=locked`: two builds never unpack into one cache at the same time.
-# `touch`: cargo compares modification times, and a tarball or an `rsync -a` may bring sources older than the cache.
+# `sharing=locked`: two builds must not unpack into one cache at the same time.
+# `touch`: cargo compares modification times, and sources from a tarball or `rsync -a` may be older than the cache.
 RUN --mount=type=cache,id=runnel-registry,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,id=runnel-target,target=/src/target,sharing=locked \
     find . -path ./target -prune -o -type f -exec touch {} + \
@@ -23,7 +23,7 @@ RUN --mount=type=cache,id=runnel-registry,target=/usr/local/cargo/registry,shari
     && install -d -m 0750 /out/lib/runnel
 
 FROM debian:bookworm-slim AS local-agent
-# The certificate authorities for gateways with public certificates.
+# Certificate authorities for gateways with public certificates.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /out/local-agent /usr/local/bin/local-agent
 USER 65532:65532
@@ -35,7 +35,7 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
 ENTRYPOINT ["/usr/local/bin/local-agent"]
 
 FROM debian:bookworm-slim AS protocol-agent
-# The certificate authorities for gateways with public certificates.
+# Certificate authorities for gateways with public certificates.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /out/runnel-protocol-agent /usr/local/bin/runnel-protocol-agent
 USER 65532:65532
@@ -47,7 +47,7 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
 ENTRYPOINT ["/usr/local/bin/runnel-protocol-agent"]
 
 FROM debian:bookworm-slim AS connectors
-# The certificate authorities for platforms with public certificates.
+# Certificate authorities for platforms with public certificates.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /out/runnel-connectors /usr/local/bin/runnel-connectors
 USER 65532:65532
@@ -62,7 +62,7 @@ CMD ["serve"]
 FROM node:22-bookworm-slim AS harness
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /out/runnel-harness /usr/local/bin/runnel-harness
-# The coding agents, by their names at npm: `--build-arg HARNESSES="@anthropic-ai/claude-code @openai/codex"`.
+# Coding agents, by npm package: `--build-arg HARNESSES="@anthropic-ai/claude-code @openai/codex"`.
 ARG HARNESSES=opencode-ai
 RUN npm install --global --no-audit --no-fund $HARNESSES \
     && apt-get update && apt-get install -y --no-install-recommends git && rm -rf /var/lib/apt/lists/* \
@@ -78,7 +78,7 @@ CMD ["serve", "--settings", "/etc/runnel/harness.toml"]
 
 FROM python:3.12-slim-bookworm AS langbot-bridge
 COPY services/langbot-bridge /opt/langbot-bridge
-# Plugins are part of the image, with what they need: put their directories into services/langbot-bridge/plugins.
+# The image contains plugins with their requirements: put their directories into services/langbot-bridge/plugins.
 RUN pip install --no-cache-dir /opt/langbot-bridge \
     && find /opt/langbot-bridge/plugins -mindepth 2 -maxdepth 2 -name requirements.txt \
         -exec pip install --no-cache-dir --requirement {} \;
@@ -89,7 +89,7 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["lan
 ENTRYPOINT ["langbot-bridge", "--host", "0.0.0.0", "--all", "/opt/langbot-bridge/plugins"]
 
 FROM debian:bookworm-slim AS gateway
-# The certificate authorities for runners and providers with public certificates.
+# Certificate authorities for runners and providers with public certificates.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /out/runnel /usr/local/bin/runnel
 # The only writable directory: the SQLite database, and the artifacts of runs unless `artifacts.url` names a bucket.
