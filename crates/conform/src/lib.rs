@@ -1,6 +1,6 @@
 //! The conformance suite for runner authors: tests each rule of the runner contract against a live endpoint.
 //!
-//! It sends requests through the gateway's client (`outbound::runner`) and validates with the gateway's rules
+//! It sends requests through the gateway's client (`runner_client`) and validates with the gateway's rules
 //! (`domain::manifest`, `domain::normalize`), so its results match the gateway.
 
 pub mod junit;

@@ -77,7 +77,7 @@ fn of_all_crates(asked: &str) -> String {
     for level in levels {
         for name in GATEWAY {
             if !named.iter().any(|named| named == name) {
-                filter.push_str(&format!(",{name}{level}"));
+                filter.extend([",", name, level]);
             }
         }
     }

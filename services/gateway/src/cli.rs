@@ -130,7 +130,7 @@ pub async fn run() -> ExitCode {
         Command::Graph(command) => graph::graph(command, json),
         Command::ExtractText(arguments) => extract_text::extract_text(&arguments),
         Command::Failpoints => Ok(failpoints()),
-        Command::Conform(arguments) => Ok(conform::conform(*arguments, json).await),
+        Command::Conform(arguments) => Ok(Box::pin(conform::conform(*arguments, json)).await),
     };
     outcome.unwrap_or_else(|error| {
         output::error(&error, json);

@@ -1,6 +1,6 @@
 //! The library of the `runnel` binary.
 //!
-//! `cli → app → api → runs → {outbound, bus, store} → domain → protocol`: imports point down.
+//! `cli → dev → app → {config, shutdown}`: imports point down. What stands below is a crate of its own.
 
 pub mod cli;
 
