@@ -11,11 +11,11 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::batch::{self, BatchOp, BatchResult};
-use crate::connect::Store;
 use crate::entity::{run_attempts, runs};
 use crate::error::StoreError;
 use crate::page::{PageBound, PageOf, ReadBudget};
-use crate::shared_parts::SharedParts;
+use crate::repositories::RunRepository;
+use crate::shared_parts::{SharedParts, whole};
 use crate::tx_cache::TxCache;
 use crate::writer::Mutation;
 
@@ -191,10 +191,10 @@ impl Mutation for AttemptOutcome {
     }
 }
 
-impl Store {
+impl RunRepository<'_> {
     /// Records the outcome of an attempt, without waiting for the commit.
     pub async fn record_attempt(
-        &self,
+        self,
         run_id: RunId,
         attempt: u32,
         outcome: &str,
@@ -202,26 +202,27 @@ impl Store {
     ) -> Result<(), StoreError> {
         let http_status = http_status.map(i64::from);
         let outcome = outcome.to_owned();
-        self.write_later(AttemptOutcome {
-            run_id,
-            attempt,
-            outcome,
-            http_status,
-        })
-        .await
+        self.db
+            .write_later(AttemptOutcome {
+                run_id,
+                attempt,
+                outcome,
+                http_status,
+            })
+            .await
     }
 
     /// True when the runner streams the results of this attempt, and so appends none.
-    pub async fn is_streaming(&self, run_id: RunId, attempt: u32) -> Result<bool, StoreError> {
+    pub async fn is_streaming(self, run_id: RunId, attempt: u32) -> Result<bool, StoreError> {
         let key = (run_id.to_string(), i64::from(attempt));
         let row = run_attempts::Entity::find_by_id(key);
-        let row = row.one(&self.readers).await?;
+        let row = row.one(&self.db.readers).await?;
         Ok(row.is_some_and(|row| row.outcome.as_deref() == Some(STARTED)))
     }
 
     /// The context of the run's newest attempt, as sent.
     pub async fn find_context(
-        &self,
+        self,
         run_id: RunId,
         budget: ReadBudget<'_>,
     ) -> Result<Option<String>, StoreError> {
@@ -235,11 +236,11 @@ impl Store {
             without: None,
         };
         let bound = PageBound { budget, ..1.into() };
-        let newest = page.read::<i64>(&self.readers, bound).await?.items.pop();
+        let newest = page.read::<i64>(&self.db.readers, bound).await?.items.pop();
         let Some(attempt) = newest else {
             return Ok(None);
         };
-        let whole = self.whole(&attempt.run_id, attempt.context, budget);
+        let whole = whole(self.db, &attempt.run_id, attempt.context, budget);
         whole.await.map(Some)
     }
 }

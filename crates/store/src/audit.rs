@@ -12,11 +12,11 @@ use sea_orm::{
 use uuid::Uuid;
 
 use crate::batch::{BatchOp, BatchResult};
-use crate::connect::Store;
 use crate::database_clock::{millis, read_now};
 use crate::entity::audit_entries;
 use crate::error::{StoreError, signed, unsigned};
 use crate::page::{ListPage, PageBound, PageOf};
+use crate::repositories::AuditRepository;
 use crate::sql::{Sql, executed, inserted};
 use crate::writer::Mutation;
 
@@ -228,26 +228,26 @@ impl Mutation for SweepAudit {
     }
 }
 
-impl Store {
+impl AuditRepository<'_> {
     /// Deletes a batch of entries older than `kept`; returns their number.
-    pub async fn sweep_audit(&self, kept: Duration) -> Result<u64, StoreError> {
-        self.write(SweepAudit { kept }).await
+    pub async fn sweep_audit(self, kept: Duration) -> Result<u64, StoreError> {
+        self.db.write(SweepAudit { kept }).await
     }
 
     /// Queues the outcome of a call with a queued entry.
-    pub async fn audit_outcome(&self, outcome: AuditOutcome) -> Result<(), StoreError> {
-        self.write_later(WriteOutcome(outcome)).await
+    pub async fn audit_outcome(self, outcome: AuditOutcome) -> Result<(), StoreError> {
+        self.db.write_later(WriteOutcome(outcome)).await
     }
 
     /// Queues an audit row. Waits while the queue is full. During a database outage the row stays in memory, see
-    /// [`Store::write_later`].
-    pub async fn audit(&self, entry: AuditEntry) -> Result<(), StoreError> {
-        self.write_later(WriteAudit { entry }).await
+    /// [`crate::Store::write_later`].
+    pub async fn audit(self, entry: AuditEntry) -> Result<(), StoreError> {
+        self.db.write_later(WriteAudit { entry }).await
     }
 
     /// Calls of a run after `after`, in order.
     pub async fn list_audit(
-        &self,
+        self,
         run: RunId,
         after: Option<&str>,
         bound: impl Into<PageBound<'_>>,
@@ -262,7 +262,7 @@ impl Store {
             owner: own.into(),
             without: None,
         };
-        let found = page.read::<String>(&self.readers, bound.into()).await?;
+        let found = page.read::<String>(&self.db.readers, bound.into()).await?;
         let record = |row: audit_entries::Model| {
             Ok(AuditRecord {
                 bytes: unsigned("audit_entries.bytes", &row.id, row.bytes)?,

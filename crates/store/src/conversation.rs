@@ -14,9 +14,9 @@ use sea_orm::{
 
 use uuid::Uuid;
 
-use crate::connect::Store;
 use crate::entity::{conversations, runs};
 use crate::error::{StoreError, parsed, unsigned};
+use crate::repositories::ConversationRepository;
 use crate::sql::{EACH_ALONE, Sql, SqlRow, executed, returned, text_array};
 use crate::steering::QUEUED;
 
@@ -42,10 +42,10 @@ pub struct ConversationState {
     pub is_busy: bool,
 }
 
-impl Store {
+impl ConversationRepository<'_> {
     /// Current state of a conversation. `None`: it does not exist.
     pub async fn conversation_state(
-        &self,
+        self,
         workspace: &WorkspaceId,
         identity: &ConversationIdentity,
     ) -> Result<Option<ConversationState>, StoreError> {
@@ -61,6 +61,7 @@ impl Store {
         ];
         let values = values.map(Value::from).into();
         let found = self
+            .db
             .point_reads
             .query_sql(sql.to_owned(), values)
             .await?

@@ -15,13 +15,13 @@ use crate::attempts::FirstAttempt;
 use crate::batch::{BatchOp, BatchResult};
 use crate::capacity::{Capacities, lock_capacity};
 use crate::children::{ChildRefused, ParentRun};
-use crate::connect::Store;
 use crate::conversation::{ConversationRun, live_runs};
 use crate::entity::events;
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::interactions::{AnsweredBy, Unanswerable};
 use crate::new_run::{Candidate, NewRun, UserMessage};
+use crate::repositories::EventRepository;
 use crate::tx_cache::TxCache;
 use crate::writer::Mutation;
 use rows::{Rows, lock_conversations};
@@ -131,13 +131,13 @@ pub enum Ingested {
     Refused,
 }
 
-impl Store {
+impl EventRepository<'_> {
     /// Ingests an event. A duplicate key returns the answer of the first event.
-    pub async fn ingest(&self, ingest: Ingest) -> Result<Ingested, StoreError> {
+    pub async fn ingest(self, ingest: Ingest) -> Result<Ingested, StoreError> {
         const TRIES: usize = 3;
         let mut tries = 1;
         loop {
-            match self.write(ingest.clone()).await {
+            match self.db.write(ingest.clone()).await {
                 Err(StoreError::Refused) => return Ok(Ingested::Refused),
                 // Another replica stored the same key concurrently: retry.
                 Err(StoreError::Taken) if tries < TRIES => tries += 1,

@@ -9,12 +9,12 @@ use protocol::id::{AgentId, RunId, WorkspaceId};
 use sea_orm::{DatabaseTransaction, Value};
 use uuid::Uuid;
 
-use crate::connect::Store;
 use crate::conversation::ConversationsOf;
 use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::ingest::Ingest;
 use crate::ledger::Append;
 use crate::page::{Columns, PageBound, TextPage};
+use crate::repositories::InteractionRepository;
 use crate::runs::MAX_SCANNED;
 use crate::sql::{Sql, SqlRow, inserted};
 use crate::writer::Mutation;
@@ -141,28 +141,28 @@ const FROM: &str = "interactions i JOIN runs r ON r.id = i.run_id \
     LEFT JOIN events e ON e.workspace_id = i.workspace_id AND e.event_id = 'interaction:' || i.id \
     AND e.dedupe_key = 'interaction:' || i.id";
 
-impl Store {
+impl InteractionRepository<'_> {
     /// A question of the workspace.
     pub async fn find_interaction(
-        &self,
+        self,
         workspace: &WorkspaceId,
         id: &str,
     ) -> Result<Option<InteractionRecord>, StoreError> {
         let columns = COLUMNS.selected();
         let sql = format!("SELECT {columns} FROM {FROM} WHERE i.workspace_id = $1 AND i.id = $2");
         let values = vec![workspace.as_str().into(), id.into()];
-        let rows = self.readers.query_sql(sql, values).await?;
+        let rows = self.db.readers.query_sql(sql, values).await?;
         rows.first().map(record).transpose()
     }
 
     /// The question of a link, with its workspace.
     pub async fn find_interaction_of_link(
-        &self,
+        self,
         token_sha256: &str,
     ) -> Result<Option<(WorkspaceId, InteractionRecord)>, StoreError> {
         let sql = "SELECT workspace_id, id FROM interactions WHERE token_sha256 = $1";
         let values = vec![token_sha256.into()];
-        let rows = self.readers.query_sql(sql.to_owned(), values).await?;
+        let rows = self.db.readers.query_sql(sql.to_owned(), values).await?;
         let Some(row) = rows.first() else {
             return Ok(None);
         };
@@ -174,7 +174,7 @@ impl Store {
     /// Questions of the workspace, newest first. With a filter by conversation or open state it scans at most
     /// [`MAX_SCANNED`] questions.
     pub async fn list_interactions(
-        &self,
+        self,
         workspace: &WorkspaceId,
         filter: &InteractionFilter,
         bound: impl Into<PageBound<'_>>,
@@ -227,7 +227,7 @@ impl Store {
             key: ("i.id", "id"),
         };
         let only = only.join(" AND ");
-        let rows = page.read(&self.readers, &only, values, bound).await?;
+        let rows = page.read(&self.db.readers, &only, values, bound).await?;
         let found = rows.try_map(|row| record(&row))?;
         let last = found.items.last().map(|last| last.id.clone());
         Ok(InteractionsFound {
@@ -238,7 +238,7 @@ impl Store {
 
     /// Last question of the scan, when more than [`MAX_SCANNED`] exist and no index serves the filter.
     async fn interactions_scan_end(
-        &self,
+        self,
         workspace: &WorkspaceId,
         filter: &InteractionFilter,
     ) -> Result<Option<String>, StoreError> {
@@ -256,7 +256,7 @@ impl Store {
         let sql = format!(
             "SELECT id FROM interactions WHERE workspace_id = $1 {older} ORDER BY id DESC LIMIT 1 OFFSET $2"
         );
-        let rows = self.readers.query_sql(sql, values).await?;
+        let rows = self.db.readers.query_sql(sql, values).await?;
         rows.first().map(|row| row.text("id")).transpose()
     }
 }

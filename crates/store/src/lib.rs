@@ -11,6 +11,7 @@ mod connect;
 mod conversation;
 mod database_clock;
 mod digest;
+mod engine;
 mod entity;
 mod error;
 mod event_log;
@@ -19,9 +20,13 @@ pub mod foreign;
 pub mod metrics;
 mod notifier;
 mod page;
+mod part_cache;
+mod probe;
 mod readers;
+mod repositories;
 mod sql;
 mod sqlite_direct;
+mod store;
 mod tx_cache;
 mod workspaces;
 pub mod writer;
@@ -80,11 +85,12 @@ pub use audit::{AuditEntry, AuditOutcome, AuditRecord};
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
 pub use children::{ChildRefused, ParentRun};
-pub use connect::{Backend, DatabaseCondition, Store, check_database_url};
+pub use connect::check_database_url;
 pub use conversation::{ConversationRun, ConversationState, ConversationsOf, occupancy};
 pub use digest::{hex, sha256_hex};
 pub use discovery::{SaveDiscovery, SaveFailure};
 pub use endpoints::{EndpointAddress, EndpointRecord, SaveEndpoint};
+pub use engine::Backend;
 pub use error::StoreError;
 pub use event_log::{EventFilter, EventPosition, EventRecord};
 pub use health::HealthRecord;
@@ -108,8 +114,15 @@ pub use ledger::{Append, Appended, LedgerLine, RejectionRecord, RunEnd};
 pub use new_run::{Candidate, NewRun, UserMessage};
 pub use notifier::NotifyEvent;
 pub use page::{ListPage, OverBudget, PAGE_BYTES, PageBound, PageBudget, ReadBudget};
+pub use probe::DatabaseCondition;
 pub use promotion::{CreateForEvent, Promotion};
 pub use release::ResumePoint;
+pub use repositories::{
+    AccessRepository, AgentRepository, ArtifactRepository, AuditRepository, ConversationRepository,
+    EndpointRepository, EventRepository, InteractionRepository, KnowledgeRepository,
+    LeaseRepository, Notifications, RetentionRepository, RunRepository, StateRepository,
+    UsageRepository,
+};
 pub use runners::{FoundRunner, RunnerRecord, RunnerStatus};
 pub use runs::{RunFilter, RunInputs, RunPosition, RunWindow, RunsFound};
 pub use shared_parts::SharedParts;
@@ -121,6 +134,7 @@ pub use storage::{
     AbandonUpload, AreaAccess, BeginUpload, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob,
     FinishUpload, PutIf, Quota, UploadStep, WriteChunk,
 };
+pub use store::Store;
 pub use tool_calls::{
     BeginToolCall, FinishToolCall, GoesOn, KeyOf, TOOL_CALLS, ToolCallBegun, ToolCallEnd,
 };

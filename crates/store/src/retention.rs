@@ -12,10 +12,10 @@ use sea_orm::{
     QueryOrder, QuerySelect,
 };
 
-use crate::connect::Store;
 use crate::database_clock::{ago, database_now, millis, read_now};
 use crate::entity::{budget_usage, run_attempts, run_rejections, run_segments, runs, tool_calls};
 use crate::error::StoreError;
+use crate::repositories::RetentionRepository;
 use crate::sql::Sql;
 use crate::writer::Mutation;
 
@@ -195,15 +195,15 @@ pub(crate) fn skip_locked<S: QuerySelect>(tx: &DatabaseTransaction, query: S) ->
     }
 }
 
-impl Store {
+impl RetentionRepository<'_> {
     /// Deletes events, rejections and contexts of a batch of runs that ended more than `age` ago, by the
     /// database clock. Returns the number of runs. The runs stay, with output, authorization and audit.
-    pub async fn prune_runs(&self, age: Duration) -> Result<u64, StoreError> {
-        self.write(Prune { age }).await
+    pub async fn prune_runs(self, age: Duration) -> Result<u64, StoreError> {
+        self.db.write(Prune { age }).await
     }
 
     /// Deletes a batch of sums of budget windows that started over 62 days ago; returns their number.
-    pub async fn sweep_budgets(&self) -> Result<u64, StoreError> {
-        self.write(SweepBudgets).await
+    pub async fn sweep_budgets(self) -> Result<u64, StoreError> {
+        self.db.write(SweepBudgets).await
     }
 }

@@ -4,7 +4,7 @@
 //! cannot contain. Texts without marks are complete.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::id::RunId;
@@ -12,12 +12,13 @@ use sea_orm::{
     ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter, Value,
 };
 
-use crate::connect::Store;
 use crate::database_clock::{millis, read_now};
 use crate::digest::sha256_hex;
+use crate::engine::StoreEngine;
 use crate::entity::shared_parts;
 use crate::error::StoreError;
 use crate::page::ReadBudget;
+use crate::repositories::RetentionRepository;
 use crate::sql::{Sql, executed, padded, returned};
 use crate::writer::Mutation;
 
@@ -25,8 +26,6 @@ use crate::writer::Mutation;
 const MARK: char = '\u{1}';
 /// Minimum size of a part: marks and rows of a shared part cost about 200 bytes.
 const MIN_PART_BYTES: usize = 512;
-/// Maximum bytes of the part cache; it is cleared when full.
-const CACHE_BYTES: usize = 32 * 1024 * 1024;
 /// An unused part is deleted after this time.
 const UNUSED_RETENTION: Duration = Duration::from_hours(24);
 /// Maximum parts of one delete transaction; a part may have a few MiB.
@@ -156,35 +155,6 @@ impl<'a> NamedParts<'a> {
     }
 }
 
-/// Cache of read parts, by hash.
-#[derive(Clone, Default)]
-pub(crate) struct PartCache(Arc<Mutex<Cached>>);
-
-#[derive(Default)]
-struct Cached {
-    parts: HashMap<String, Arc<str>>,
-    bytes: usize,
-}
-
-impl PartCache {
-    fn get(&self, sha256: &str) -> Option<Arc<str>> {
-        // Valid after a panic: the map holds plain values.
-        let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        cached.parts.get(sha256).cloned()
-    }
-
-    fn put(&self, sha256: String, text: Arc<str>) {
-        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if cached.bytes.saturating_add(text.len()) > CACHE_BYTES {
-            *cached = Cached::default();
-        }
-        let bytes = text.len();
-        if bytes <= CACHE_BYTES && cached.parts.insert(sha256, text).is_none() {
-            cached.bytes += bytes;
-        }
-    }
-}
-
 /// Deletes unused parts.
 struct SweepParts;
 
@@ -218,74 +188,74 @@ impl Mutation for SweepParts {
     }
 }
 
-impl Store {
+impl RetentionRepository<'_> {
     /// Deletes a batch of unused parts; returns their number.
-    pub async fn sweep_shared_parts(&self) -> Result<u64, StoreError> {
-        self.write(SweepParts).await
+    pub async fn sweep_shared_parts(self) -> Result<u64, StoreError> {
+        self.db.write(SweepParts).await
     }
+}
 
-    /// Restores a stored text with its parts, reserved in the budget first. `row` names it in errors.
-    pub(crate) async fn whole(
-        &self,
-        row: &str,
-        stored: String,
-        budget: ReadBudget<'_>,
-    ) -> Result<String, StoreError> {
-        if !stored.contains(MARK) {
-            return Ok(stored);
-        }
-        // Hashes are at odd positions.
-        let named = || stored.split(MARK).skip(1).step_by(2);
-        let mut parts = HashMap::new();
-        for sha256 in named() {
-            if let Some(text) = self.parts.get(sha256) {
-                parts.insert(sha256.to_owned(), text);
-            }
-        }
-        let absent: Vec<_> = named()
-            .filter(|sha256| !parts.contains_key(*sha256))
-            .collect();
-        let cached = parts.values().map(|part| part.len());
-        budget.take(cached.sum::<usize>() + self.bytes_of_parts(&absent).await?)?;
-        if !absent.is_empty() {
-            let read = shared_parts::Entity::find()
-                .filter(shared_parts::Column::Sha256.is_in(padded(absent)))
-                .all(&self.readers)
-                .await?;
-            for part in read {
-                let text: Arc<str> = part.text.into();
-                if sha256_hex(text.as_bytes()) == part.sha256 {
-                    self.parts.put(part.sha256.clone(), Arc::clone(&text));
-                    parts.insert(part.sha256, text);
-                }
-            }
-        }
-        let mut whole = String::with_capacity(stored.len());
-        for (place, piece) in stored.split(MARK).enumerate() {
-            if place % 2 == 0 {
-                whole.push_str(piece);
-                continue;
-            }
-            let part = parts.get(piece).ok_or_else(|| StoreError::Corrupt {
-                column: "shared_parts.text",
-                row: row.to_owned(),
-            })?;
-            whole.push_str(part);
-        }
-        Ok(whole)
+/// Restores a stored text with its parts, reserved in the budget first. `row` names it in errors.
+pub(crate) async fn whole(
+    db: &StoreEngine,
+    row: &str,
+    stored: String,
+    budget: ReadBudget<'_>,
+) -> Result<String, StoreError> {
+    if !stored.contains(MARK) {
+        return Ok(stored);
     }
+    // Hashes are at odd positions.
+    let named = || stored.split(MARK).skip(1).step_by(2);
+    let mut parts = HashMap::new();
+    for sha256 in named() {
+        if let Some(text) = db.parts.get(sha256) {
+            parts.insert(sha256.to_owned(), text);
+        }
+    }
+    let absent: Vec<_> = named()
+        .filter(|sha256| !parts.contains_key(*sha256))
+        .collect();
+    let cached = parts.values().map(|part| part.len());
+    budget.take(cached.sum::<usize>() + bytes_of_parts(db, &absent).await?)?;
+    if !absent.is_empty() {
+        let read = shared_parts::Entity::find()
+            .filter(shared_parts::Column::Sha256.is_in(padded(absent)))
+            .all(&db.readers)
+            .await?;
+        for part in read {
+            let text: Arc<str> = part.text.into();
+            if sha256_hex(text.as_bytes()) == part.sha256 {
+                db.parts.put(part.sha256.clone(), Arc::clone(&text));
+                parts.insert(part.sha256, text);
+            }
+        }
+    }
+    let mut whole = String::with_capacity(stored.len());
+    for (place, piece) in stored.split(MARK).enumerate() {
+        if place % 2 == 0 {
+            whole.push_str(piece);
+            continue;
+        }
+        let part = parts.get(piece).ok_or_else(|| StoreError::Corrupt {
+            column: "shared_parts.text",
+            row: row.to_owned(),
+        })?;
+        whole.push_str(part);
+    }
+    Ok(whole)
+}
 
-    async fn bytes_of_parts(&self, hashes: &[&str]) -> Result<usize, StoreError> {
-        if hashes.is_empty() {
-            return Ok(0);
-        }
-        let sql = "SELECT CAST(OCTET_LENGTH(p.text) AS BIGINT) AS bytes FROM rows, shared_parts p WHERE p.sha256 = ?1";
-        let rows = hashes.iter().map(|sha256| [(*sha256).into()]);
-        let found = returned(&self.readers, rows.collect(), sql).await?;
-        let bytes = found.iter().map(|row| row.number("bytes"));
-        let bytes: i64 = bytes.sum::<Result<_, _>>()?;
-        Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+async fn bytes_of_parts(db: &StoreEngine, hashes: &[&str]) -> Result<usize, StoreError> {
+    if hashes.is_empty() {
+        return Ok(0);
     }
+    let sql = "SELECT CAST(OCTET_LENGTH(p.text) AS BIGINT) AS bytes FROM rows, shared_parts p WHERE p.sha256 = ?1";
+    let rows = hashes.iter().map(|sha256| [(*sha256).into()]);
+    let found = returned(&db.readers, rows.collect(), sql).await?;
+    let bytes = found.iter().map(|row| row.number("bytes"));
+    let bytes: i64 = bytes.sum::<Result<_, _>>()?;
+    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 #[cfg(test)]
@@ -303,17 +273,5 @@ mod tests {
         assert_eq!(apart.text, format!("[\"\u{1}{hash}\u{1}\",\"short\"]"));
         assert_eq!(apart.named.len(), 1);
         assert_eq!(SharedParts::default().apart(&long).text, long);
-    }
-
-    #[test]
-    fn clears_part_cache_at_its_limit() {
-        let cache = PartCache::default();
-        let third: Arc<str> = "x".repeat(CACHE_BYTES / 3).into();
-        for name in ["a", "b", "c", "d"] {
-            cache.put(name.to_owned(), Arc::clone(&third));
-        }
-        assert!(cache.get("a").is_none());
-        assert!(cache.get("d").is_some());
-        assert!(cache.0.lock().unwrap().bytes <= CACHE_BYTES);
     }
 }

@@ -11,10 +11,10 @@ use sea_orm::{
 use uuid::Uuid;
 
 use crate::audit::AuditEntry;
-use crate::connect::Store;
 use crate::entity::{events, steering_items};
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::readers::Readers;
 use crate::sql::{EACH_ALONE, Sql, returned};
 use crate::state::lock_live_run;
 use crate::writer::Mutation;
@@ -91,23 +91,21 @@ impl Mutation for PullSteering {
     }
 }
 
-impl Store {
-    /// Steering status of an absorbed event.
-    pub(crate) async fn steering_status(
-        &self,
-        run: &str,
-        event_id: &str,
-    ) -> Result<Option<String>, StoreError> {
-        let status = steering_items::Entity::find()
-            .select_only()
-            .column(steering_items::Column::Status)
-            .filter(steering_items::Column::RunId.eq(run))
-            .filter(steering_items::Column::EventId.eq(event_id))
-            .into_tuple()
-            .one(&self.readers)
-            .await?;
-        Ok(status)
-    }
+/// Steering status of an absorbed event.
+pub(crate) async fn steering_status(
+    readers: &Readers,
+    run: &str,
+    event_id: &str,
+) -> Result<Option<String>, StoreError> {
+    let status = steering_items::Entity::find()
+        .select_only()
+        .column(steering_items::Column::Status)
+        .filter(steering_items::Column::RunId.eq(run))
+        .filter(steering_items::Column::EventId.eq(event_id))
+        .into_tuple()
+        .one(readers)
+        .await?;
+    Ok(status)
 }
 
 /// Queues an event for a run. The caller holds the conversation's lock.

@@ -11,9 +11,9 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::connect::Store;
 use crate::entity::transcript_items;
 use crate::error::StoreError;
+use crate::repositories::ConversationRepository;
 use crate::sql::{Sql, executed, inserted, returned};
 use crate::writer::Mutation;
 
@@ -207,17 +207,17 @@ impl Mutation for IndexBacklog {
     }
 }
 
-impl Store {
+impl ConversationRepository<'_> {
     /// Indexes a batch of items from an older gateway. False: none are left.
-    pub async fn index_backlog(&self) -> Result<bool, StoreError> {
+    pub async fn index_backlog(self) -> Result<bool, StoreError> {
         let some: Option<i64> = transcript_items::Entity::find()
             .select_only()
             .column(transcript_items::Column::Seq)
             .filter(is_unindexed())
             .limit(1)
             .into_tuple()
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
-        Ok(some.is_some() && self.write(IndexBacklog).await? == BACKLOG)
+        Ok(some.is_some() && self.db.write(IndexBacklog).await? == BACKLOG)
     }
 }

@@ -7,16 +7,16 @@
 
 mod batch_plan;
 mod commits;
-mod job;
+pub(crate) mod job;
 mod lock_order;
 mod lock_wait_queue;
-mod queue;
+pub(crate) mod queue;
 mod transaction;
 mod tx_timeout;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -26,18 +26,16 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::batch::{BatchOp, BatchResult};
-use crate::connect::Store;
 use crate::error::StoreError;
 use crate::metrics;
 use crate::sqlite_direct::SqliteDirect;
 use crate::tx_cache::TxCache;
 use commits::{Commits, DatabaseReached};
-use job::{Item, Job};
-use queue::{WriteQueue, queue};
+use job::Item;
+use queue::{WriteQueue, Writer, queue};
 use tx_timeout::TxTimeout;
 
 pub(crate) use lock_order::Share;
-pub(crate) use queue::Writer;
 
 /// A set of mutations for one run, or one ingest. The writer applies it inside its transaction, and again from
 /// the start after a failed transaction.
@@ -183,57 +181,8 @@ impl<W: Mutation> Mutation for Arc<W> {
     }
 }
 
-impl Store {
-    /// Queues `work` and returns after its commit.
-    pub async fn write<W: Mutation>(&self, work: W) -> Result<W::Output, StoreError> {
-        let (reply, answer) = oneshot::channel();
-        let job = Job::new(work, Some(reply));
-        self.writer.send(Box::new(job)).await?;
-        answer.await.map_err(|_| {
-            if self.writer.is_open() {
-                StoreError::Panicked
-            } else {
-                StoreError::Closed
-            }
-        })?
-    }
-
-    /// Queues `work` and returns before its commit, for rows without a waiting caller. During a database outage
-    /// the writer keeps 1,024 such items for retry. Further items are lost, and all of them when the process
-    /// ends. `is_committed` must detect an earlier commit.
-    pub async fn write_later<W: Mutation>(&self, work: W) -> Result<(), StoreError> {
-        self.writer.send(Box::new(Job::new(work, None))).await
-    }
-
-    /// Commits a small write; true on success.
-    pub(crate) async fn probe_write(&self) -> bool {
-        let proven = self.write(WriteProbe).await.is_ok();
-        if proven {
-            self.writer.is_failing.store(false, Ordering::Release);
-        }
-        proven
-    }
-}
-
-/// A commit that reaches the disk and changes nothing.
-struct WriteProbe;
-
-impl Mutation for WriteProbe {
-    type Output = ();
-
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        if tx.get_database_backend() == DbBackend::Sqlite {
-            // A header field that SQLite leaves to applications; nothing else sets it.
-            tx.execute_unprepared("PRAGMA user_version = 1").await?;
-        } else {
-            tx.execute_unprepared("SELECT pg_current_xact_id()").await?;
-        }
-        Ok(())
-    }
-}
-
 /// Creates the writer handle and its future; the caller runs the future as one task. `silence`: see
-/// [`Store::open_for_leases`].
+/// `Store::open_for_leases`.
 pub(crate) fn writer(
     db: DatabaseConnection,
     sqlite_direct: Option<SqliteDirect>,

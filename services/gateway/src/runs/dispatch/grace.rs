@@ -54,7 +54,7 @@ pub(in crate::runs) async fn was_cancelled_elsewhere(
     run: &Run,
 ) -> bool {
     let found = tokio::select! {
-        found = inner.store.find_run(&run.workspace, run.id) => found,
+        found = inner.store.runs().find_run(&run.workspace, run.id) => found,
         () = live.lost.cancelled() => return false,
         () = inner.closing.cancelled() => return false,
     };
