@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use sea_orm::{ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend};
+use sea_orm::{DatabaseConnection, DatabaseTransaction, DbBackend};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use uuid::Uuid;
