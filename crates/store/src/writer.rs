@@ -7,6 +7,7 @@
 
 mod batch_plan;
 mod commits;
+mod direct;
 pub(crate) mod job;
 mod lock_order;
 mod lock_wait_queue;
