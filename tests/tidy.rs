@@ -673,11 +673,12 @@ fn has_phrase(source: &str, phrase: &str) -> bool {
 // --- tests on both databases ---
 
 /// Engine-specific files of the store.
-const TELL_DATABASES_APART: [&str; 14] = [
+const TELL_DATABASES_APART: [&str; 15] = [
     "audit.rs",
     "capacity.rs",
     "connect.rs",
     "database_clock.rs",
+    "engine.rs",
     "notifier.rs",
     "history_search.rs",
     "knowledge/chunks.rs",

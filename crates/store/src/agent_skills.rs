@@ -10,13 +10,14 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
+use crate::advisory_key::Share;
 use crate::digest::sha256_hex;
 use crate::entity::{agent_skills, agents};
 use crate::error::{StoreError, parsed, parsed_json};
+use crate::mutation::Mutation;
 use crate::repositories::AgentRepository;
 use crate::sql::{Sql, SqlRow, locked};
 use crate::state::lock_live_run;
-use crate::writer::{Mutation, Share};
 
 /// A skill with its content.
 #[derive(Clone, Debug, PartialEq, Eq)]

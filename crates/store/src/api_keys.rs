@@ -12,10 +12,10 @@ use sea_orm::{
 
 use crate::entity::{api_keys, workspaces};
 use crate::error::{StoreError, parsed};
+use crate::mutation::Mutation;
 use crate::page::{ListPage, PageBound, PageOf};
 use crate::repositories::AccessRepository;
 use crate::sql::{Sql, SqlRow, columns};
-use crate::writer::Mutation;
 
 /// An API key, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]

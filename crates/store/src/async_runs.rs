@@ -13,13 +13,13 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::audit::AuditEntry;
 use crate::database_clock::{database_now, lease_end, millis, read_now};
 use crate::entity::{run_appends, run_deferrals, runs};
 use crate::error::{StoreError, parsed_json, signed, unsigned};
+use crate::model::audit::AuditEntry;
+use crate::mutation::Mutation;
 use crate::repositories::LeaseRepository;
 use crate::state::lock_live_run;
-use crate::writer::Mutation;
 
 pub use closing::{AppendsClosed, CloseAppends};
 pub use digests::result_digest;

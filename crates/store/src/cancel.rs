@@ -10,9 +10,9 @@ use uuid::Uuid;
 use crate::entity::runs;
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::mutation::Mutation;
 use crate::repositories::RunRepository;
 use crate::runs::find;
-use crate::writer::Mutation;
 
 /// Result of a cancel request.
 #[derive(Clone, Debug)]

@@ -8,38 +8,15 @@ use uuid::Uuid;
 
 use crate::conversation::lock_runs;
 use crate::error::{StoreError, parsed};
-use crate::ingest::Ingest;
+use crate::model::ingest::{ChildRefused, Ingest};
+use crate::mutation::Mutation;
 use crate::repositories::RunRepository;
 use crate::runs::find;
 use crate::sql::{Sql, SqlRow};
 use crate::state::lock_live_run;
-use crate::writer::Mutation;
 
 /// Maximum child runs cancelled by one pass over all parents.
 const BATCH: i64 = 200;
-
-/// The parent of a requested child run.
-#[derive(Clone, Copy, Debug)]
-pub struct ParentRun {
-    pub run_id: RunId,
-    /// The requesting attempt: a later attempt has another token.
-    pub attempt: u32,
-}
-
-/// Reason to refuse a child run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ChildRefused {
-    /// Or another attempt has begun.
-    #[error("the run has ended and starts no child run")]
-    Ended,
-    #[error("the run was cancelled and starts no child run")]
-    Cancelled,
-    #[error(
-        "the run has started {} child runs, and no more may; do the rest itself",
-        MOST_CHILDREN
-    )]
-    TooMany,
-}
 
 impl Ingest {
     /// Locks the parent's row until the commit, so its end comes before or after.

@@ -16,22 +16,10 @@ use uuid::Uuid;
 
 use crate::entity::{conversations, runs};
 use crate::error::{StoreError, parsed, unsigned};
+use crate::model::ingest::ConversationRun;
 use crate::repositories::ConversationRepository;
 use crate::sql::{EACH_ALONE, Sql, SqlRow, executed, returned, text_array};
 use crate::steering::QUEUED;
-
-/// An unfinished run of the conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConversationRun {
-    pub run_id: RunId,
-    pub agent_id: AgentId,
-    pub status: RunStatus,
-    pub cancel_requested: bool,
-    /// Absorbed events not yet pulled.
-    pub steering: u64,
-    /// Sequence of the newest event in its ledger; 0 for none.
-    pub last_sequence: u64,
-}
 
 /// State of a conversation, read without its lock.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,8 +14,9 @@ use crate::digest::sha256_hex;
 use crate::entity::{agents, endpoint_health, runner_endpoints, runners};
 use crate::error::{StoreError, parsed_json, signed};
 use crate::health::write_health;
-use crate::runners::{FoundRunner, RunnerStatus, served_elsewhere};
-use crate::writer::Mutation;
+use crate::model::registry::RunnerStatus;
+use crate::mutation::Mutation;
+use crate::runners::{FoundRunner, served_elsewhere};
 
 /// Maximum delay in milliseconds between the replies of overlapping checks.
 const MAX_CHECK_OVERLAP: i64 = 60_000;

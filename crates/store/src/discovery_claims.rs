@@ -8,8 +8,8 @@ use sea_orm::{
 use crate::endpoints::{EndpointRecord, endpoint_record};
 use crate::entity::runner_endpoints;
 use crate::error::StoreError;
+use crate::mutation::Mutation;
 use crate::repositories::EndpointRepository;
-use crate::writer::Mutation;
 
 /// Pause of an endpoint with an unreadable row.
 const UNREADABLE_PAUSE_MS: i64 = 5 * 60 * 1000;

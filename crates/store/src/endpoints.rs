@@ -13,11 +13,12 @@ use crate::agents::{ORIGIN_API, ORIGIN_CONFIG};
 use crate::entity::runner_endpoints;
 use crate::error::{StoreError, parsed, parsed_json, signed, unsigned};
 use crate::health::delete_health;
+use crate::model::registry::EndpointAddress;
+use crate::mutation::Mutation;
 use crate::page::{ListPage, PageBound, PageOf};
 use crate::repositories::EndpointRepository;
 use crate::runners::delete_runners;
 use crate::sql::{Sql, SqlRow, locked, returned};
-use crate::writer::Mutation;
 
 /// A registered endpoint. `secret` and `headers` are sealed under the master key.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,17 +46,6 @@ pub struct EndpointRecord {
     pub next_check_at: i64,
     pub version: i64,
     pub created_at: i64,
-}
-
-/// Address and secrets for calls of an endpoint. `secret` and `headers` are sealed under the master key.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EndpointAddress {
-    pub id: EndpointId,
-    pub base_url: String,
-    pub mode: EndpointMode,
-    pub delta_mode: DeltaMode,
-    pub secret: String,
-    pub headers: String,
 }
 
 impl EndpointRecord {

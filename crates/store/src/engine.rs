@@ -6,9 +6,9 @@ use sea_orm::ConnectOptions;
 use tokio::sync::oneshot;
 
 use crate::error::StoreError;
+use crate::mutation::Mutation;
 use crate::part_cache::PartCache;
 use crate::readers::{PointReads, Readers};
-use crate::writer::Mutation;
 use crate::writer::job::Job;
 use crate::writer::queue::Writer;
 

@@ -4,31 +4,21 @@
 mod awaited;
 
 use domain::event::ANSWER_ID_PREFIX;
-use domain::normalize::Question;
 use protocol::id::{AgentId, RunId, WorkspaceId};
 use sea_orm::{DatabaseTransaction, Value};
 use uuid::Uuid;
 
 use crate::conversation::ConversationsOf;
 use crate::error::{StoreError, parsed, signed, unsigned};
-use crate::ingest::Ingest;
-use crate::ledger::Append;
+use crate::model::append::Append;
+use crate::model::ingest::{Ingest, Unanswerable};
+use crate::mutation::Mutation;
 use crate::page::{Columns, PageBound, TextPage};
 use crate::repositories::InteractionRepository;
 use crate::runs::MAX_SCANNED;
 use crate::sql::{Sql, SqlRow, inserted};
-use crate::writer::Mutation;
 
 pub use awaited::{AnswerDelivery, AwaitedRecord, CloseAwaited, DeliverAnswer};
-
-/// A question to store.
-#[derive(Clone, Debug)]
-pub struct NewInteraction {
-    pub id: Uuid,
-    /// Sequence of the ledger event that asks.
-    pub sequence: u64,
-    pub question: Question,
-}
 
 /// A stored question. Times are epoch milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,27 +57,6 @@ pub enum TakenAs {
     Event { event_id: String, answer: String },
     /// Delivered to the live run that awaited it.
     AnswerDelivery,
-}
-
-/// Question and link of an incoming answer.
-#[derive(Clone, Debug)]
-pub struct AnsweredBy {
-    pub interaction: String,
-    /// Hex SHA-256 of the link's token; `None`: sent with an API key.
-    pub token_sha256: Option<String>,
-}
-
-/// Reason to refuse an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unanswerable {
-    /// For an answer as an event: the run awaits it, or has received one. See [`DeliverAnswer`].
-    Awaited,
-    /// The asking run was cancelled or has a cancel request.
-    Cancelled,
-    /// Received after `expires_at`.
-    Expired,
-    /// A newer link replaced this one.
-    LinkReplaced,
 }
 
 /// Filter of a list of questions, newest first.

@@ -17,10 +17,10 @@ use uuid::Uuid;
 use crate::database_clock::{database_now, lease_end};
 use crate::entity::runs;
 use crate::error::{StoreError, parsed};
+use crate::mutation::Mutation;
 use crate::repositories::LeaseRepository;
-use crate::retention::skip_locked;
 use crate::runs::readable;
-use crate::writer::Mutation;
+use crate::sql::skip_locked;
 
 pub use renewal::LeaseKeeper;
 

@@ -10,7 +10,7 @@ use crate::capacity::count_live;
 use crate::conversation::live_runs;
 use crate::entity::{agents, conversations};
 use crate::error::StoreError;
-use crate::ingest::DecisionFacts;
+use crate::model::ingest::DecisionFacts;
 use crate::new_run::with_runners;
 use crate::repositories::ConversationRepository;
 

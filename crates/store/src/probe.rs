@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 
 use crate::engine::StoreEngine;
 use crate::error::StoreError;
-use crate::writer::Mutation;
+use crate::mutation::Mutation;
 
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -15,10 +15,10 @@ use uuid::Uuid;
 use crate::database_clock::lease_end;
 use crate::entity::{run_deferrals, run_rejections, runs};
 use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::mutation::Mutation;
 use crate::repositories::LeaseRepository;
 use crate::sql::padded;
 use crate::state::lock_live_run;
-use crate::writer::Mutation;
 
 /// State left by the previous owner.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,9 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use protocol::run::RunStatus;
-use sea_orm::sea_query::{
-    Alias, Expr, ExprTrait, Func, LockBehavior, LockType, Query, SelectStatement,
-};
+use sea_orm::sea_query::{Alias, Expr, ExprTrait, Func, Query, SelectStatement};
 use sea_orm::{
     ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter,
     QueryOrder, QuerySelect,
@@ -15,9 +13,9 @@ use sea_orm::{
 use crate::database_clock::{ago, database_now, millis, read_now};
 use crate::entity::{budget_usage, run_attempts, run_rejections, run_segments, runs, tool_calls};
 use crate::error::StoreError;
+use crate::mutation::Mutation;
 use crate::repositories::RetentionRepository;
-use crate::sql::Sql;
-use crate::writer::Mutation;
+use crate::sql::{Sql, skip_locked};
 
 /// Maximum runs per transaction, and bytes of their events: other writes wait. A larger run, up to 64 MiB, has
 /// its own transaction.
@@ -184,15 +182,6 @@ async fn within_byte_limit(
     };
     let first = old.into_iter().enumerate().take_while(fits);
     Ok(first.map(|(_, id)| id).collect())
-}
-
-/// Skips rows locked by other replicas.
-pub(crate) fn skip_locked<S: QuerySelect>(tx: &DatabaseTransaction, query: S) -> S {
-    // SQLite has one writer and no such clause.
-    match tx.get_database_backend() {
-        DbBackend::Postgres => query.lock_with_behavior(LockType::Update, LockBehavior::SkipLocked),
-        _ => query,
-    }
 }
 
 impl RetentionRepository<'_> {

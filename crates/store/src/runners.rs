@@ -6,35 +6,10 @@ use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter, QueryOrder
 
 use crate::entity::runners;
 use crate::error::{StoreError, parsed};
+use crate::model::registry::{RunnerRecord, RunnerStatus};
 use crate::page::{ListPage, PageBound, PageOf};
 use crate::repositories::EndpointRepository;
 use crate::sql::SqlRow;
-
-/// A runner of the registry.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RunnerRecord {
-    pub id: RunnerId,
-    pub endpoint_id: EndpointId,
-    pub status: RunnerStatus,
-    /// Reason why agents cannot be bound to it.
-    pub reason: Option<String>,
-    /// The manifest as JSON.
-    pub manifest: String,
-    pub manifest_sha256: String,
-    /// Time of the last list with this runner.
-    pub seen_at: i64,
-}
-
-/// Status of a runner in the registry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RunnerStatus {
-    /// Accepts agents, and its runs are dispatched.
-    Accepted,
-    /// It has another major protocol version.
-    Incompatible,
-    /// Its endpoint no longer lists it, but an agent is bound to it.
-    Absent,
-}
 
 impl RunnerStatus {
     /// The name on the wire and in the database.

@@ -1,7 +1,4 @@
 //! Deduplicated parts of texts: parts common to many runs are stored once, by hash.
-//!
-//! A stored text replaces a part by its hash between two marks. The mark is a control character, which JSON text
-//! cannot contain. Texts without marks are complete.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,75 +14,16 @@ use crate::digest::sha256_hex;
 use crate::engine::StoreEngine;
 use crate::entity::shared_parts;
 use crate::error::StoreError;
+use crate::mutation::Mutation;
 use crate::page::ReadBudget;
+use crate::part_text::{MARK, SharedPart, StoredText};
 use crate::repositories::RetentionRepository;
 use crate::sql::{Sql, executed, padded, returned};
-use crate::writer::Mutation;
 
-/// Encloses the hash of a part.
-const MARK: char = '\u{1}';
-/// Minimum size of a part: marks and rows of a shared part cost about 200 bytes.
-const MIN_PART_BYTES: usize = 512;
 /// An unused part is deleted after this time.
 const UNUSED_RETENTION: Duration = Duration::from_hours(24);
 /// Maximum parts of one delete transaction; a part may have a few MiB.
 const BATCH: u64 = 20;
-
-/// Candidate parts in the stored texts of a run. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct SharedParts(Arc<[SharedPart]>);
-
-#[derive(Debug)]
-struct SharedPart {
-    sha256: String,
-    text: String,
-}
-
-/// A text with its parts replaced by marks.
-pub(crate) struct StoredText<'a> {
-    pub(crate) text: String,
-    named: Vec<&'a SharedPart>,
-}
-
-impl Default for SharedParts {
-    fn default() -> Self {
-        Self(Arc::new([]))
-    }
-}
-
-impl SharedParts {
-    /// Keeps the texts of at least 512 bytes.
-    pub fn of(texts: impl IntoIterator<Item = String>) -> Self {
-        let worth = texts
-            .into_iter()
-            .filter(|text| text.len() >= MIN_PART_BYTES);
-        let mut parts: Vec<_> = worth
-            .map(|text| SharedPart {
-                sha256: sha256_hex(text.as_bytes()),
-                text,
-            })
-            .collect();
-        // Longest first, because a part may contain another.
-        parts.sort_by_key(|part| std::cmp::Reverse(part.text.len()));
-        Self(parts.into())
-    }
-
-    /// Replaces the first occurrence of each part by a mark.
-    pub(crate) fn apart(&self, whole: &str) -> StoredText<'_> {
-        let mut apart = StoredText {
-            text: whole.to_owned(),
-            named: Vec::new(),
-        };
-        for part in self.0.iter() {
-            if let Some(at) = apart.text.find(&part.text) {
-                let mark = format!("{MARK}{}{MARK}", part.sha256);
-                apart.text.replace_range(at..at + part.text.len(), &mark);
-                apart.named.push(part);
-            }
-        }
-        apart
-    }
-}
 
 /// Parts referenced by the rows of one transaction.
 #[derive(Default)]
@@ -256,22 +194,4 @@ async fn bytes_of_parts(db: &StoreEngine, hashes: &[&str]) -> Result<usize, Stor
     let bytes = found.iter().map(|row| row.number("bytes"));
     let bytes: i64 = bytes.sum::<Result<_, _>>()?;
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn extracts_each_long_part_once() {
-        let long = "a".repeat(MIN_PART_BYTES);
-        let longer = format!("{long}b");
-        let parts = SharedParts::of([long.clone(), longer.clone(), "short".to_owned()]);
-        assert_eq!(parts.0.len(), 2);
-        let apart = parts.apart(&format!("[\"{longer}\",\"short\"]"));
-        let hash = sha256_hex(longer.as_bytes());
-        assert_eq!(apart.text, format!("[\"\u{1}{hash}\u{1}\",\"short\"]"));
-        assert_eq!(apart.named.len(), 1);
-        assert_eq!(SharedParts::default().apart(&long).text, long);
-    }
 }

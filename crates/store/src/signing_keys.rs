@@ -10,8 +10,8 @@ use sea_orm::{
 use crate::database_clock::database_now;
 use crate::entity::{signing_keys, workspaces};
 use crate::error::StoreError;
+use crate::mutation::Mutation;
 use crate::repositories::AccessRepository;
-use crate::writer::Mutation;
 
 /// A signing key. `secret` is sealed under the master key and never printed.
 #[derive(Clone)]

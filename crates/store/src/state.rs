@@ -13,14 +13,15 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::audit::AuditEntry;
+use crate::advisory_key::Share;
 use crate::digest::sha256_hex;
 use crate::entity::{runs, state_entries};
 use crate::error::StoreError;
+use crate::model::audit::AuditEntry;
+use crate::mutation::Mutation;
 use crate::repositories::StateRepository;
 use crate::shares::{KeyLimit, check_key_limits};
 use crate::sql::{EACH_ALONE, Sql, locked, returned};
-use crate::writer::{Mutation, Share};
 
 /// Maximum keys of one scope and owner.
 pub const STATE_KEYS: u64 = 1000;

@@ -14,15 +14,15 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::audit::AuditEntry;
 use crate::database_clock::{database_now, millis, read_now};
 use crate::entity::{storage_blobs, storage_chunks, storage_garbage};
 use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::model::audit::AuditEntry;
+use crate::mutation::Mutation;
 use crate::repositories::StateRepository;
 use crate::shares;
 use crate::sql::Sql;
 use crate::state::lock_live_run;
-use crate::writer::Mutation;
 
 pub use upload::{AbandonUpload, BeginUpload, FinishUpload, PutIf, UploadStep, WriteChunk};
 
@@ -317,7 +317,7 @@ impl Mutation for SweepStorage {
             .filter(Expr::col(storage_garbage::Column::ExpiresAt).lt(now))
             .order_by_asc(storage_garbage::Column::ExpiresAt)
             .limit(SWEEP);
-        let expired: Vec<String> = crate::retention::skip_locked(tx, query)
+        let expired: Vec<String> = crate::sql::skip_locked(tx, query)
             .into_tuple()
             .all(tx)
             .await?;
@@ -357,9 +357,8 @@ impl StateRepository<'_> {
     /// A chunk of a content, from 0; `None` after deletion.
     pub async fn read_chunk(self, content: Uuid, n: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let key = (content.to_string(), signed(n));
-        let row = storage_chunks::Entity::find_by_id(key)
-            .one(&self.db.readers)
-            .await?;
+        let row = storage_chunks::Entity::find_by_id(key);
+        let row = row.one(&self.db.readers).await?;
         Ok(row.map(|row| row.bytes))
     }
 

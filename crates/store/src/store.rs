@@ -6,6 +6,7 @@ use crate::connect::{self, MAX_SILENCE};
 use crate::database_clock;
 use crate::engine::{Backend, StoreEngine};
 use crate::error::StoreError;
+use crate::mutation::Mutation;
 use crate::probe::{DatabaseCondition, DatabaseProbes};
 use crate::repositories::{
     AccessRepository, AgentRepository, ArtifactRepository, AuditRepository, ConversationRepository,
@@ -13,7 +14,6 @@ use crate::repositories::{
     LeaseRepository, Notifications, RetentionRepository, RunRepository, StateRepository,
     UsageRepository,
 };
-use crate::writer::Mutation;
 
 /// The tables of one gateway. Cheap to clone.
 #[derive(Clone)]

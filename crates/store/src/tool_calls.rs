@@ -16,9 +16,9 @@ use uuid::Uuid;
 use crate::database_clock::{millis, read_now};
 use crate::entity::tool_calls;
 use crate::error::StoreError;
+use crate::mutation::Mutation;
 use crate::repositories::RetentionRepository;
 use crate::state::lock_live_run;
-use crate::writer::Mutation;
 
 /// Maximum keys of one run: each stores a result.
 pub const TOOL_CALLS: u64 = 1000;

@@ -9,33 +9,16 @@ use sea_orm::{
     ColumnTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
     Value,
 };
-use uuid::Uuid;
 
 use crate::entity::transcript_items;
 use crate::error::StoreError;
+use crate::model::append::TranscriptWrite;
+use crate::mutation::Mutation;
 use crate::repositories::ConversationRepository;
 use crate::sql::{Sql, executed, inserted, returned};
-use crate::writer::Mutation;
 
 /// Version of the terms made by this binary.
 const TERMS_VERSION: i64 = 1;
-
-/// A transcript item; the transaction assigns its sequence.
-#[derive(Clone, Debug)]
-pub struct TranscriptWrite {
-    pub id: Uuid,
-    pub conversation_key: String,
-    pub event_id: String,
-    pub role: &'static str,
-    pub content: Option<String>,
-    pub content_json: String,
-    /// A JSON list.
-    pub attachment_refs: String,
-    /// The author, as JSON.
-    pub author: Option<String>,
-    /// See [`terms_of`].
-    pub terms: String,
-}
 
 /// Index terms of an item of this conversation. Empty for a text without words.
 pub fn terms_of(conversation_key: &str, content: Option<&str>) -> String {

@@ -14,8 +14,8 @@ use uuid::Uuid;
 
 use crate::entity::{budget_usage, usage_calls};
 use crate::error::{StoreError, signed, unsigned};
+use crate::mutation::Mutation;
 use crate::repositories::UsageRepository;
-use crate::writer::Mutation;
 
 pub use reserved::ReserveBudget;
 

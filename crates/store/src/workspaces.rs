@@ -8,9 +8,9 @@ use sea_orm::{
 use crate::api_keys::ApiKeyRecord;
 use crate::entity::{api_keys, workspaces};
 use crate::error::StoreError;
+use crate::mutation::Mutation;
 use crate::page::{ListPage, PageBound, PageOf};
 use crate::repositories::AccessRepository;
-use crate::writer::Mutation;
 
 /// A workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]

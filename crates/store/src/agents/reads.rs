@@ -4,9 +4,10 @@ use protocol::admin::AgentSpec;
 use protocol::id::{AgentId, RunnerId, WorkspaceId};
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 
-use super::{AgentRecord, ORIGIN_CONFIG, agent_record, columns, is_unchanged};
+use super::{ORIGIN_CONFIG, agent_record, columns, is_unchanged};
 use crate::entity::agents;
 use crate::error::StoreError;
+use crate::model::registry::AgentRecord;
 use crate::page::{ListPage, PageBound, PageOf};
 use crate::repositories::AgentRepository;
 

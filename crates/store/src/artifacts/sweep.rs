@@ -13,9 +13,9 @@ use super::{DELETING, READY};
 use crate::database_clock::{database_now, lease_end};
 use crate::entity::artifacts;
 use crate::error::{StoreError, parsed};
+use crate::mutation::Mutation;
 use crate::repositories::ArtifactRepository;
-use crate::retention::skip_locked;
-use crate::writer::Mutation;
+use crate::sql::skip_locked;
 
 /// Maximum artifacts per sweep.
 const SWEEP: u64 = 16;

@@ -13,9 +13,9 @@ use super::find;
 use crate::database_clock::read_now;
 use crate::entity::{run_appends, run_deferrals, runs};
 use crate::error::StoreError;
+use crate::mutation::Mutation;
 use crate::repositories::LeaseRepository;
 use crate::state::lock_live_run;
-use crate::writer::Mutation;
 
 /// Maximum runs of one sweep.
 const SWEEP: u64 = 50;

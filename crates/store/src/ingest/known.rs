@@ -9,9 +9,9 @@ use sea_orm::{
     QuerySelect,
 };
 
-use super::{Ingest, Ingested};
 use crate::entity::events;
 use crate::error::{StoreError, signed};
+use crate::model::ingest::{Ingest, Ingested};
 use crate::repositories::EventRepository;
 use crate::sql::{EACH_ALONE, Sql, returned};
 

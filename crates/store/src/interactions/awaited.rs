@@ -6,13 +6,13 @@ use protocol::run::RunStatus;
 use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QuerySelect, Value};
 use uuid::Uuid;
 
-use crate::audit::AuditEntry;
 use crate::entity::runs;
 use crate::error::StoreError;
-use crate::interactions::Unanswerable;
+use crate::model::audit::AuditEntry;
+use crate::model::ingest::Unanswerable;
+use crate::mutation::Mutation;
 use crate::repositories::InteractionRepository;
 use crate::sql::{Sql, locked};
-use crate::writer::Mutation;
 
 /// A question from the view of the asking run. Times are epoch milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]

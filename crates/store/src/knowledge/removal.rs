@@ -9,9 +9,9 @@ use super::{BaseKey, SPAN, find_row};
 use crate::database_clock::{millis, read_now};
 use crate::engine::Backend;
 use crate::error::StoreError;
+use crate::mutation::Mutation;
 use crate::repositories::KnowledgeRepository;
 use crate::sql::Sql;
-use crate::writer::Mutation;
 
 /// An indexing without a write for this long has lost its process.
 const ABANDONED: Duration = Duration::from_mins(5);

@@ -15,9 +15,9 @@ use crate::database_clock::lease_end;
 use crate::engine::StoreEngine;
 use crate::entity::runs;
 use crate::error::{StoreError, parsed};
+use crate::mutation::Mutation;
 use crate::repositories::LeaseRepository;
 use crate::sql::{locked, unlocked};
-use crate::writer::Mutation;
 
 impl LeaseRepository<'_> {
     /// Renews the leases of `owner` on these runs. Skips locked rows.

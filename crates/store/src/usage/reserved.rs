@@ -19,8 +19,8 @@ use super::{BudgetLine, LOCK, SumKey, add};
 use crate::database_clock::{database_now, lease_end, millis, read_now};
 use crate::entity::{budget_reservations, runs};
 use crate::error::{StoreError, signed, unsigned};
+use crate::mutation::Mutation;
 use crate::repositories::UsageRepository;
-use crate::writer::Mutation;
 
 /// Maximum rows per transaction.
 const BATCH: u64 = 200;

@@ -5,10 +5,11 @@ use sea_orm::DatabaseTransaction;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::batch::{BatchOp, BatchResult};
+use crate::advisory_key::Share;
+use crate::batch_op::{BatchOp, BatchResult};
 use crate::error::StoreError;
+use crate::mutation::Mutation;
 use crate::tx_cache::TxCache;
-use crate::writer::{Mutation, Share};
 
 /// A queued item, independent of the type of its work.
 pub(crate) trait Item: Send {
