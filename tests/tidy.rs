@@ -745,11 +745,12 @@ fn has_phrase(source: &str, phrase: &str) -> bool {
 // --- tests on both databases ---
 
 /// Engine-specific files of the store.
-const ENGINE_SPECIFIC_FILES: [&str; 14] = [
+const ENGINE_SPECIFIC_FILES: [&str; 15] = [
     "audit.rs",
     "capacity.rs",
     "connect.rs",
     "database_clock.rs",
+    "engine.rs",
     "notifier.rs",
     "history_search.rs",
     "knowledge/chunks.rs",

@@ -180,7 +180,7 @@ async fn find_key(key: &str, state: &ApiState) -> Result<Option<ApiKeyRecord>, A
     let Some(prefix) = prefix_of(key) else {
         return Ok(None);
     };
-    let record = state.runs.store().find_api_key(prefix).await?;
+    let record = state.runs.store().access().find_api_key(prefix).await?;
     let hash = sha256_hex(key.as_bytes());
     let is_same = |record: &ApiKeyRecord| {
         let (sent, kept) = (hash.as_bytes(), record.hash.as_bytes());
@@ -286,6 +286,7 @@ impl RunCaller {
         state
             .runs
             .store()
+            .audit_log()
             .audit(self.audit_entry(state, call, refusal, 0))
             .await?;
         Ok(())

@@ -75,7 +75,7 @@ impl RunCaller {
         // Check the memory for the response before the call: its effect cannot be undone.
         self.answer.has_room()?;
         let (id, allowed) = (entry.id, entry.allowed);
-        state.runs.store().audit(entry).await?;
+        state.runs.store().audit_log().audit(entry).await?;
         Ok(HostCall {
             runs: state.runs.clone(),
             grant: Arc::clone(&self.grant),

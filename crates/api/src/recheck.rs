@@ -82,13 +82,16 @@ impl Accepted {
                 role,
             } => {
                 let store = state.runs.store();
-                let key = store.find_api_key_by_id(workspace, *id).await?;
+                let key = store.access().find_api_key_by_id(workspace, *id).await?;
                 let is_valid = key.is_some_and(|key| key.revoked_at.is_none() && key.role == *role);
                 is_valid.then_some(()).ok_or_else(ApiError::unauthenticated)
             }
             Credential::Link { token_sha256 } => {
                 let store = state.runs.store();
-                let found = store.find_interaction_of_link(token_sha256).await?;
+                let found = store
+                    .interactions()
+                    .find_interaction_of_link(token_sha256)
+                    .await?;
                 let replaced = || ApiError::unauthenticated().of_link();
                 found.map(drop).ok_or_else(replaced)
             }

@@ -46,7 +46,7 @@ pub(super) async fn list_part(
         budget: ReadBudget::of(memory),
     };
     let store = state.runs.store();
-    let RunsFound { runs, next } = store.list_runs(workspace, filter, &window).await?;
+    let RunsFound { runs, next } = store.runs().list_runs(workspace, filter, &window).await?;
     let cursor = |at: RunPosition| {
         let mut position = at.created_at.to_be_bytes().to_vec();
         position.extend_from_slice(at.run_id.0.as_bytes());
@@ -148,11 +148,13 @@ pub(super) async fn page_run_events(
     let before = part.before.unwrap_or(u64::MAX);
     let range = (part.after, before);
     store
+        .runs()
         .take_lines(run.id, range, PAGE_BYTES, ReadBudget::of(memory))
         .await?;
     let lines = match part.direction {
         Direction::Forward => {
             let mut lines = store
+                .runs()
                 .read_lines(run.id, part.after, limit, PAGE_BYTES)
                 .await?;
             lines.retain(|line| line.sequence < before);
@@ -160,6 +162,7 @@ pub(super) async fn page_run_events(
         }
         Direction::Backward => {
             store
+                .runs()
                 .read_lines_back(run.id, before, part.after, limit, PAGE_BYTES)
                 .await?
         }

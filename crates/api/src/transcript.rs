@@ -44,7 +44,14 @@ impl Transcript<'_> {
             budget: ReadBudget::of(self.memory),
         };
         let slice = match self.key().await? {
-            Some(key) => self.state.runs.store().page_history(&key, page).await?,
+            Some(key) => {
+                self.state
+                    .runs
+                    .store()
+                    .conversations()
+                    .page_history(&key, page)
+                    .await?
+            }
             None => ListPage {
                 items: Vec::new(),
                 has_more: false,
@@ -79,7 +86,10 @@ impl Transcript<'_> {
             Some(key) => {
                 let store = self.state.runs.store();
                 let budget = ReadBudget::of(self.memory);
-                store.search_history(&key, &wanted, budget).await?
+                store
+                    .conversations()
+                    .search_history(&key, &wanted, budget)
+                    .await?
             }
             None => Vec::new(),
         };
@@ -97,6 +107,7 @@ impl Transcript<'_> {
         };
         let store = self.state.runs.store();
         Ok(store
+            .conversations()
             .find_conversation_key(self.workspace, conversation)
             .await?)
     }

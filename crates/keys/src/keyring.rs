@@ -112,9 +112,9 @@ impl Keyring {
         most_age: Duration,
     ) -> Result<Self, KeyringError> {
         let most_age_ms = i64::try_from(most_age.as_millis()).unwrap_or(i64::MAX);
-        let found = store.list_signing_keys().await?;
+        let found = store.access().list_signing_keys().await?;
         make_due(&store, &master_key, &found, most_age_ms, clock.now_ms()).await?;
-        let records = store.list_signing_keys().await?;
+        let records = store.access().list_signing_keys().await?;
         let now = clock.now_ms();
         let tokens = secrets(&records, &master_key, KeyPurpose::RunToken, now)?;
         let cursors = secrets(&records, &master_key, KeyPurpose::Cursor, now)?;
@@ -166,7 +166,7 @@ impl Keyring {
             known.begun += 1;
             known.begun
         };
-        Ok((look, self.store.list_signing_keys().await?))
+        Ok((look, self.store.access().list_signing_keys().await?))
     }
 
     /// Reads the table at each interval, creates due keys and deletes expired ones.
@@ -247,7 +247,7 @@ pub async fn rotate(
     occasion: Occasion,
     now: i64,
 ) -> Result<Rotation, KeyringError> {
-    for record in store.list_signing_keys().await? {
+    for record in store.access().list_signing_keys().await? {
         master_key.open(record.purpose.as_str(), &record.secret)?;
     }
     let (kid, secret) = match purpose {
@@ -504,7 +504,16 @@ mod tests {
         }
         bench.store.write(DeleteExpiredKeys).await.unwrap();
         keyring.keep_once().await.unwrap();
-        assert_eq!(bench.store.list_signing_keys().await.unwrap().len(), 2);
+        assert_eq!(
+            bench
+                .store
+                .access()
+                .list_signing_keys()
+                .await
+                .unwrap()
+                .len(),
+            2
+        );
         assert_eq!(keyring.verify(&before).await, Err(TokenFault::UnknownKey));
         assert!(keyring.verify(&token_of(&keyring)).await.is_ok());
         let listed = keyring.cursors.encode(crate::cursor::Kind::Runs, "a", b"x");
@@ -521,7 +530,16 @@ mod tests {
         let bench = Bench::new().await;
         let (one, two) = tokio::join!(bench.keyring(), bench.keyring());
         assert!(two.verify(&token_of(&one)).await.is_ok());
-        assert_eq!(bench.store.list_signing_keys().await.unwrap().len(), 2);
+        assert_eq!(
+            bench
+                .store
+                .access()
+                .list_signing_keys()
+                .await
+                .unwrap()
+                .len(),
+            2
+        );
         let other = Arc::new(MasterKey::generate().0);
         let clock = Clock::system();
         let opened = Keyring::open(bench.store.clone(), other, clock, "http://g", MONTH).await;

@@ -37,7 +37,7 @@ impl Knowledge {
         top: usize,
         paid: &Paid,
     ) -> Result<Vec<Close>, KnowledgeError> {
-        let (corpus, version) = self.0.parts.store.knowledge_corpus(key).await?;
+        let (corpus, version) = self.0.parts.store.knowledge().knowledge_corpus(key).await?;
         let by_words = self.by_words(key, text, filters, corpus).await?;
         let Some(model) = &base.embedding_model else {
             return Ok(by_words.into_iter().take(top).collect());
@@ -64,14 +64,17 @@ impl Knowledge {
         let store = &self.0.parts.store;
         if query.is_long() {
             let all = query.terms(&scope(key));
-            let held = store.knowledge_frequencies(&all).await?;
+            let held = store.knowledge().knowledge_frequencies(&all).await?;
             query = Weights::narrow(query, &held, corpus);
         }
         let terms = query.terms(&scope(key));
         if terms.is_empty() {
             return Ok(Vec::new());
         }
-        let postings = store.knowledge_postings(key, &terms, filters).await?;
+        let postings = store
+            .knowledge()
+            .knowledge_postings(key, &terms, filters)
+            .await?;
         let held: Vec<u64> = postings
             .iter()
             .map(|posting| posting.ids.len() as u64)
@@ -95,7 +98,9 @@ impl Knowledge {
                 .filter(|(_, posting)| posting.is_common);
             let common: Vec<String> = common.map(|(term, _)| term.clone()).collect();
             if !common.is_empty() {
-                let all = store.knowledge_holding_all(key, &common, filters, CANDIDATES);
+                let all = store
+                    .knowledge()
+                    .knowledge_holding_all(key, &common, filters, CANDIDATES);
                 worth.extend(all.await?.into_iter().map(|id| (id, 1.0)));
             }
         }
@@ -104,7 +109,7 @@ impl Knowledge {
             best.offer(worth, id);
         }
         let ids: Vec<i64> = best.into_sorted().into_iter().map(|(_, id)| id).collect();
-        let chunks = store.knowledge_chunks(key, &ids).await?;
+        let chunks = store.knowledge().knowledge_chunks(key, &ids).await?;
         let scored = on_a_thread(move || {
             let score = |chunk: FoundChunk| {
                 let text = passage(chunk.heading.as_deref(), &chunk.text);
@@ -194,7 +199,13 @@ impl Knowledge {
             .copied()
             .filter(|id| !known.contains_key(id))
             .collect();
-        let others = self.0.parts.store.knowledge_chunks(key, &missing).await?;
+        let others = self
+            .0
+            .parts
+            .store
+            .knowledge()
+            .knowledge_chunks(key, &missing)
+            .await?;
         known.extend(others.into_iter().map(|chunk| (chunk.id, chunk)));
         let close = |(id, score)| known.remove(&id).map(|chunk| Close { chunk, score });
         let mut closest: Vec<Close> = fused.into_iter().filter_map(close).collect();

@@ -39,7 +39,10 @@ impl Knowledge {
         let mut after = after;
         while begun.elapsed() < AT_MOST && documents.len() < DOCUMENTS {
             let store = &self.0.parts.store;
-            let next = store.list_documents(base, after.as_deref(), 1).await?;
+            let next = store
+                .knowledge()
+                .list_documents(base, after.as_deref(), 1)
+                .await?;
             let next = next.items.into_iter().next();
             let Some(record) = next else {
                 return Ok(Reindexing {
@@ -81,7 +84,10 @@ impl Knowledge {
             Err(KnowledgeError::Stopping) => Err(KnowledgeError::Stopping),
             Err(_) => {
                 let store = &self.0.parts.store;
-                let now = store.find_document(base, &record.document_id).await?;
+                let now = store
+                    .knowledge()
+                    .find_document(base, &record.document_id)
+                    .await?;
                 Ok(now.unwrap_or(record))
             }
         }
@@ -96,6 +102,7 @@ impl Knowledge {
         loop {
             let store = &self.0.parts.store;
             let page = store
+                .knowledge()
                 .knowledge_content(base, record.content, from, PAGE)
                 .await?;
             let read = page.len() as u64;

@@ -221,6 +221,7 @@ async fn a_provider_that_fails_leaves_words_and_what_was_there() {
     ));
     let store = &bench.knowledge.0.parts.store;
     let record = store
+        .knowledge()
         .find_document(&bench.base, "parking")
         .await
         .unwrap()
@@ -269,12 +270,13 @@ async fn a_document_is_indexed_once_at_a_time_and_given_up_with_the_process() {
     bench.knowledge.end().await;
     let store = &bench.knowledge.0.parts.store;
     let record = store
+        .knowledge()
         .find_document(&bench.base, "a")
         .await
         .unwrap()
         .unwrap();
     assert_eq!((record.status.as_str(), record.content), ("failed", 0));
-    assert!(store.sweep_knowledge().await.unwrap());
+    assert!(store.knowledge().sweep_knowledge().await.unwrap());
 }
 
 #[tokio::test]

@@ -73,6 +73,7 @@ impl VectorCache {
         let query = Arc::new(query);
         loop {
             let page = store
+                .knowledge()
                 .knowledge_vectors(base, model, filters, after, PAGE)
                 .await?;
             let is_last = page.len() < PAGE;

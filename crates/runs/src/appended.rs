@@ -74,7 +74,7 @@ impl Runs {
         {
             return Ok(true);
         }
-        let find = || self.0.store.find_backlog(run_id, grant.attempt);
+        let find = || self.0.store.leases().find_backlog(run_id, grant.attempt);
         let Some(first) = find().await? else {
             return Ok(true);
         };
@@ -113,7 +113,7 @@ impl Runs {
         let give_up = Instant::now() + ANSWER_PATIENCE;
         while is_early(&told)
             && Instant::now() < give_up
-            && !store.is_streaming(run_id, grant.attempt).await?
+            && !store.runs().is_streaming(run_id, grant.attempt).await?
         {
             tokio::time::sleep(BETWEEN_LOOKS).await;
             told = ask().await?;

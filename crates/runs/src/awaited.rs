@@ -105,7 +105,7 @@ impl Runs {
     }
 
     async fn look_at_interaction(&self, grant: &Grant, id: &str) -> Result<Looked, AwaitError> {
-        let find = || self.0.store.find_awaited(grant.run.id, id);
+        let find = || self.0.store.interactions().find_awaited(grant.run.id, id);
         let Some(mut record) = find().await? else {
             return Ok(Looked::Absent);
         };

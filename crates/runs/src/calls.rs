@@ -162,7 +162,7 @@ impl Runs {
         let store = self.0.store.clone();
         self.0.tasks.spawn(async move {
             let recorded = async {
-                store.audit_outcome(outcome).await?;
+                store.audit_log().audit_outcome(outcome).await?;
                 match used {
                     Some(used) => store.write_later(used).await,
                     None => Ok(()),

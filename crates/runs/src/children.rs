@@ -120,7 +120,7 @@ impl Runs {
     /// conversation; of an agent that it was granted.
     pub async fn find_child(&self, grant: &Grant, id: RunId) -> Result<Option<Run>, StoreError> {
         let own = &grant.run;
-        let Some(child) = self.0.store.find_run(&own.workspace, id).await? else {
+        let Some(child) = self.0.store.runs().find_run(&own.workspace, id).await? else {
             return Ok(None);
         };
         let Some(parent) = child.parent_run_id else {
@@ -131,7 +131,7 @@ impl Runs {
         }
         let is_in_sight = parent == own.id
             || own.conversation_key.is_some() && {
-                let parent = self.0.store.find_run(&own.workspace, parent).await?;
+                let parent = self.0.store.runs().find_run(&own.workspace, parent).await?;
                 parent.is_some_and(|parent| {
                     parent.agent_id == own.agent_id
                         && parent.conversation_key == own.conversation_key
@@ -174,7 +174,12 @@ impl Runs {
                 },
             }
         }
-        let now = self.0.store.find_run(&child.workspace, child.id).await?;
+        let now = self
+            .0
+            .store
+            .runs()
+            .find_run(&child.workspace, child.id)
+            .await?;
         Ok(now.unwrap_or(child))
     }
 
@@ -210,7 +215,7 @@ impl Runs {
 
     async fn ask_children(&self, parent: Option<RunId>) -> Result<(), StoreError> {
         let at = self.0.clock.now_ms();
-        for child in self.0.store.end_children(parent, at).await? {
+        for child in self.0.store.runs().end_children(parent, at).await? {
             match self.0.live.get(child) {
                 Some(live) => live.request_cancel(at),
                 None => self.0.doorbell.ring(Ring::Cancelled(child)),

@@ -284,7 +284,12 @@ impl Runs {
         workspace: &WorkspaceId,
         id: EndpointId,
     ) -> Result<String, StoreError> {
-        let endpoint = self.0.store.find_endpoint(workspace, id).await?;
+        let endpoint = self
+            .0
+            .store
+            .endpoints()
+            .find_endpoint(workspace, id)
+            .await?;
         Ok(endpoint.map(|endpoint| endpoint.name).unwrap_or_default())
     }
 }

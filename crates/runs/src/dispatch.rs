@@ -95,6 +95,7 @@ pub(super) async fn dispatch(
                 metrics::dispatch_attempted(outcome);
                 inner
                     .store
+                    .runs()
                     .record_attempt(run.id, attempt, outcome, Some(status))
                     .await?;
                 let is_deferred = matches!(answer, Answer::Deferred(_));
@@ -109,6 +110,7 @@ pub(super) async fn dispatch(
         metrics::dispatch_attempted(failure.code.as_str());
         inner
             .store
+            .runs()
             .record_attempt(run.id, attempt, failure.code.as_str(), status)
             .await?;
         let left = time_left(inner, &run);
@@ -204,7 +206,11 @@ async fn held_since(
     let renew = || async {
         let again_at = Instant::now();
         let ids = vec![run.id];
-        let renewed = inner.store.renew_leases(&inner.owner, ids, lease).await?;
+        let renewed = inner
+            .store
+            .leases()
+            .renew_leases(&inner.owner, ids, lease)
+            .await?;
         Ok(if renewed.held.contains_key(&run.id) {
             Some(again_at + lease)
         } else {

@@ -125,7 +125,7 @@ impl Bell {
     pub(crate) async fn look(&self, since: Instant) -> Result<Look, StoreError> {
         let waiting = self.waker.clone().unwrap_or_default();
         let ask = async || {
-            let run = self.inner.store.find_run_anywhere(self.run).await?;
+            let run = self.inner.store.runs().find_run_anywhere(self.run).await?;
             let found = run.map(|run| (run.last_sequence, run.status.is_terminal()));
             // A run that is gone has ended.
             Ok(found.unwrap_or((0, true)))

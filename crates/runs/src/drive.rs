@@ -156,7 +156,7 @@ pub(super) async fn resume(inner: &Arc<Inner>, live: &LiveRun, taken: TakenOver)
 /// While it waits for its runner, nobody needs to wait for it here: another replica, or the next start, goes on.
 async fn release(inner: &Inner, run: &Run) {
     let id = run.id;
-    match inner.store.release(id, run.lease_epoch).await {
+    match inner.store.leases().release(id, run.lease_epoch).await {
         Ok(()) => tracing::info!(run.id = %id, "run {id} is handed on"),
         Err(error) => tracing::warn!(
             run.id = %id, error = &error as &dyn std::error::Error,

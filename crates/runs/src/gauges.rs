@@ -48,7 +48,7 @@ impl Runs {
         let is_sound = timeout(PATIENCE, store.condition()).await == Ok(DatabaseCondition::Healthy);
         metrics::ready_is(is_sound && !self.0.stopping.is_cancelled());
         // What was counted last stands until the database answers again.
-        if let Ok(Ok(counts)) = timeout(PATIENCE, store.count_active_runs()).await {
+        if let Ok(Ok(counts)) = timeout(PATIENCE, store.runs().count_active_runs()).await {
             for (status, count) in counts {
                 metrics::runs_are(status.as_str(), count);
             }
@@ -61,7 +61,7 @@ impl Runs {
         for id in circuits.keys() {
             if !failing.contains_key(id)
                 && let Ok(Ok(Some((workspace, name)))) =
-                    timeout(PATIENCE, self.0.store.find_endpoint_name(*id)).await
+                    timeout(PATIENCE, self.0.store.endpoints().find_endpoint_name(*id)).await
             {
                 failing.insert(*id, endpoint_label(&workspace, &name));
             }

@@ -157,7 +157,11 @@ impl Runs {
     ) -> Result<Accepted, StartError> {
         let now = self.0.clock.now_seconds();
         submission.submitted_at = Some(now);
-        let asked = self.0.store.find_event(workspace, &record.event_id);
+        let asked = self
+            .0
+            .store
+            .events()
+            .find_event(workspace, &record.event_id);
         let asked = asked.await?.map(|event| event.envelope).unwrap_or_default();
         let asked: EventEnvelope =
             serde_json::from_str(&asked).map_err(|_| StoreError::Corrupt {

@@ -269,6 +269,7 @@ impl Runs {
             let outcome = runs
                 .0
                 .store
+                .runs()
                 .request_cancel(&workspace, id, reason, now)
                 .await?;
             failpoint::pass("cancel.after_commit").await?;
@@ -279,7 +280,7 @@ impl Runs {
                 let failure = Failure::cancelled();
                 settle::settle_orphan(&runs.0, id, &workspace, LeaseFilter::None, failure).await;
                 // Where this is not known, the run is told as one that lives.
-                if let Ok(Some(settled)) = runs.0.store.find_run(&workspace, id).await
+                if let Ok(Some(settled)) = runs.0.store.runs().find_run(&workspace, id).await
                     && settled.status.is_terminal()
                 {
                     return Ok(CancelOutcome::Ended(Box::new(settled)));
@@ -299,7 +300,7 @@ impl Runs {
 
     /// From where a run is watched from now on: what comes next, or its end when that has come.
     pub async fn from_now_on(&self, workspace: &WorkspaceId, id: RunId) -> Result<u64, StoreError> {
-        let run = self.0.store.find_run(workspace, id).await?;
+        let run = self.0.store.runs().find_run(workspace, id).await?;
         Ok(run.map_or(0, |run| {
             run.last_sequence
                 .saturating_sub(u64::from(run.status.is_terminal()))
@@ -312,11 +313,11 @@ impl Runs {
         if let Some(grant) = live.and_then(|live| live.grant(Instant::now())) {
             return Ok(Some(grant));
         }
-        let run = self.0.store.find_run_anywhere(id).await?;
+        let run = self.0.store.runs().find_run_anywhere(id).await?;
         let Some(run) = run.filter(|run| run.status == RunStatus::Running) else {
             return Ok(None);
         };
-        let snapshot = self.0.store.find_snapshot(id).await?;
+        let snapshot = self.0.store.runs().find_snapshot(id).await?;
         Ok(snapshot
             .and_then(|snapshot| Grant::of(run, &snapshot).ok())
             .map(Arc::new))
@@ -331,13 +332,14 @@ impl Runs {
                 run.cancel_requested_at = live.cancel_requested_at().or(run.cancel_requested_at);
                 // Why it is to end stands in its row alone.
                 if run.cancel_requested_at.is_some()
-                    && let Ok(Some(row)) = self.0.store.find_run(&run.workspace, run.id).await
+                    && let Ok(Some(row)) =
+                        self.0.store.runs().find_run(&run.workspace, run.id).await
                 {
                     run.status_reason = row.status_reason;
                 }
             }
             None => {
-                if let Some(row) = self.0.store.find_run(&run.workspace, run.id).await? {
+                if let Some(row) = self.0.store.runs().find_run(&run.workspace, run.id).await? {
                     run = row;
                 }
             }

@@ -101,7 +101,7 @@ impl Runs {
 
     async fn row_state(&self, grant: &Grant) -> Result<RowState, StoreError> {
         let run = &grant.run;
-        let row = self.0.store.find_run(&run.workspace, run.id).await?;
+        let row = self.0.store.runs().find_run(&run.workspace, run.id).await?;
         Ok(RowState {
             cancelled: row
                 .as_ref()

@@ -264,7 +264,9 @@ async fn open_endpoint(
         address
     } else {
         let store = &inner.store;
-        let found = store.find_endpoint_address(&run.workspace, run.endpoint_id);
+        let found = store
+            .endpoints()
+            .find_endpoint_address(&run.workspace, run.endpoint_id);
         found.await?.map(Arc::new)
     };
     let address = address.ok_or_else(|| broken("its endpoint is gone"))?;
@@ -281,13 +283,17 @@ async fn read_again(
     workspace: &WorkspaceId,
     id: RunId,
 ) -> Result<Option<Fresh>, PrepareError> {
-    let Some(run) = inner.store.find_run(workspace, id).await? else {
+    let Some(run) = inner.store.runs().find_run(workspace, id).await? else {
         return Ok(None);
     };
     if run.status != RunStatus::Created {
         return Ok(None);
     }
-    let agent = inner.store.find_agent(workspace, run.agent_id).await?;
+    let agent = inner
+        .store
+        .agents()
+        .find_agent(workspace, run.agent_id)
+        .await?;
     if agent.is_none_or(|agent| !agent.spec.enabled) {
         let why = "its agent was disabled or deleted while it waited";
         return Err(PrepareError::Never(Failure::new(
@@ -302,6 +308,7 @@ async fn read_again(
 async fn read_inputs(inner: &Inner, run: Run) -> Result<Fresh, PrepareError> {
     let inputs = inner
         .store
+        .runs()
         .find_run_inputs(&run)
         .await?
         .ok_or_else(|| broken("its event is gone"))?;
@@ -313,6 +320,7 @@ async fn read_inputs(inner: &Inner, run: Run) -> Result<Fresh, PrepareError> {
         read_snapshot(&inputs.snapshot).map_err(|_| broken("its snapshot is unreadable"))?;
     let runner = inner
         .store
+        .endpoints()
         .find_runner(&run.workspace, &run.runner_id)
         .await?;
     let manifest = runner

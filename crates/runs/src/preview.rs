@@ -71,13 +71,14 @@ impl Runs {
     ) -> Result<Option<Preview>, StoreError> {
         let store = &self.0.store;
         let known_event = match &event.event_id {
-            Some(id) => store.find_event(workspace, id).await?.is_some(),
+            Some(id) => store.events().find_event(workspace, id).await?.is_some(),
             None => false,
         };
         let event = completed(event);
         let conversation = conversation_of(&event);
         let max_live_runs = self.0.limits.workspace_runs;
         let facts = store
+            .conversations()
             .current_facts(workspace, conversation.as_ref(), max_live_runs)
             .await?;
         let event_id = event.event_id.clone().unwrap_or_default();
@@ -132,6 +133,7 @@ impl Runs {
             Some(runner) => {
                 let store = &self.0.store;
                 store
+                    .endpoints()
                     .find_endpoint(deciding.workspace, runner.endpoint_id)
                     .await?
             }

@@ -47,6 +47,6 @@ impl Runs {
             return Ok(());
         }
         let lease = self.0.limits.lease;
-        self.0.store.extend_reservations(calls, lease).await
+        self.0.store.usage().extend_reservations(calls, lease).await
     }
 }

@@ -120,7 +120,12 @@ async fn name_announced(
     if let Some(message) = terminal.transcript.last_mut()
         && let Some(announcing) = book.announcing()
     {
-        let ask = || inner.store.announced_artifacts(run.id, &announcing);
+        let ask = || {
+            inner
+                .store
+                .artifacts()
+                .announced_artifacts(run.id, &announcing)
+        };
         let announced = Box::pin(surely(inner, run.id, ask)).await?;
         message.attachment_refs = announced_attachments(&announced);
     }
@@ -138,7 +143,11 @@ async fn tell(inner: &Inner, live: &LiveRun, run: &Run, code: &'static str) {
         return inner.spans.run_ended(run, name, now, error);
     }
     // It was never prepared here.
-    let found = inner.store.find_agent(&run.workspace, run.agent_id).await;
+    let found = inner
+        .store
+        .agents()
+        .find_agent(&run.workspace, run.agent_id)
+        .await;
     let found = found.ok().flatten();
     let name = found.map_or_else(|| run.agent_id.to_string(), |agent| agent.spec.name);
     inner.spans.run_ended(run, &name, now, error);
@@ -268,7 +277,12 @@ impl Runs {
 }
 
 async fn confirm(inner: &Inner, append: &Append) -> Result<Appended, StoreError> {
-    let find = || inner.store.find_run(&append.workspace, append.run_id);
+    let find = || {
+        inner
+            .store
+            .runs()
+            .find_run(&append.workspace, append.run_id)
+    };
     let row = surely(inner, append.run_id, find).await?;
     let ours = row.is_some_and(|row| {
         let was_cancelled = row.cancel_requested_at.is_some();
@@ -346,7 +360,7 @@ async fn own_orphan(
     workspace: &WorkspaceId,
     leases: LeaseFilter,
 ) -> Result<Option<Run>, StoreError> {
-    let Some(run) = inner.store.find_run(workspace, id).await? else {
+    let Some(run) = inner.store.runs().find_run(workspace, id).await? else {
         return Ok(None);
     };
     let lease = inner.limits.lease;
@@ -354,12 +368,13 @@ async fn own_orphan(
         RunStatus::Running => {
             let taken = inner
                 .store
+                .leases()
                 .take_over(&run, &inner.owner, lease, leases)
                 .await?;
             let Some(epoch) = taken else { return Ok(None) };
             failpoint::pass("orphan.after_takeover").await?;
             // Read again under the new epoch: nothing is appended by anybody else from here on.
-            let row = inner.store.find_run(workspace, id).await?;
+            let row = inner.store.runs().find_run(workspace, id).await?;
             Ok(row.filter(|row| row.lease_epoch == epoch))
         }
         RunStatus::Created | RunStatus::Queued => own_unbegun(inner, run).await,

@@ -226,7 +226,7 @@ impl Runs {
         };
         // What is known is answered as it was, also where there is no room for its files any more.
         if may_have_files(&event, files)
-            && let Some(known) = self.0.store.find_known_event(key).await?
+            && let Some(known) = self.0.store.events().find_known_event(key).await?
         {
             return accepted(known, &Aside::default());
         }
@@ -299,7 +299,12 @@ impl Runs {
         let Some(first) = first else {
             return Ok(false);
         };
-        let event = self.0.store.find_event(workspace, event_id).await?;
+        let event = self
+            .0
+            .store
+            .events()
+            .find_event(workspace, event_id)
+            .await?;
         Ok(event.is_some_and(|event| event.envelope.contains(&first.to_string())))
     }
 
@@ -310,7 +315,7 @@ impl Runs {
         let taking = self.0.tasks.spawn(async move {
             let (workspace, at) = (ingest.workspace.clone(), ingest.at);
             let storing = async {
-                let ingested = runs.0.store.ingest(ingest).await?;
+                let ingested = runs.0.store.events().ingest(ingest).await?;
                 failpoint::pass("ingest.after_commit").await?;
                 Ok(ingested)
             };

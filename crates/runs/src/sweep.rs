@@ -127,7 +127,13 @@ impl Runs {
     }
 
     async fn hear_of_cancels(&self) -> Result<(), StoreError> {
-        for (id, at) in self.0.store.cancel_requests_of(&self.0.owner).await? {
+        for (id, at) in self
+            .0
+            .store
+            .leases()
+            .cancel_requests_of(&self.0.owner)
+            .await?
+        {
             if let Some(live) = self.0.live.get(id) {
                 live.request_cancel(at);
             }
@@ -162,7 +168,7 @@ impl Runs {
 
     async fn index_all(&self) -> Result<(), StoreError> {
         // Some at a time: whoever else writes comes in between.
-        while self.0.store.index_backlog().await? {}
+        while self.0.store.conversations().index_backlog().await? {}
         Ok(())
     }
 
@@ -196,19 +202,19 @@ impl Runs {
     async fn clean_some(&self) -> u64 {
         let store = &self.0.store;
         let mut swept = vec![
-            store.sweep_storage().await,
-            store.sweep_knowledge().await.map(u64::from),
+            store.state().sweep_storage().await,
+            store.knowledge().sweep_knowledge().await.map(u64::from),
             self.sweep_artifacts().await,
-            store.sweep_appends().await,
-            store.sweep_tool_calls().await,
-            store.sweep_budgets().await,
-            store.sweep_shared_parts().await,
+            store.leases().sweep_appends().await,
+            store.retention().sweep_tool_calls().await,
+            store.retention().sweep_budgets().await,
+            store.retention().sweep_shared_parts().await,
         ];
         if let Some(retention) = self.0.limits.retention {
-            swept.push(store.prune_runs(retention).await);
+            swept.push(store.retention().prune_runs(retention).await);
         }
         if let Some(kept) = self.0.limits.audit_kept {
-            swept.push(store.sweep_audit(kept).await);
+            swept.push(store.audit_log().sweep_audit(kept).await);
         }
         let deleted = swept.into_iter().map(|one| {
             one.unwrap_or_else(|error| {
@@ -224,13 +230,19 @@ impl Runs {
     /// since after an outage ours are late, too.
     async fn release_reservations(&self) -> Result<(), StoreError> {
         self.renew_reservations().await?;
-        while self.0.store.release_reservations().await? > 0 {}
+        while self.0.store.usage().release_reservations().await? > 0 {}
         Ok(())
     }
 
     /// Runs that have waited behind others for too long.
     async fn end_overdue(&self) -> Result<(), StoreError> {
-        for run in self.0.store.overdue_runs(QUEUE_PATIENCE, BATCH).await? {
+        for run in self
+            .0
+            .store
+            .runs()
+            .overdue_runs(QUEUE_PATIENCE, BATCH)
+            .await?
+        {
             let message = "the run waited an hour behind others of its conversation";
             let failure = Failure::new(FailureCode::DeadlineExceeded, message);
             self.end_waiting(&run, failure).await?;
@@ -240,7 +252,7 @@ impl Runs {
 
     /// Ends a run, unless it has been let go since it was listed.
     async fn end_waiting(&self, run: &Run, failure: Failure) -> Result<(), StoreError> {
-        let now = self.0.store.find_run(&run.workspace, run.id).await?;
+        let now = self.0.store.runs().find_run(&run.workspace, run.id).await?;
         if let Some(now) = now.filter(|now| now.status == RunStatus::Queued)
             && settle_waiting(&self.0, now, failure).await
         {
@@ -250,7 +262,7 @@ impl Runs {
     }
 
     async fn dispatch_created(&self, age: Option<Duration>) -> Result<(), StoreError> {
-        for run in self.0.store.created_runs(age, BATCH).await? {
+        for run in self.0.store.runs().created_runs(age, BATCH).await? {
             if !self.0.live.contains(run.id) {
                 metrics::swept(Swept::Dispatched);
             }

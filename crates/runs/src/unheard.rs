@@ -64,7 +64,12 @@ impl Runs {
         let (owner, lease) = (&self.0.owner, self.0.limits.lease);
         // Before the database's clock is asked: ours ends first.
         let asked_at = Instant::now();
-        let renewed = self.0.store.renew_leases(owner, ids, lease).await?;
+        let renewed = self
+            .0
+            .store
+            .leases()
+            .renew_leases(owner, ids, lease)
+            .await?;
         let all = std::mem::take(&mut *self.0.unheard.all());
         let mut absent = Vec::new();
         for one in all {
@@ -98,7 +103,11 @@ impl Runs {
         let mut absent = absent.into_iter();
         let mut looked_at = Vec::new();
         for one in absent.by_ref().take(LOOKED_AT) {
-            let found = self.0.store.find_run(&one.workspace, one.fresh.run.id);
+            let found = self
+                .0
+                .store
+                .runs()
+                .find_run(&one.workspace, one.fresh.run.id);
             match found.await {
                 Ok(Some(run)) if run.status != RunStatus::Running => {}
                 _ => looked_at.push(one),

@@ -201,6 +201,7 @@ impl Watcher {
         let lines = self
             .inner
             .store
+            .runs()
             .read_lines(self.run, self.cursor, PAGE, PAGE_BYTES)
             .await?;
         let Some(last) = lines.last() else {

@@ -10,12 +10,13 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::connect::Store;
+use crate::advisory_key::Share;
 use crate::entity::{agent_skills, agents};
 use crate::error::{StoreError, parsed, parsed_json};
+use crate::mutation::Mutation;
+use crate::repositories::AgentRepository;
 use crate::sql::{Sql, SqlRow, locked};
 use crate::state::lock_live_run;
-use crate::writer::{Mutation, Share};
 use base::digest::sha256_hex;
 
 /// A skill with its content.
@@ -221,21 +222,21 @@ fn record(row: agent_skills::Model) -> Result<AgentSkillRecord, StoreError> {
     })
 }
 
-impl Store {
+impl AgentRepository<'_> {
     /// Skills of an agent by name, without content.
     pub async fn list_agent_skills(
-        &self,
+        self,
         workspace: &WorkspaceId,
         agent: AgentId,
     ) -> Result<Vec<SkillResource>, StoreError> {
-        let skills = skills_of_workspace(&self.readers, workspace).await?;
+        let skills = skills_of_workspace(&self.db.readers, workspace).await?;
         let own = skills.into_iter().filter(|(owner, _)| *owner == agent);
         Ok(own.map(|(_, skill)| skill).collect())
     }
 
     /// A skill of an agent.
     pub async fn find_agent_skill(
-        &self,
+        self,
         workspace: &WorkspaceId,
         agent: AgentId,
         name: &str,
@@ -243,7 +244,7 @@ impl Store {
         let key = (agent.to_string(), name.to_owned());
         let row = agent_skills::Entity::find_by_id(key)
             .filter(agent_skills::Column::WorkspaceId.eq(workspace.as_str()))
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         row.map(record).transpose()
     }

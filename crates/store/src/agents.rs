@@ -9,29 +9,16 @@ use serde_json::json;
 use crate::agent_skills::delete_skills;
 use crate::entity::agents;
 use crate::error::{StoreError, parsed, parsed_json};
+use crate::model::registry::AgentRecord;
+use crate::mutation::Mutation;
 use crate::sql::{SqlRow, locked};
 use crate::storage::{AreaAccess, area_lock, discard_area};
-use crate::writer::Mutation;
 
 mod reads;
 
 /// Origin of an object. Objects from the config file are read-only in the API.
 pub(crate) const ORIGIN_CONFIG: &str = "config";
 pub(crate) const ORIGIN_API: &str = "api";
-
-/// An agent with its stored metadata.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AgentRecord {
-    pub id: AgentId,
-    pub workspace: WorkspaceId,
-    pub origin: String,
-    pub spec: AgentSpec,
-    pub version: i64,
-    pub created_at: i64,
-    pub updated_at: i64,
-    /// Faults that disable an agent of the config file; empty for all others.
-    pub refused: Vec<Fault>,
-}
 
 /// Creates or changes an agent.
 #[derive(Clone, Debug)]

@@ -10,12 +10,12 @@ use sea_orm::{
     QueryOrder,
 };
 
-use crate::connect::Store;
 use crate::entity::{api_keys, workspaces};
 use crate::error::{StoreError, parsed};
+use crate::mutation::Mutation;
 use crate::page::{ListPage, PageBound, PageOf};
+use crate::repositories::AccessRepository;
 use crate::sql::{Sql, SqlRow, columns};
-use crate::writer::Mutation;
 
 /// An API key, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,11 +151,12 @@ static WITH_PREFIX: LazyLock<String> = LazyLock::new(|| {
     format!("SELECT {key} FROM api_keys k WHERE k.prefix = $1 AND k.revoked_at IS NULL")
 });
 
-impl Store {
+impl AccessRepository<'_> {
     /// The live API key with this public part. The only query without a workspace: it determines the caller's
     /// workspace.
-    pub async fn find_api_key(&self, prefix: &str) -> Result<Option<ApiKeyRecord>, StoreError> {
+    pub async fn find_api_key(self, prefix: &str) -> Result<Option<ApiKeyRecord>, StoreError> {
         let asked = self
+            .db
             .point_reads
             .query_sql(WITH_PREFIX.clone(), vec![prefix.into()]);
         asked.await?.first().map(read).transpose()
@@ -163,34 +164,34 @@ impl Store {
 
     /// An API key of a workspace, live or revoked.
     pub async fn find_api_key_by_id(
-        &self,
+        self,
         workspace: &WorkspaceId,
         id: ApiKeyId,
     ) -> Result<Option<ApiKeyRecord>, StoreError> {
         let row = api_keys::Entity::find_by_id(id.to_string())
             .filter(api_keys::Column::WorkspaceId.eq(workspace.as_str()))
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         row.map(record).transpose()
     }
 
     /// An API key of a workspace, live or revoked, by its public part.
     pub async fn find_api_key_by_prefix(
-        &self,
+        self,
         workspace: &WorkspaceId,
         prefix: &str,
     ) -> Result<Option<ApiKeyRecord>, StoreError> {
         let row = api_keys::Entity::find()
             .filter(api_keys::Column::WorkspaceId.eq(workspace.as_str()))
             .filter(api_keys::Column::Prefix.eq(prefix))
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         row.map(record).transpose()
     }
 
     /// API keys of a workspace after the id `after`, live and revoked, oldest first.
     pub async fn list_api_keys(
-        &self,
+        self,
         workspace: &WorkspaceId,
         after: Option<&str>,
         bound: impl Into<PageBound<'_>>,
@@ -208,7 +209,7 @@ impl Store {
             owner: own.into(),
             without: None,
         };
-        let found = page.read::<String>(&self.readers, bound.into()).await?;
+        let found = page.read::<String>(&self.db.readers, bound.into()).await?;
         found.try_map(record)
     }
 }

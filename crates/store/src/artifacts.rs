@@ -14,10 +14,10 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::connect::Store;
 use crate::database_clock::database_now;
 use crate::entity::artifacts;
 use crate::error::{StoreError, signed, unsigned};
+use crate::repositories::ArtifactRepository;
 use crate::sql::padded;
 
 pub use binding::{BindArtifact, Bound, UnbindArtifact};
@@ -126,19 +126,19 @@ pub(crate) async fn bind(
     Ok(())
 }
 
-impl Store {
+impl ArtifactRepository<'_> {
     /// A readable artifact of a workspace, not expired by the database clock.
     pub async fn find_artifact(
-        &self,
+        self,
         workspace: &WorkspaceId,
         id: Uuid,
     ) -> Result<Option<ArtifactRecord>, StoreError> {
-        let now = database_now(self.readers.get_database_backend());
+        let now = database_now(self.db.readers.get_database_backend());
         let row = artifacts::Entity::find_by_id(id.to_string())
             .filter(artifacts::Column::WorkspaceId.eq(workspace.as_str()))
             .filter(artifacts::Column::Status.eq(READY))
             .filter(Expr::col(artifacts::Column::ExpiresAt).gt(now))
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         row.map(record).transpose()
     }
@@ -146,11 +146,11 @@ impl Store {
     /// Artifacts that a run has announced, or announces in the pending write (`announcing`): the first hundred
     /// readable ones, not expired by the database clock.
     pub async fn announced_artifacts(
-        &self,
+        self,
         run: RunId,
         announcing: &[Uuid],
     ) -> Result<Vec<ArtifactRecord>, StoreError> {
-        let now = database_now(self.readers.get_database_backend());
+        let now = database_now(self.db.readers.get_database_backend());
         let announcing = padded(announcing.iter().map(ToString::to_string));
         let is_announced = artifacts::Column::Sequence
             .is_not_null()
@@ -162,14 +162,14 @@ impl Store {
             .filter(is_announced)
             .order_by_asc(artifacts::Column::Id)
             .limit(MAX_ANNOUNCED)
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         rows.into_iter().map(record).collect()
     }
 
     /// True when this run uploaded the artifact and it is readable.
     pub async fn is_artifact_of(
-        &self,
+        self,
         workspace: &WorkspaceId,
         run: RunId,
         id: Uuid,

@@ -13,13 +13,13 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::audit::AuditEntry;
-use crate::connect::Store;
 use crate::database_clock::{database_now, lease_end, millis, read_now};
 use crate::entity::{run_appends, run_deferrals, runs};
 use crate::error::{StoreError, parsed_json, signed, unsigned};
+use crate::model::audit::AuditEntry;
+use crate::mutation::Mutation;
+use crate::repositories::LeaseRepository;
 use crate::state::lock_live_run;
-use crate::writer::Mutation;
 
 pub use closing::{AppendsClosed, CloseAppends};
 pub use digests::result_digest;
@@ -304,29 +304,29 @@ async fn find(
     .transpose()
 }
 
-impl Store {
+impl LeaseRepository<'_> {
     /// Remaining time of the runner's heartbeat lease in milliseconds, by the database clock. `None`: it
     /// expired, or the runner does not append.
     pub async fn heartbeat_remaining(
-        &self,
+        self,
         run: RunId,
         attempt: u32,
     ) -> Result<Option<u64>, StoreError> {
-        let now = database_now(self.readers.get_database_backend());
+        let now = database_now(self.db.readers.get_database_backend());
         let left = Expr::col(run_deferrals::Column::LeaseExpiresAt).sub(now);
         let left: Option<i64> = run_deferrals::Entity::find_by_id(run.to_string())
             .select_only()
             .expr_as(left, "left_ms")
             .filter(run_deferrals::Column::Attempt.eq(i64::from(attempt)))
             .into_tuple()
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         Ok(left.and_then(|left| u64::try_from(left).ok()))
     }
 
     /// Progress of a live run's appended results in this attempt. `None`: it has ended, or does not append.
     pub async fn find_backlog(
-        &self,
+        self,
         run: RunId,
         attempt: u32,
     ) -> Result<Option<Backlog>, StoreError> {
@@ -334,7 +334,7 @@ impl Store {
             .join(JoinType::InnerJoin, run_deferrals::Relation::Run.def())
             .filter(run_deferrals::Column::Attempt.eq(i64::from(attempt)))
             .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         row.map(|row| {
             let column = "run_deferrals.accepted_through";
@@ -349,7 +349,7 @@ impl Store {
 
     /// Results of a run after a number, from at most eight calls, as sent; with the number of the last one.
     pub async fn appended_results(
-        &self,
+        self,
         run: RunId,
         after: u64,
     ) -> Result<Option<(u64, Vec<String>)>, StoreError> {
@@ -358,7 +358,7 @@ impl Store {
             .filter(run_appends::Column::FirstSequence.gt(signed(after)))
             .order_by_asc(run_appends::Column::FirstSequence)
             .limit(CALLS_PER_READ)
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         let Some(last) = rows.last().map(|row| row.last_sequence) else {
             return Ok(None);

@@ -1,66 +1,23 @@
 //! Dispatch intents: written before the POST, so an uncertain POST is never repeated.
 
-use std::sync::Arc;
-use std::time::Duration;
+mod batched;
 
 use domain::run::Run;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
 use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder};
-use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::batch::{self, BatchOp, BatchResult};
-use crate::connect::Store;
+use crate::batch_op::{BatchOp, BatchResult};
 use crate::entity::{run_attempts, runs};
 use crate::error::StoreError;
+use crate::model::dispatch::{AttemptOutcome, Dispatch, Dispatched};
+use crate::mutation::Mutation;
 use crate::page::{PageBound, PageOf, ReadBudget};
-use crate::shared_parts::SharedParts;
-use crate::tx_cache::TxCache;
-use crate::writer::Mutation;
+use crate::repositories::RunRepository;
+use crate::shared_parts::whole;
 
-/// Moves a run into its next attempt: `created` → `running`, or a retry of a `running` one.
-#[derive(Clone, Debug)]
-pub struct Dispatch {
-    /// The run as the caller read it; its status and epoch must not have changed.
-    pub run: Run,
-    /// From 1.
-    pub attempt: u32,
-    pub owner: String,
-    /// Duration of the owner's lease, from the commit on.
-    pub lease: Duration,
-    /// The context as sent.
-    pub context: Arc<RawValue>,
-    /// Parts of the context that are shared with other runs.
-    pub shared: SharedParts,
-    /// Deadline of the run; its time starts with the first attempt.
-    pub deadline_at: i64,
-    pub at: i64,
-}
-
-/// The first attempt of a run dispatched at ingest: one transaction stores its intent and the run.
-#[derive(Clone, Debug)]
-pub struct FirstAttempt {
-    pub owner: String,
-    /// Duration of the owner's lease, from the commit on.
-    pub lease: Duration,
-    /// The context as sent.
-    pub context: Arc<RawValue>,
-}
-
-impl FirstAttempt {
-    /// Number of the attempt, and epoch of its lease.
-    pub const NUMBER: u32 = 1;
-}
-
-/// Result of a dispatch.
-#[derive(Clone, Debug)]
-pub enum Dispatched {
-    /// The caller owns the run, under its new epoch.
-    Owned(Box<Run>),
-    /// The run has another owner, or has ended.
-    Lost,
-}
+pub(crate) use batched::{DispatchIntent, dispatch_all, insert_intents, note_all};
 
 impl Dispatch {
     /// True for the first attempt, which starts the run's time.
@@ -93,13 +50,7 @@ impl Mutation for Dispatch {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Dispatched, StoreError> {
-        let work = [BatchOp::Dispatch(self)];
-        let done = batch::apply(tx, &work, &mut TxCache::default()).await?;
-        let dispatched = done
-            .into_iter()
-            .flatten()
-            .find_map(|done| self.output_of(done));
-        match dispatched {
+        match dispatch_all(tx, &[self]).await?.pop().flatten() {
             Some(dispatched) => Ok(dispatched),
             None => self.find_own(tx).await,
         }
@@ -159,14 +110,6 @@ impl Dispatch {
 /// Outcome of an attempt with streamed results.
 pub const STARTED: &str = "started";
 
-/// Records the outcome of an attempt.
-pub struct AttemptOutcome {
-    pub(crate) run_id: RunId,
-    pub(crate) attempt: u32,
-    pub(crate) outcome: String,
-    pub(crate) http_status: Option<i64>,
-}
-
 impl Mutation for AttemptOutcome {
     type Output = ();
     const CHANGES_AGENTS: bool = false;
@@ -184,17 +127,14 @@ impl Mutation for AttemptOutcome {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        let work = [BatchOp::Outcome(self)];
-        batch::apply(tx, &work, &mut TxCache::default())
-            .await
-            .map(drop)
+        note_all(tx, &[self]).await
     }
 }
 
-impl Store {
+impl RunRepository<'_> {
     /// Records the outcome of an attempt, without waiting for the commit.
     pub async fn record_attempt(
-        &self,
+        self,
         run_id: RunId,
         attempt: u32,
         outcome: &str,
@@ -202,26 +142,27 @@ impl Store {
     ) -> Result<(), StoreError> {
         let http_status = http_status.map(i64::from);
         let outcome = outcome.to_owned();
-        self.write_later(AttemptOutcome {
-            run_id,
-            attempt,
-            outcome,
-            http_status,
-        })
-        .await
+        self.db
+            .write_later(AttemptOutcome {
+                run_id,
+                attempt,
+                outcome,
+                http_status,
+            })
+            .await
     }
 
     /// True when the runner streams the results of this attempt, and so appends none.
-    pub async fn is_streaming(&self, run_id: RunId, attempt: u32) -> Result<bool, StoreError> {
+    pub async fn is_streaming(self, run_id: RunId, attempt: u32) -> Result<bool, StoreError> {
         let key = (run_id.to_string(), i64::from(attempt));
         let row = run_attempts::Entity::find_by_id(key);
-        let row = row.one(&self.readers).await?;
+        let row = row.one(&self.db.readers).await?;
         Ok(row.is_some_and(|row| row.outcome.as_deref() == Some(STARTED)))
     }
 
     /// The context of the run's newest attempt, as sent.
     pub async fn find_context(
-        &self,
+        self,
         run_id: RunId,
         budget: ReadBudget<'_>,
     ) -> Result<Option<String>, StoreError> {
@@ -235,11 +176,11 @@ impl Store {
             without: None,
         };
         let bound = PageBound { budget, ..1.into() };
-        let newest = page.read::<i64>(&self.readers, bound).await?.items.pop();
+        let newest = page.read::<i64>(&self.db.readers, bound).await?.items.pop();
         let Some(attempt) = newest else {
             return Ok(None);
         };
-        let whole = self.whole(&attempt.run_id, attempt.context, budget);
+        let whole = whole(self.db, &attempt.run_id, attempt.context, budget);
         whole.await.map(Some)
     }
 }

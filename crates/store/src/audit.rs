@@ -1,42 +1,28 @@
 //! Audit log: one row for each host API call, allowed or denied.
 
-use std::borrow::Cow;
+mod batched;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::id::{RunId, WorkspaceId};
+use protocol::id::RunId;
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait,
     QueryFilter, QueryOrder, Value,
 };
 use uuid::Uuid;
 
-use crate::batch::{BatchOp, BatchResult};
-use crate::connect::Store;
+use crate::batch_op::{BatchOp, BatchResult};
 use crate::database_clock::{millis, read_now};
 use crate::entity::audit_entries;
 use crate::error::{StoreError, signed, unsigned};
+use crate::model::audit::{AuditEntry, AuditOutcome};
+use crate::mutation::Mutation;
 use crate::page::{ListPage, PageBound, PageOf};
+use crate::repositories::AuditRepository;
 use crate::sql::{Sql, executed, inserted};
-use crate::writer::Mutation;
 
-/// An audited call. Contains no values, tokens or user texts.
-#[derive(Clone, Debug)]
-pub struct AuditEntry {
-    /// A `UUIDv7`, which orders the entries of a run.
-    pub id: Uuid,
-    pub workspace: WorkspaceId,
-    pub run_id: RunId,
-    pub action: &'static str,
-    pub resource: String,
-    pub operation: &'static str,
-    pub allowed: bool,
-    pub rule: Cow<'static, str>,
-    pub bytes: u64,
-    pub at: i64,
-    /// Aggregates denied calls: an existing id increments its count.
-    pub is_shared: bool,
-}
+pub(crate) use batched::end_all;
 
 /// A stored call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,19 +41,6 @@ pub struct AuditRecord {
     /// `ok` or an error code; absent during the call, and for calls without a duration.
     pub outcome: Option<String>,
     pub duration_ms: Option<i64>,
-}
-
-/// Outcome of an allowed call.
-#[derive(Clone, Debug)]
-pub struct AuditOutcome {
-    /// Id of the call's entry.
-    pub id: Uuid,
-    pub run_id: RunId,
-    /// Bytes sent to the runner.
-    pub bytes: u64,
-    /// `ok`, or the error code.
-    pub outcome: &'static str,
-    pub duration_ms: i64,
 }
 
 /// Inserts audit entries.
@@ -228,26 +201,26 @@ impl Mutation for SweepAudit {
     }
 }
 
-impl Store {
+impl AuditRepository<'_> {
     /// Deletes a batch of entries older than `kept`; returns their number.
-    pub async fn sweep_audit(&self, kept: Duration) -> Result<u64, StoreError> {
-        self.write(SweepAudit { kept }).await
+    pub async fn sweep_audit(self, kept: Duration) -> Result<u64, StoreError> {
+        self.db.write(SweepAudit { kept }).await
     }
 
     /// Queues the outcome of a call with a queued entry.
-    pub async fn audit_outcome(&self, outcome: AuditOutcome) -> Result<(), StoreError> {
-        self.write_later(WriteOutcome(outcome)).await
+    pub async fn audit_outcome(self, outcome: AuditOutcome) -> Result<(), StoreError> {
+        self.db.write_later(WriteOutcome(outcome)).await
     }
 
     /// Queues an audit row. Waits while the queue is full. During a database outage the row stays in memory, see
-    /// [`Store::write_later`].
-    pub async fn audit(&self, entry: AuditEntry) -> Result<(), StoreError> {
-        self.write_later(WriteAudit { entry }).await
+    /// [`crate::Store::write_later`].
+    pub async fn audit(self, entry: AuditEntry) -> Result<(), StoreError> {
+        self.db.write_later(WriteAudit { entry }).await
     }
 
     /// Calls of a run after `after`, in order.
     pub async fn list_audit(
-        &self,
+        self,
         run: RunId,
         after: Option<&str>,
         bound: impl Into<PageBound<'_>>,
@@ -262,7 +235,7 @@ impl Store {
             owner: own.into(),
             without: None,
         };
-        let found = page.read::<String>(&self.readers, bound.into()).await?;
+        let found = page.read::<String>(&self.db.readers, bound.into()).await?;
         let record = |row: audit_entries::Model| {
             Ok(AuditRecord {
                 bytes: unsigned("audit_entries.bytes", &row.id, row.bytes)?,

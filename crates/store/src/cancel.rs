@@ -7,12 +7,12 @@ use sea_orm::sea_query::Expr;
 use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter};
 use uuid::Uuid;
 
-use crate::connect::Store;
 use crate::entity::runs;
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::mutation::Mutation;
+use crate::repositories::RunRepository;
 use crate::runs::find;
-use crate::writer::Mutation;
 
 /// Result of a cancel request.
 #[derive(Clone, Debug)]
@@ -24,22 +24,23 @@ pub enum CancelOutcome {
     Unknown,
 }
 
-impl Store {
+impl RunRepository<'_> {
     /// Records a cancel request. The run's owner acts on it; the first reason stays.
     pub async fn request_cancel(
-        &self,
+        self,
         workspace: &WorkspaceId,
         id: RunId,
         reason: Option<String>,
         at: i64,
     ) -> Result<CancelOutcome, StoreError> {
-        self.write(RequestCancel {
-            workspace: workspace.clone(),
-            id,
-            reason,
-            at,
-        })
-        .await
+        self.db
+            .write(RequestCancel {
+                workspace: workspace.clone(),
+                id,
+                reason,
+                at,
+            })
+            .await
     }
 }
 

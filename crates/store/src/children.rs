@@ -6,40 +6,17 @@ use protocol::run::RunStatus;
 use sea_orm::{DatabaseTransaction, Value};
 use uuid::Uuid;
 
-use crate::connect::Store;
 use crate::conversation::lock_runs;
 use crate::error::{StoreError, parsed};
-use crate::ingest::Ingest;
+use crate::model::ingest::{ChildRefused, Ingest};
+use crate::mutation::Mutation;
+use crate::repositories::RunRepository;
 use crate::runs::find;
 use crate::sql::{Sql, SqlRow};
 use crate::state::lock_live_run;
-use crate::writer::Mutation;
 
 /// Maximum child runs cancelled by one pass over all parents.
 const BATCH: i64 = 200;
-
-/// The parent of a requested child run.
-#[derive(Clone, Copy, Debug)]
-pub struct ParentRun {
-    pub run_id: RunId,
-    /// The requesting attempt: a later attempt has another token.
-    pub attempt: u32,
-}
-
-/// Reason to refuse a child run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ChildRefused {
-    /// Or another attempt has begun.
-    #[error("the run has ended and starts no child run")]
-    Ended,
-    #[error("the run was cancelled and starts no child run")]
-    Cancelled,
-    #[error(
-        "the run has started {} child runs, and no more may; do the rest itself",
-        MOST_CHILDREN
-    )]
-    TooMany,
-}
 
 impl Ingest {
     /// Locks the parent's row until the commit, so its end comes before or after.
@@ -69,7 +46,7 @@ impl Ingest {
     }
 }
 
-/// See [`Store::end_children`].
+/// See [`RunRepository::end_children`].
 #[derive(Clone, Copy, Debug)]
 struct EndChildren {
     parent: Option<RunId>,
@@ -115,21 +92,21 @@ impl Mutation for EndChildren {
     }
 }
 
-impl Store {
+impl RunRepository<'_> {
     /// Requests cancel of live child runs after their parent ended or got a cancel request. Without `parent` it
     /// handles a batch over all parents. A parent that completed with the finish reason [`WAITING_CHILD`] keeps
     /// its children. Returns the cancelled runs. `at`: epoch milliseconds.
     pub async fn end_children(
-        &self,
+        self,
         parent: Option<RunId>,
         at: i64,
     ) -> Result<Vec<RunId>, StoreError> {
         let end = EndChildren { parent, at };
         // Skips the writer when there is nothing to do.
-        if end.orphans(&self.readers).await?.is_empty() {
+        if end.orphans(&self.db.readers).await?.is_empty() {
             return Ok(Vec::new());
         }
-        self.write(end).await
+        self.db.write(end).await
     }
 }
 

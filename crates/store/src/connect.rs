@@ -11,40 +11,13 @@ use sqlx::pool::PoolOptions;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Postgres, Sqlite};
-use tokio::sync::Mutex;
 
+use crate::engine::{Backend, StoreEngine};
 use crate::error::StoreError;
+use crate::part_cache::PartCache;
 use crate::readers::{PointReads, Readers};
-use crate::shared_parts::PartCache;
 use crate::sqlite_direct::SqliteDirect;
-use crate::writer::{self, Writer};
-
-/// The database engine of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    Sqlite,
-    Postgres,
-}
-
-/// The tables of one gateway. Cheap to clone.
-#[derive(Clone)]
-pub struct Store {
-    pub(crate) readers: Readers,
-    /// For point reads.
-    pub(crate) point_reads: PointReads,
-    pub(crate) writer: Writer,
-    pub(crate) parts: PartCache,
-    backend: Backend,
-    /// Options of the connection that renews leases: see [`Store::lease_keeper`].
-    pub(crate) renewing: Option<Arc<ConnectOptions>>,
-    /// Last result of the read probe.
-    answered: ProbeResult<bool>,
-    /// Last result of the write probe.
-    write_probe: ProbeResult<DatabaseCondition>,
-}
-
-/// Time and result of the last probe. The lock is held during a probe, so concurrent callers share its result.
-type ProbeResult<T> = Arc<Mutex<Option<(Instant, T)>>>;
+use crate::writer;
 
 const READ_CONNECTIONS: u32 = 8;
 /// Maximum write connections. The writer uses one at a time. A connection that dies silently on release occupies
@@ -52,13 +25,12 @@ const READ_CONNECTIONS: u32 = 8;
 const WRITE_CONNECTIONS: u32 = 3;
 /// Statement cache size per connection: each statement of the writer exists in all widths.
 const STATEMENTS: usize = 60 * crate::sql::WIDTHS;
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of the liveness check when the pool releases or acquires a connection.
 const LIVENESS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum silence within a transaction, however long a lease is.
-const MAX_SILENCE: Duration = Duration::from_secs(15);
+pub(crate) const MAX_SILENCE: Duration = Duration::from_secs(15);
 /// Minimum silence: a disk may be slow.
 const MIN_SILENCE: Duration = Duration::from_secs(1);
 
@@ -83,139 +55,62 @@ const WRITE_SETTINGS: [(&str, &str); 3] = [
     ("random_page_cost", "0.1"),
 ];
 
-impl Store {
-    /// Connects to `sqlite://PATH` or `postgres://…` and migrates. Returns the store and the writer's future,
-    /// which the caller runs as a task until [`Store::close`].
-    pub async fn open(
-        url: &str,
-    ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
-        Self::open_for_leases(url, MAX_SILENCE * 3).await
-    }
-
-    /// [`Store::open`] for holders of leases of this length. Within a transaction the database may be silent for
-    /// a third of the lease, clamped to 1 to 15 s. The whole transaction takes at most 1.5 times as long. So a
-    /// dead connection is replaced while leases of 4 s and more still hold.
-    pub async fn open_for_leases(
-        url: &str,
-        lease: Duration,
-    ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
-        let backend = backend_of(url)?;
-        let silence = (lease / 3).clamp(MIN_SILENCE, MAX_SILENCE);
-        let lock_wait = lock_wait(silence);
-        let options = |connections| {
-            options(
-                url,
-                backend,
-                connections,
-                session(lock_wait, &WRITE_SETTINGS),
-            )
-        };
-        let writes = match backend {
-            Backend::Sqlite => {
-                let writes = Database::connect(options(1)).await?;
-                migrate(&writes, backend).await?;
-                writes
-            }
-            Backend::Postgres => {
-                wait_for_server(url).await?;
-                let alone = Database::connect(options(1)).await?;
-                migrate(&alone, backend).await?;
-                alone.close().await?;
-                Database::connect(options(WRITE_CONNECTIONS)).await?
-            }
-        };
-        let renewing = (backend == Backend::Postgres).then(|| {
-            let mut renewing = options(1);
-            renewing.connect_lazy(true);
-            Arc::new(renewing)
-        });
-        let reading = self::options(
+/// Connects and migrates, see `Store::open_for_leases`. Returns the engine and the writer's future.
+pub(crate) async fn open(
+    url: &str,
+    lease: Duration,
+) -> Result<(StoreEngine, impl Future<Output = ()> + Send + use<>), StoreError> {
+    let backend = backend_of(url)?;
+    let silence = (lease / 3).clamp(MIN_SILENCE, MAX_SILENCE);
+    let lock_wait = lock_wait(silence);
+    let options = |connections| {
+        options(
             url,
             backend,
-            READ_CONNECTIONS,
-            session(lock_wait, &READ_SETTINGS),
-        );
-        let readers = Readers::new(Database::connect(reading).await?);
-        let path = sqlite_file(url);
-        let asking = path.as_deref().map(SqliteDirect::open_read_only);
-        let point_reads = PointReads::new(readers.clone(), asking.transpose()?);
-        let sqlite_direct = path.map(|path| SqliteDirect::open(&path, BUSY_TIMEOUT, STATEMENTS));
-        let (writer, work) = writer::writer(writes, sqlite_direct.transpose()?, silence);
-        Ok((
-            Self {
-                readers,
-                point_reads,
-                writer,
-                parts: PartCache::default(),
-                backend,
-                renewing,
-                answered: Arc::default(),
-                write_probe: Arc::default(),
-            },
-            work,
-        ))
-    }
-
-    /// The database engine.
-    pub fn backend(&self) -> Backend {
-        self.backend
-    }
-
-    /// Probes the database: a query, and the state of the writer. After a commit that failed on the database,
-    /// for example on a full disk, it also probes a small write. Each probe runs at most once per second, shared
-    /// by concurrent callers.
-    pub async fn condition(&self) -> DatabaseCondition {
-        // Boxed, like the other probe: the future is large, and every waiting handler embeds it.
-        if !self.writer.is_open() || !probed(&self.answered, Box::pin(self.answers())).await {
-            return DatabaseCondition::Unreachable;
+            connections,
+            session(lock_wait, &WRITE_SETTINGS),
+        )
+    };
+    let writes = match backend {
+        Backend::Sqlite => {
+            let writes = Database::connect(options(1)).await?;
+            migrate(&writes, backend).await?;
+            writes
         }
-        if !self.writer.is_failing() {
-            return DatabaseCondition::Healthy;
+        Backend::Postgres => {
+            wait_for_server(url).await?;
+            let alone = Database::connect(options(1)).await?;
+            migrate(&alone, backend).await?;
+            alone.close().await?;
+            Database::connect(options(WRITE_CONNECTIONS)).await?
         }
-        let proving = async {
-            if self.probe_write().await {
-                DatabaseCondition::Healthy
-            } else if self.answers().await {
-                DatabaseCondition::WritesFail
-            } else {
-                // The database went away since the last probe.
-                DatabaseCondition::Unreachable
-            }
-        };
-        probed(&self.write_probe, Box::pin(proving)).await
-    }
-
-    async fn answers(&self) -> bool {
-        self.readers.ping().await.is_ok()
-    }
-
-    /// Stops the writer after all queued items are committed. Later writes fail.
-    pub async fn close(&self) {
-        self.writer.close().await;
-    }
-}
-
-/// Current state of the database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DatabaseCondition {
-    Healthy,
-    /// Reads work and writes fail, for example on a full or broken disk.
-    WritesFail,
-    /// The database does not answer, or the store is closed.
-    Unreachable,
-}
-
-/// Returns the last result if it is younger than one second, or probes now.
-async fn probed<T: Copy>(last: &ProbeResult<T>, trying: impl Future<Output = T>) -> T {
-    let mut last = last.lock().await;
-    if let Some((at, known)) = *last
-        && at.elapsed() < PROBE_INTERVAL
-    {
-        return known;
-    }
-    let found = trying.await;
-    *last = Some((Instant::now(), found));
-    found
+    };
+    let renewing = (backend == Backend::Postgres).then(|| {
+        let mut renewing = options(1);
+        renewing.connect_lazy(true);
+        Arc::new(renewing)
+    });
+    let reading = self::options(
+        url,
+        backend,
+        READ_CONNECTIONS,
+        session(lock_wait, &READ_SETTINGS),
+    );
+    let readers = Readers::new(Database::connect(reading).await?);
+    let path = sqlite_file(url);
+    let asking = path.as_deref().map(SqliteDirect::open_read_only);
+    let point_reads = PointReads::new(readers.clone(), asking.transpose()?);
+    let sqlite_direct = path.map(|path| SqliteDirect::open(&path, BUSY_TIMEOUT, STATEMENTS));
+    let (writer, work) = writer::writer(writes, sqlite_direct.transpose()?, silence);
+    let engine = StoreEngine {
+        readers,
+        point_reads,
+        writer,
+        parts: PartCache::default(),
+        backend,
+        renewing,
+    };
+    Ok((engine, work))
 }
 
 /// Connects until the server accepts, within the acquire timeout. The pool's own error names neither the server
@@ -399,31 +294,4 @@ fn sqlite_path(url: &str) -> Option<PathBuf> {
         .strip_prefix("sqlite://")
         .or_else(|| url.strip_prefix("sqlite:"))?;
     Some(PathBuf::from(path.split('?').next().unwrap_or(path)))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn shares_one_probe_per_second() {
-        let (last, asked) = (ProbeResult::<bool>::default(), AtomicUsize::new(0));
-        let ask = || {
-            probed(&last, async {
-                asked.fetch_add(1, Ordering::Relaxed);
-                // The other callers arrive meanwhile.
-                tokio::task::yield_now().await;
-                true
-            })
-        };
-        let answers = tokio::join!(ask(), ask(), ask());
-        assert_eq!(answers, (true, true, true));
-        assert_eq!(asked.load(Ordering::Relaxed), 1);
-        let before = Instant::now().checked_sub(2 * PROBE_INTERVAL).unwrap();
-        *last.lock().await = Some((before, true));
-        assert!(!probed(&last, async { false }).await, "it is old");
-        assert!(!ask().await, "what failed is kept, too");
-    }
 }

@@ -14,24 +14,12 @@ use sea_orm::{
 
 use uuid::Uuid;
 
-use crate::connect::Store;
 use crate::entity::{conversations, runs};
 use crate::error::{StoreError, parsed, unsigned};
+use crate::model::ingest::ConversationRun;
+use crate::repositories::ConversationRepository;
 use crate::sql::{EACH_ALONE, Sql, SqlRow, executed, returned, text_array};
 use crate::steering::QUEUED;
-
-/// An unfinished run of the conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConversationRun {
-    pub run_id: RunId,
-    pub agent_id: AgentId,
-    pub status: RunStatus,
-    pub cancel_requested: bool,
-    /// Absorbed events not yet pulled.
-    pub steering: u64,
-    /// Sequence of the newest event in its ledger; 0 for none.
-    pub last_sequence: u64,
-}
 
 /// State of a conversation, read without its lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,10 +30,10 @@ pub struct ConversationState {
     pub is_busy: bool,
 }
 
-impl Store {
+impl ConversationRepository<'_> {
     /// Current state of a conversation. `None`: it does not exist.
     pub async fn conversation_state(
-        &self,
+        self,
         workspace: &WorkspaceId,
         identity: &ConversationIdentity,
     ) -> Result<Option<ConversationState>, StoreError> {
@@ -61,6 +49,7 @@ impl Store {
         ];
         let values = values.map(Value::from).into();
         let found = self
+            .db
             .point_reads
             .query_sql(sql.to_owned(), values)
             .await?

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sea_orm::sea_query::{Expr, ExprTrait, SimpleExpr};
 use sea_orm::{ConnectionTrait, DatabaseTransaction, DbBackend, Statement};
 
-use crate::connect::{Backend, Store};
+use crate::engine::{Backend, StoreEngine};
 use crate::error::StoreError;
 
 fn sql(backend: DbBackend) -> &'static str {
@@ -53,18 +53,16 @@ pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 2)
 }
 
-impl Store {
-    /// Time of the database in epoch milliseconds. `None` on `SQLite`, which uses the process clock.
-    pub async fn read_clock(&self) -> Result<Option<i64>, StoreError> {
-        if self.backend() == Backend::Sqlite {
-            return Ok(None);
-        }
-        let backend = self.readers.get_database_backend();
-        let query = format!("SELECT {} AS now", sql(backend));
-        let row = self
-            .readers
-            .query_one_raw(Statement::from_string(backend, query));
-        let row = row.await?;
-        Ok(row.map(|row| row.try_get("", "now")).transpose()?)
+/// Time of the database in epoch milliseconds. `None` on `SQLite`, which uses the process clock.
+pub(crate) async fn read_clock(db: &StoreEngine) -> Result<Option<i64>, StoreError> {
+    if db.backend() == Backend::Sqlite {
+        return Ok(None);
     }
+    let backend = db.readers.get_database_backend();
+    let query = format!("SELECT {} AS now", sql(backend));
+    let row = db
+        .readers
+        .query_one_raw(Statement::from_string(backend, query));
+    let row = row.await?;
+    Ok(row.map(|row| row.try_get("", "now")).transpose()?)
 }

@@ -13,8 +13,9 @@ use serde_json::Value;
 use crate::entity::{agents, endpoint_health, runner_endpoints, runners};
 use crate::error::{StoreError, parsed_json, signed};
 use crate::health::write_health;
-use crate::runners::{FoundRunner, RunnerStatus, served_elsewhere};
-use crate::writer::Mutation;
+use crate::model::registry::RunnerStatus;
+use crate::mutation::Mutation;
+use crate::runners::{FoundRunner, served_elsewhere};
 use base::digest::sha256_hex;
 
 /// Maximum delay in milliseconds between the replies of overlapping checks.

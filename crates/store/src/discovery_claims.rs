@@ -5,11 +5,11 @@ use sea_orm::{
     ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
 };
 
-use crate::connect::Store;
 use crate::endpoints::{EndpointRecord, endpoint_record};
 use crate::entity::runner_endpoints;
 use crate::error::StoreError;
-use crate::writer::Mutation;
+use crate::mutation::Mutation;
+use crate::repositories::EndpointRepository;
 
 /// Pause of an endpoint with an unreadable row.
 const UNREADABLE_PAUSE_MS: i64 = 5 * 60 * 1000;
@@ -39,11 +39,11 @@ impl Mutation for ClaimCheck {
     }
 }
 
-impl Store {
+impl EndpointRepository<'_> {
     /// Enabled endpoints of all workspaces with a check due, the longest due first. An unreadable row is skipped
     /// and postponed for five minutes.
     pub async fn due_endpoints(
-        &self,
+        self,
         now: i64,
         limit: u64,
     ) -> Result<Vec<EndpointRecord>, StoreError> {
@@ -53,7 +53,7 @@ impl Store {
             .order_by_asc(runner_endpoints::Column::NextCheckAt)
             .order_by_asc(runner_endpoints::Column::Id)
             .limit(limit)
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         let mut due = Vec::with_capacity(rows.len());
         for row in rows {
@@ -71,7 +71,7 @@ impl Store {
                         seen,
                         until,
                     };
-                    self.write(later).await?;
+                    self.db.write(later).await?;
                 }
             }
         }
@@ -80,15 +80,16 @@ impl Store {
 
     /// Claims the check of a due endpoint until `until`; false when another replica has it.
     pub async fn claim_check(
-        &self,
+        self,
         endpoint: &EndpointRecord,
         until: i64,
     ) -> Result<bool, StoreError> {
-        self.write(ClaimCheck {
-            endpoint_id: endpoint.id.to_string(),
-            seen: endpoint.next_check_at,
-            until,
-        })
-        .await
+        self.db
+            .write(ClaimCheck {
+                endpoint_id: endpoint.id.to_string(),
+                seen: endpoint.next_check_at,
+                until,
+            })
+            .await
     }
 }

@@ -10,14 +10,15 @@ use sea_orm::{
 use serde_json::Value;
 
 use crate::agents::{ORIGIN_API, ORIGIN_CONFIG};
-use crate::connect::Store;
 use crate::entity::runner_endpoints;
 use crate::error::{StoreError, parsed, parsed_json, signed, unsigned};
 use crate::health::delete_health;
+use crate::model::registry::EndpointAddress;
+use crate::mutation::Mutation;
 use crate::page::{ListPage, PageBound, PageOf};
+use crate::repositories::EndpointRepository;
 use crate::runners::delete_runners;
 use crate::sql::{Sql, SqlRow, locked, returned};
-use crate::writer::Mutation;
 
 /// A registered endpoint. `secret` and `headers` are sealed under the master key.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,17 +46,6 @@ pub struct EndpointRecord {
     pub next_check_at: i64,
     pub version: i64,
     pub created_at: i64,
-}
-
-/// Address and secrets for calls of an endpoint. `secret` and `headers` are sealed under the master key.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EndpointAddress {
-    pub id: EndpointId,
-    pub base_url: String,
-    pub mode: EndpointMode,
-    pub delta_mode: DeltaMode,
-    pub secret: String,
-    pub headers: String,
 }
 
 impl EndpointRecord {
@@ -197,33 +187,33 @@ async fn delete(
     endpoint_record(row).map(Some)
 }
 
-impl Store {
+impl EndpointRepository<'_> {
     /// An endpoint of the workspace.
     pub async fn find_endpoint(
-        &self,
+        self,
         workspace: &WorkspaceId,
         id: EndpointId,
     ) -> Result<Option<EndpointRecord>, StoreError> {
         let row = runner_endpoints::Entity::find_by_id(id.to_string())
             .filter(runner_endpoints::Column::WorkspaceId.eq(workspace.as_str()))
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         row.map(endpoint_record).transpose()
     }
 
     /// Address of an endpoint of the workspace.
     pub async fn find_endpoint_address(
-        &self,
+        self,
         workspace: &WorkspaceId,
         id: EndpointId,
     ) -> Result<Option<EndpointAddress>, StoreError> {
-        let found = endpoint_addresses(&self.readers, workspace, [id.to_string()]).await?;
+        let found = endpoint_addresses(&self.db.readers, workspace, [id.to_string()]).await?;
         Ok(found.into_iter().next())
     }
 
     /// Workspace and name of an endpoint, for metrics only, never for clients.
     pub async fn find_endpoint_name(
-        &self,
+        self,
         id: EndpointId,
     ) -> Result<Option<(WorkspaceId, String)>, StoreError> {
         let found: Option<(String, String)> = runner_endpoints::Entity::find_by_id(id.to_string())
@@ -231,28 +221,28 @@ impl Store {
             .column(runner_endpoints::Column::WorkspaceId)
             .column(runner_endpoints::Column::Name)
             .into_tuple()
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         Ok(found.map(|(workspace, name)| (WorkspaceId(workspace), name)))
     }
 
     /// An endpoint of the workspace by its name.
     pub async fn find_endpoint_by_name(
-        &self,
+        self,
         workspace: &WorkspaceId,
         name: &str,
     ) -> Result<Option<EndpointRecord>, StoreError> {
         let row = runner_endpoints::Entity::find()
             .filter(runner_endpoints::Column::WorkspaceId.eq(workspace.as_str()))
             .filter(runner_endpoints::Column::Name.eq(name))
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         row.map(endpoint_record).transpose()
     }
 
     /// Endpoints of the workspace by name, after `after`.
     pub async fn list_endpoints(
-        &self,
+        self,
         workspace: &WorkspaceId,
         after: Option<&str>,
         bound: impl Into<PageBound<'_>>,
@@ -267,13 +257,13 @@ impl Store {
             owner: own.into(),
             without: None,
         };
-        let found = page.read::<String>(&self.readers, bound.into()).await?;
+        let found = page.read::<String>(&self.db.readers, bound.into()).await?;
         found.try_map(endpoint_record)
     }
 
     /// Names of the enabled endpoints, each with true if it comes from the config file.
     pub async fn enabled_endpoints(
-        &self,
+        self,
         workspace: &WorkspaceId,
     ) -> Result<Vec<(String, bool)>, StoreError> {
         let enabled = runner_endpoints::Entity::find()
@@ -284,7 +274,7 @@ impl Store {
             .filter(runner_endpoints::Column::Enabled.eq(true))
             .order_by_asc(runner_endpoints::Column::Name);
         let enabled = enabled.into_tuple::<(String, String)>();
-        let enabled = enabled.all(&self.readers).await?.into_iter();
+        let enabled = enabled.all(&self.db.readers).await?.into_iter();
         Ok(enabled
             .map(|(name, origin)| (name, origin == ORIGIN_CONFIG))
             .collect())

@@ -6,14 +6,14 @@ use sea_orm::{
     ColumnTrait, Condition, EntityTrait, ExprTrait, QueryFilter, QueryOrder, QuerySelect, Select,
 };
 
-use crate::connect::Store;
 use crate::conversation::{ConversationsOf, of_conversations};
 use crate::entity::{events, raw_payloads};
 use crate::error::{StoreError, parsed};
 use crate::page::{PageBound, PageOf};
+use crate::repositories::EventRepository;
 use crate::runs::MAX_SCANNED;
 use crate::sql::{Sql, padded};
-use crate::steering::DROPPED;
+use crate::steering::{DROPPED, steering_status};
 
 /// Tolerance in milliseconds: a run may be older than the event that it takes up.
 const CLOCK_TOLERANCE: i64 = 60_000;
@@ -64,25 +64,28 @@ pub struct EventsFound {
     pub next: Option<EventPosition>,
 }
 
-impl Store {
+impl EventRepository<'_> {
     /// An event of the workspace.
     pub async fn find_event(
-        &self,
+        self,
         workspace: &WorkspaceId,
         event_id: &str,
     ) -> Result<Option<EventRecord>, StoreError> {
         let key = (workspace.to_string(), event_id.to_owned());
-        match events::Entity::find_by_id(key).one(&self.readers).await? {
+        match events::Entity::find_by_id(key)
+            .one(&self.db.readers)
+            .await?
+        {
             Some(row) => self.event_record(row).await.map(Some),
             None => Ok(None),
         }
     }
 
     /// The event of a row, with its steering status.
-    async fn event_record(&self, row: events::Model) -> Result<EventRecord, StoreError> {
+    async fn event_record(self, row: events::Model) -> Result<EventRecord, StoreError> {
         let steering = match &row.steered_into {
             None => None,
-            Some(run) => self.steering_status(run, &row.event_id).await?,
+            Some(run) => steering_status(&self.db.readers, run, &row.event_id).await?,
         };
         let taken_up_by = match steering.as_deref() {
             Some(DROPPED) => self.run_created_for(&row).await?,
@@ -92,7 +95,7 @@ impl Store {
     }
 
     /// The run created for an absorbed event after the absorbing run dropped it.
-    async fn run_created_for(&self, event: &events::Model) -> Result<Option<RunId>, StoreError> {
+    async fn run_created_for(self, event: &events::Model) -> Result<Option<RunId>, StoreError> {
         let (Some(key), Some(absorbed)) = (&event.conversation_key, &event.steered_into) else {
             return Ok(None);
         };
@@ -105,7 +108,7 @@ impl Store {
             event.event_id.as_str().into(),
             absorbed.as_str().into(),
         ];
-        let found = self.readers.query_sql(sql.to_owned(), values).await?;
+        let found = self.db.readers.query_sql(sql.to_owned(), values).await?;
         let run = found.first().map(|row| row.text("id")).transpose()?;
         run.map(|run| parsed("runs.id", &event.event_id, &run))
             .transpose()
@@ -113,13 +116,13 @@ impl Store {
 
     /// The platform's own payload of an event, as JSON, if any.
     pub async fn find_raw_payload(
-        &self,
+        self,
         workspace: &WorkspaceId,
         event_id: &str,
     ) -> Result<Option<String>, StoreError> {
         let key = (workspace.to_string(), event_id.to_owned());
         let row = raw_payloads::Entity::find_by_id(key)
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         Ok(row.map(|row| row.payload))
     }
@@ -127,7 +130,7 @@ impl Store {
     /// Events of the workspace, newest first, after `position`. With a type filter it scans at most
     /// [`MAX_SCANNED`] events.
     pub async fn list_events(
-        &self,
+        self,
         workspace: &WorkspaceId,
         filter: &EventFilter,
         after: Option<&EventPosition>,
@@ -160,7 +163,7 @@ impl Store {
             owner: events::Column::WorkspaceId.eq(workspace.as_str()).into(),
             without: None,
         };
-        let rows = rows.read::<String>(&self.readers, bound.into()).await?;
+        let rows = rows.read::<String>(&self.db.readers, bound.into()).await?;
         let has_more = rows.has_more;
         let mut records = Vec::with_capacity(rows.items.len());
         for row in rows.items {
@@ -176,7 +179,7 @@ impl Store {
 
     /// Last event of the scan, when more than [`MAX_SCANNED`] match.
     async fn events_scan_end(
-        &self,
+        self,
         all: Select<events::Entity>,
     ) -> Result<Option<EventPosition>, StoreError> {
         let last: Option<(i64, String)> = all
@@ -188,7 +191,7 @@ impl Store {
             .offset(MAX_SCANNED - 1)
             .limit(1)
             .into_tuple()
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         Ok(last.map(|(received_at, event_id)| EventPosition {
             received_at,

@@ -5,10 +5,10 @@ use sea_orm::{
     ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder,
 };
 
-use crate::connect::Store;
 use crate::entity::endpoint_health;
 use crate::error::{StoreError, signed, unsigned};
 use crate::page::{ListPage, PageBound, PageOf};
+use crate::repositories::EndpointRepository;
 
 /// Maximum rows of history per endpoint; older rows are deleted.
 const MAX_HEALTH_ROWS: i64 = 200;
@@ -66,10 +66,10 @@ pub(crate) async fn delete_health(
     Ok(())
 }
 
-impl Store {
+impl EndpointRepository<'_> {
     /// The history of an endpoint's health, newest first, before row `before`.
     pub async fn list_health(
-        &self,
+        self,
         endpoint: EndpointId,
         before: Option<u64>,
         bound: impl Into<PageBound<'_>>,
@@ -85,7 +85,7 @@ impl Store {
             owner: own.into(),
             without: None,
         };
-        let found = page.read::<i64>(&self.readers, bound.into()).await?;
+        let found = page.read::<i64>(&self.db.readers, bound.into()).await?;
         found.try_map(health_record)
     }
 }

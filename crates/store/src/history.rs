@@ -6,10 +6,10 @@ use protocol::raw::RawJson;
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, Select};
 use serde_json::Value;
 
-use crate::connect::Store;
 use crate::entity::{conversations, transcript_items};
 use crate::error::{StoreError, parsed_json};
 use crate::page::{ListPage, PageBound, PageOf, ReadBudget};
+use crate::repositories::ConversationRepository;
 use crate::sql::padded;
 
 /// Selects items of one conversation.
@@ -44,10 +44,10 @@ pub struct TranscriptRecord {
     pub created_at: i64,
 }
 
-impl Store {
+impl ConversationRepository<'_> {
     /// Key of a conversation of the workspace, by bot, conversation and thread.
     pub async fn find_conversation_key(
-        &self,
+        self,
         workspace: &WorkspaceId,
         conversation: &FrozenConversation,
     ) -> Result<Option<String>, StoreError> {
@@ -56,14 +56,14 @@ impl Store {
             .filter(conversations::Column::BotId.eq(conversation.bot_id.as_str()))
             .filter(conversations::Column::ConversationId.eq(conversation.conversation_id.as_str()))
             .filter(conversations::Column::ThreadId.eq(conversation.thread_id.as_str()))
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         Ok(row.map(|row| row.key))
     }
 
     /// A page of a transcript: `limit` items, fewer if they are large.
     pub async fn page_history(
-        &self,
+        self,
         conversation_key: &str,
         page: HistoryQuery<'_>,
     ) -> Result<ListPage<TranscriptRecord>, StoreError> {
@@ -85,14 +85,14 @@ impl Store {
         };
         let items = page_of(conversation_key, query, page.attachments);
         items
-            .read::<i64>(&self.readers, bound)
+            .read::<i64>(&self.db.readers, bound)
             .await?
             .try_map(to_record)
     }
 
     /// Items at these sequences with attachments, newest first, up to the limit of a page.
     pub(crate) async fn fitting_items_at(
-        &self,
+        self,
         conversation_key: &str,
         places: &[i64],
         budget: ReadBudget<'_>,
@@ -108,7 +108,7 @@ impl Store {
             ..(places.len() as u64).into()
         };
         let items = page_of(conversation_key, query, true);
-        let found = items.read::<i64>(&self.readers, bound).await?;
+        let found = items.read::<i64>(&self.db.readers, bound).await?;
         Ok(found.try_map(to_record)?.items)
     }
 }

@@ -6,11 +6,12 @@ use domain::text_index::TextQuery;
 use sea_orm::sea_query::{Expr, JoinType};
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect, RelationDef};
 
-use crate::connect::{Backend, Store};
+use crate::engine::Backend;
 use crate::entity::{transcript_items, transcript_terms};
 use crate::error::StoreError;
 use crate::history::TranscriptRecord;
 use crate::page::ReadBudget;
+use crate::repositories::ConversationRepository;
 use crate::sql::padded;
 
 /// A search within one conversation.
@@ -35,10 +36,10 @@ const CANDIDATES: u64 = 400;
 /// Maximum texts in memory at a time.
 const TEXTS_IN_MEMORY: usize = 100;
 
-impl Store {
+impl ConversationRepository<'_> {
     /// The newest matching items, with their attachments.
     pub async fn search_history(
-        &self,
+        self,
         conversation_key: &str,
         wanted: &HistoryMatch,
         budget: ReadBudget<'_>,
@@ -64,7 +65,7 @@ impl Store {
 
     /// Sequences of items with all terms of the query, newest first.
     async fn candidates(
-        &self,
+        self,
         conversation_key: &str,
         wanted: &HistoryMatch,
     ) -> Result<Vec<i64>, StoreError> {
@@ -75,7 +76,7 @@ impl Store {
         let mut query = transcript_terms::Entity::find()
             .select_only()
             .column(transcript_terms::Column::Seq)
-            .filter(has_all(&terms, self.backend()))
+            .filter(has_all(&terms, self.db.backend()))
             .filter(transcript_terms::Column::ConversationKey.eq(conversation_key));
         if let Some(before) = wanted.before {
             query = query.filter(transcript_terms::Column::Seq.lt(before));
@@ -94,12 +95,12 @@ impl Store {
                 query.filter(transcript_items::Column::ItemType.is_in(padded(&wanted.item_types)));
         }
         let newest = query.order_by_desc(transcript_terms::Column::Seq);
-        let places = newest.limit(CANDIDATES).into_tuple().all(&self.readers);
+        let places = newest.limit(CANDIDATES).into_tuple().all(&self.db.readers);
         Ok(places.await?)
     }
 
     async fn texts_at(
-        &self,
+        self,
         conversation_key: &str,
         places: &[i64],
     ) -> Result<HashMap<i64, Option<String>>, StoreError> {
@@ -110,7 +111,7 @@ impl Store {
             .filter(transcript_items::Column::ConversationKey.eq(conversation_key))
             .filter(transcript_items::Column::Seq.is_in(padded(places.iter().copied())))
             .into_tuple()
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         Ok(texts.into_iter().collect())
     }

@@ -4,31 +4,21 @@
 mod awaited;
 
 use domain::event::ANSWER_ID_PREFIX;
-use domain::normalize::Question;
 use protocol::id::{AgentId, RunId, WorkspaceId};
 use sea_orm::{DatabaseTransaction, Value};
 use uuid::Uuid;
 
-use crate::connect::Store;
 use crate::conversation::ConversationsOf;
 use crate::error::{StoreError, parsed, signed, unsigned};
-use crate::ingest::Ingest;
-use crate::ledger::Append;
+use crate::model::append::Append;
+use crate::model::ingest::{Ingest, Unanswerable};
+use crate::mutation::Mutation;
 use crate::page::{Columns, PageBound, TextPage};
+use crate::repositories::InteractionRepository;
 use crate::runs::MAX_SCANNED;
 use crate::sql::{Sql, SqlRow, inserted};
-use crate::writer::Mutation;
 
 pub use awaited::{AnswerDelivery, AwaitedRecord, CloseAwaited, DeliverAnswer};
-
-/// A question to store.
-#[derive(Clone, Debug)]
-pub struct NewInteraction {
-    pub id: Uuid,
-    /// Sequence of the ledger event that asks.
-    pub sequence: u64,
-    pub question: Question,
-}
 
 /// A stored question. Times are epoch milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,27 +57,6 @@ pub enum TakenAs {
     Event { event_id: String, answer: String },
     /// Delivered to the live run that awaited it.
     AnswerDelivery,
-}
-
-/// Question and link of an incoming answer.
-#[derive(Clone, Debug)]
-pub struct AnsweredBy {
-    pub interaction: String,
-    /// Hex SHA-256 of the link's token; `None`: sent with an API key.
-    pub token_sha256: Option<String>,
-}
-
-/// Reason to refuse an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unanswerable {
-    /// For an answer as an event: the run awaits it, or has received one. See [`DeliverAnswer`].
-    Awaited,
-    /// The asking run was cancelled or has a cancel request.
-    Cancelled,
-    /// Received after `expires_at`.
-    Expired,
-    /// A newer link replaced this one.
-    LinkReplaced,
 }
 
 /// Filter of a list of questions, newest first.
@@ -141,28 +110,28 @@ const FROM: &str = "interactions i JOIN runs r ON r.id = i.run_id \
     LEFT JOIN events e ON e.workspace_id = i.workspace_id AND e.event_id = 'interaction:' || i.id \
     AND e.dedupe_key = 'interaction:' || i.id";
 
-impl Store {
+impl InteractionRepository<'_> {
     /// A question of the workspace.
     pub async fn find_interaction(
-        &self,
+        self,
         workspace: &WorkspaceId,
         id: &str,
     ) -> Result<Option<InteractionRecord>, StoreError> {
         let columns = COLUMNS.selected();
         let sql = format!("SELECT {columns} FROM {FROM} WHERE i.workspace_id = $1 AND i.id = $2");
         let values = vec![workspace.as_str().into(), id.into()];
-        let rows = self.readers.query_sql(sql, values).await?;
+        let rows = self.db.readers.query_sql(sql, values).await?;
         rows.first().map(record).transpose()
     }
 
     /// The question of a link, with its workspace.
     pub async fn find_interaction_of_link(
-        &self,
+        self,
         token_sha256: &str,
     ) -> Result<Option<(WorkspaceId, InteractionRecord)>, StoreError> {
         let sql = "SELECT workspace_id, id FROM interactions WHERE token_sha256 = $1";
         let values = vec![token_sha256.into()];
-        let rows = self.readers.query_sql(sql.to_owned(), values).await?;
+        let rows = self.db.readers.query_sql(sql.to_owned(), values).await?;
         let Some(row) = rows.first() else {
             return Ok(None);
         };
@@ -174,7 +143,7 @@ impl Store {
     /// Questions of the workspace, newest first. With a filter by conversation or open state it scans at most
     /// [`MAX_SCANNED`] questions.
     pub async fn list_interactions(
-        &self,
+        self,
         workspace: &WorkspaceId,
         filter: &InteractionFilter,
         bound: impl Into<PageBound<'_>>,
@@ -227,7 +196,7 @@ impl Store {
             key: ("i.id", "id"),
         };
         let only = only.join(" AND ");
-        let rows = page.read(&self.readers, &only, values, bound).await?;
+        let rows = page.read(&self.db.readers, &only, values, bound).await?;
         let found = rows.try_map(|row| record(&row))?;
         let last = found.items.last().map(|last| last.id.clone());
         Ok(InteractionsFound {
@@ -238,7 +207,7 @@ impl Store {
 
     /// Last question of the scan, when more than [`MAX_SCANNED`] exist and no index serves the filter.
     async fn interactions_scan_end(
-        &self,
+        self,
         workspace: &WorkspaceId,
         filter: &InteractionFilter,
     ) -> Result<Option<String>, StoreError> {
@@ -256,7 +225,7 @@ impl Store {
         let sql = format!(
             "SELECT id FROM interactions WHERE workspace_id = $1 {older} ORDER BY id DESC LIMIT 1 OFFSET $2"
         );
-        let rows = self.readers.query_sql(sql, values).await?;
+        let rows = self.db.readers.query_sql(sql, values).await?;
         rows.first().map(|row| row.text("id")).transpose()
     }
 }

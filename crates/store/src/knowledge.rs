@@ -9,9 +9,9 @@ mod search;
 use protocol::id::WorkspaceId;
 use sea_orm::Value;
 
-use crate::connect::Store;
 use crate::error::{StoreError, unsigned};
 use crate::page::{Columns, ListPage, PageBound, TextPage};
+use crate::repositories::KnowledgeRepository;
 use crate::sql::{Sql, SqlRow};
 
 pub use chunks::{NewChunk, WriteChunks};
@@ -153,20 +153,20 @@ async fn find_row(
     Ok(conn.query_sql(sql, values).await?.pop())
 }
 
-impl Store {
+impl KnowledgeRepository<'_> {
     /// A document of a base.
     pub async fn find_document(
-        &self,
+        self,
         base: &BaseKey,
         document_id: &str,
     ) -> Result<Option<DocumentRecord>, StoreError> {
-        let row = find_row(&self.readers, base, document_id).await?;
+        let row = find_row(&self.db.readers, base, document_id).await?;
         row.as_ref().map(record).transpose()
     }
 
     /// Documents of a base in byte order of their ids, after `after`.
     pub async fn list_documents(
-        &self,
+        self,
         base: &BaseKey,
         after: Option<&str>,
         bound: impl Into<PageBound<'_>>,
@@ -182,7 +182,7 @@ impl Store {
         let mut values = base.values().to_vec();
         values.push(after.unwrap_or_default().into());
         let rest = "document_id > $3 ORDER BY document_id";
-        let rows = page.read(&self.readers, rest, values, bound).await?;
+        let rows = page.read(&self.db.readers, rest, values, bound).await?;
         rows.try_map(|row| record(&row))
     }
 }

@@ -14,13 +14,13 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::connect::Store;
 use crate::database_clock::{database_now, lease_end};
 use crate::entity::runs;
 use crate::error::{StoreError, parsed};
-use crate::retention::skip_locked;
+use crate::mutation::Mutation;
+use crate::repositories::LeaseRepository;
 use crate::runs::readable;
-use crate::writer::Mutation;
+use crate::sql::skip_locked;
 
 pub use renewal::LeaseKeeper;
 
@@ -54,10 +54,10 @@ impl LeaseFilter {
     }
 }
 
-impl Store {
+impl LeaseRepository<'_> {
     /// Running runs with eligible leases, the longest expired first.
     pub async fn expired_runs(
-        &self,
+        self,
         owner: &str,
         leases: LeaseFilter,
         limit: u64,
@@ -65,10 +65,10 @@ impl Store {
         let models = runs::Entity::find()
             .filter(runs::Column::FinishedAt.is_null())
             .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
-            .filter(leases.condition(owner, self.readers.get_database_backend()))
+            .filter(leases.condition(owner, self.db.readers.get_database_backend()))
             .order_by_asc(runs::Column::LeaseExpiresAt)
             .limit(limit)
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         Ok(readable(models))
     }
@@ -76,44 +76,46 @@ impl Store {
     /// Takes over a run with a new epoch, which fences the old owner. `None`: the lease is not eligible, or was
     /// renewed, taken or ended meanwhile.
     pub async fn take_over(
-        &self,
+        self,
         run: &Run,
         owner: &str,
         lease: Duration,
         leases: LeaseFilter,
     ) -> Result<Option<i64>, StoreError> {
         let (id, epoch, owner) = (run.id, run.lease_epoch, owner.to_owned());
-        self.write(TakeOver {
-            id,
-            epoch,
-            owner,
-            lease,
-            leases,
-        })
-        .await
+        self.db
+            .write(TakeOver {
+                id,
+                epoch,
+                owner,
+                lease,
+                leases,
+            })
+            .await
     }
 
-    /// Takes over these runs in one commit, under the rules of [`Store::take_over`]. Skips locked rows, so
+    /// Takes over these runs in one commit, under the rules of [`Self::take_over`]. Skips locked rows, so
     /// replicas do not wait for each other.
     pub async fn take_over_batch(
-        &self,
+        self,
         ids: Vec<RunId>,
         owner: &str,
         lease: Duration,
         leases: LeaseFilter,
     ) -> Result<Vec<Run>, StoreError> {
         let owner = owner.to_owned();
-        self.write(TakeOverBatch {
-            ids,
-            owner,
-            lease,
-            leases,
-        })
-        .await
+        self.db
+            .write(TakeOverBatch {
+                ids,
+                owner,
+                lease,
+                leases,
+            })
+            .await
     }
 
     /// Runs of `owner` with a cancel request, and its time.
-    pub async fn cancel_requests_of(&self, owner: &str) -> Result<Vec<(RunId, i64)>, StoreError> {
+    pub async fn cancel_requests_of(self, owner: &str) -> Result<Vec<(RunId, i64)>, StoreError> {
         let rows: Vec<(String, i64)> = runs::Entity::find()
             .select_only()
             .column(runs::Column::Id)
@@ -123,7 +125,7 @@ impl Store {
             .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
             .filter(runs::Column::LeaseOwner.eq(owner))
             .into_tuple()
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         let read = |(id, at): (String, i64)| Ok((parsed("runs.id", &id, &id)?, at));
         rows.into_iter().map(read).collect()

@@ -1,70 +1,30 @@
 //! The ledger: event segments of a run, with the other rows of the same transaction.
 
+mod batched;
 mod lines;
 
-use domain::normalize::{Rejection, StateUpdate};
-use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use sea_orm::{DatabaseTransaction, EntityTrait};
 use uuid::Uuid;
 
-use crate::audit::AuditEntry;
-use crate::batch::{BatchOp, BatchResult, advance, insert_segments, items_of};
+use crate::advisory_key::Share;
+use crate::batch_op::{BatchOp, BatchResult};
 use crate::conversation::lock_all;
 use crate::entity::{run_rejections, runs};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
-use crate::interactions::{NewInteraction, insert_interactions};
-use crate::promotion::Promotion;
+use crate::interactions::insert_interactions;
+use crate::model::append::{Append, Appended, RunEnd};
+use crate::model::audit::AuditEntry;
+use crate::mutation::Mutation;
 use crate::release::record_judged;
 use crate::sql::inserted;
-use crate::transcript::{TranscriptWrite, write_transcripts};
-use crate::writer::{Mutation, Share};
+use crate::transcript::write_transcripts;
 
+use batched::{advance, insert_segments, items_of};
+
+pub(crate) use batched::{append_all, end_all};
 pub use lines::{LedgerLine, RejectionRecord};
-
-/// One commit of one run. When the compare-and-set updates no row, the owner has lost the run and nothing is
-/// written.
-#[derive(Clone, Debug)]
-pub struct Append {
-    pub run_id: RunId,
-    pub workspace: WorkspaceId,
-    pub epoch: i64,
-    /// Last sequence before and after; equal when the commit has only rejections or an end.
-    pub from: u64,
-    pub to: u64,
-    /// The events as JSON lines, each terminated by LF.
-    pub lines: String,
-    pub states: Vec<StateUpdate>,
-    pub rejections: Vec<Rejection>,
-    /// Number of the first rejection, from 1.
-    pub first_rejection: u64,
-    pub audits: Vec<AuditEntry>,
-    /// Announced artifacts, each with the sequence of its event.
-    pub artifacts: Vec<(Uuid, u64)>,
-    /// Questions asked by these events.
-    pub interactions: Vec<NewInteraction>,
-    /// For async runs: all results up to this number are in the ledger after this commit.
-    pub judged_through: Option<u64>,
-    pub terminal: Option<RunEnd>,
-    /// Epoch milliseconds.
-    pub at: i64,
-}
-
-/// The end of a run, written with its last event.
-#[derive(Clone, Debug)]
-pub struct RunEnd {
-    pub status: RunStatus,
-    pub reason: String,
-    pub output: Option<String>,
-    pub error: Option<String>,
-    pub usage: Option<String>,
-    pub metadata: String,
-    /// Messages of the run in order, for a run with a conversation.
-    pub transcript: Vec<TranscriptWrite>,
-    /// Follow-up of the end, for a run with a conversation.
-    pub promotion: Option<Promotion>,
-}
 
 impl RunEnd {
     /// Final status of a run: an accepted cancel overrides the runner's results.
@@ -82,15 +42,6 @@ impl RunEnd {
         let items = self.transcript.iter();
         output + items.map(|item| item.content_json.len()).sum::<usize>()
     }
-}
-
-/// Result of an append.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Appended {
-    /// `next`: queued runs promoted by this end, to be dispatched.
-    Written { next: Vec<RunId> },
-    /// The run has another owner, or has ended.
-    Lost,
 }
 
 impl Mutation for Append {

@@ -2,25 +2,43 @@
 //!
 //! One writer task per database ([`writer`]) commits all writes in batches; reads use their own pool. Every
 //! query is keyed by workspace or run.
+//!
+//! Layers, each of which imports only those above it:
+//!
+//! 1. `sql`, `page`, `error`, `entity`: statements, bounded pages, tables.
+//! 2. `model`, `batch_op`, `mutation`: data types of the operations, and the trait of the writer's work.
+//! 3. `engine`, `repositories`: pools, caches, the writer's queue, and the handles that borrow them.
+//! 4. The aggregates, for example `runs` and `ledger`: queries and mutations, as methods of a repository.
+//! 5. `batch`, `writer`, `connect`, `store`: group commit, connections, and the facade.
 
+mod advisory_key;
 mod batch;
+mod batch_op;
 mod cancel;
 mod capacity;
 mod children;
 mod connect;
 mod conversation;
 mod database_clock;
+mod engine;
 mod entity;
 mod error;
 mod event_log;
 pub mod failpoint;
 pub mod foreign;
 pub mod metrics;
+mod model;
+mod mutation;
 mod notifier;
 mod page;
+mod part_cache;
+mod part_text;
+mod probe;
 mod readers;
+mod repositories;
 mod sql;
 mod sqlite_direct;
+mod store;
 mod tx_cache;
 mod workspaces;
 pub mod writer;
@@ -63,7 +81,7 @@ mod transcript;
 mod usage;
 
 pub use agent_skills::{AgentSkillRecord, RegisterSkill, SkillRegistered, WithdrawSkill};
-pub use agents::{AgentRecord, SaveAgent, SavedAgent};
+pub use agents::{SaveAgent, SavedAgent};
 pub use api_keys::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked};
 pub use artifacts::{
     ArtifactFacts, ArtifactFinished, ArtifactOrigin, ArtifactRecord, ArtifactShares, BeginArtifact,
@@ -74,28 +92,26 @@ pub use async_runs::{
     AppendResults, AppendsClosed, AsyncRun, Backlog, CloseAppends, Heartbeat, Heartbeating,
     ResultsAppended, StartAsyncRun, result_digest,
 };
-pub use attempts::{Dispatch, Dispatched, FirstAttempt, STARTED};
-pub use audit::{AuditEntry, AuditOutcome, AuditRecord};
+pub use attempts::STARTED;
+pub use audit::AuditRecord;
 pub use base::digest::{hex, sha256_hex};
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
-pub use children::{ChildRefused, ParentRun};
-pub use connect::{Backend, DatabaseCondition, Store, check_database_url};
-pub use conversation::{ConversationRun, ConversationState, ConversationsOf, occupancy};
+pub use connect::check_database_url;
+pub use conversation::{ConversationState, ConversationsOf, occupancy};
 pub use discovery::{SaveDiscovery, SaveFailure};
-pub use endpoints::{EndpointAddress, EndpointRecord, SaveEndpoint};
+pub use endpoints::{EndpointRecord, SaveEndpoint};
+pub use engine::Backend;
 pub use error::StoreError;
 pub use event_log::{EventFilter, EventPosition, EventRecord};
 pub use health::HealthRecord;
 pub use history::{HistoryQuery, TranscriptRecord};
 pub use history_search::HistoryMatch;
-pub use ingest::{
-    ConversationPosition, Decide, DecisionFacts, EventKey, Ingest, IngestPlan, Ingested,
-};
+pub use ingest::EventKey;
 pub use interactions::{
-    AnswerDelivery, AnsweredBy, AnsweredInteraction, AwaitedRecord, CloseAwaited, DeliverAnswer,
-    InteractionFilter, InteractionRecord, InteractionsFound, LinkInteraction, NewInteraction,
-    TakenAs, Unanswerable, answer_event_id,
+    AnswerDelivery, AnsweredInteraction, AwaitedRecord, CloseAwaited, DeliverAnswer,
+    InteractionFilter, InteractionRecord, InteractionsFound, LinkInteraction, TakenAs,
+    answer_event_id,
 };
 pub use knowledge::{
     BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
@@ -103,26 +119,44 @@ pub use knowledge::{
     SweepKnowledge, WriteChunks,
 };
 pub use leases::{LeaseFilter, LeaseKeeper};
-pub use ledger::{Append, Appended, LedgerLine, RejectionRecord, RunEnd};
-pub use new_run::{Candidate, NewRun, UserMessage};
+pub use ledger::{LedgerLine, RejectionRecord};
+pub use model::append::{
+    Append, Appended, CreateForEvent, NewInteraction, Promotion, RunEnd, SteeredEvent,
+    TranscriptWrite,
+};
+pub use model::audit::{AuditEntry, AuditOutcome};
+pub use model::dispatch::{Dispatch, Dispatched};
+pub use model::ingest::{
+    AnsweredBy, ChildRefused, ConversationPosition, ConversationRun, Decide, DecisionFacts, Ingest,
+    IngestPlan, Ingested, ParentRun, Unanswerable,
+};
+pub use model::new_run::{FirstAttempt, NewRun, UserMessage};
+pub use model::registry::{AgentRecord, Candidate, EndpointAddress, RunnerRecord, RunnerStatus};
 pub use notifier::NotifyEvent;
 pub use page::{ListPage, OverBudget, PAGE_BYTES, PageBound, PageBudget, ReadBudget};
-pub use promotion::{CreateForEvent, Promotion};
+pub use part_text::SharedParts;
+pub use probe::DatabaseCondition;
 pub use release::ResumePoint;
-pub use runners::{FoundRunner, RunnerRecord, RunnerStatus};
+pub use repositories::{
+    AccessRepository, AgentRepository, ArtifactRepository, AuditRepository, ConversationRepository,
+    EndpointRepository, EventRepository, InteractionRepository, KnowledgeRepository,
+    LeaseRepository, Notifications, RetentionRepository, RunRepository, StateRepository,
+    UsageRepository,
+};
+pub use runners::FoundRunner;
 pub use runs::{RunFilter, RunInputs, RunPosition, RunWindow, RunsFound};
-pub use shared_parts::SharedParts;
 pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};
 pub use skills::ActivateSkill;
 pub use state::{STATE_KEYS, StateAccess, StateChange, StatePart, StateRecord, StateWritten};
-pub use steering::{PULL_BYTES, PullSteering, SteeredEvent};
+pub use steering::{PULL_BYTES, PullSteering};
 pub use storage::{
     AbandonUpload, AreaAccess, BeginUpload, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob,
     FinishUpload, PutIf, Quota, UploadStep, WriteChunk,
 };
+pub use store::Store;
 pub use tool_calls::{
     BeginToolCall, FinishToolCall, GoesOn, KeyOf, TOOL_CALLS, ToolCallBegun, ToolCallEnd,
 };
-pub use transcript::{TranscriptWrite, terms_of};
+pub use transcript::terms_of;
 pub use usage::{BudgetLine, ReserveBudget, SettleUsage, UsageOfRun, UsedBudget, UsedCall};
 pub use workspaces::{CreateWorkspace, WorkspaceRecord};

@@ -3,68 +3,26 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock};
 
-use domain::trace::TraceParent;
-use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
+use protocol::id::{AgentId, WorkspaceId};
 use protocol::resources::SkillResource;
 use protocol::run::RunStatus;
 use sea_orm::{DbBackend, Value};
-use uuid::Uuid;
 
 use crate::agent_skills::skills_of_workspace;
-use crate::agents::{AgentRecord, read_agent};
-use crate::attempts::FirstAttempt;
-use crate::batch::{DispatchIntent, insert_intents};
+use crate::agents::read_agent;
+use crate::attempts::{DispatchIntent, insert_intents};
 use crate::database_clock::{lease_end_sql, millis};
-use crate::endpoints::{EndpointAddress, endpoint_addresses};
+use crate::endpoints::endpoint_addresses;
 use crate::entity::{agents, runners};
 use crate::error::StoreError;
-use crate::runners::{RunnerRecord, read_runner};
-use crate::shared_parts::{NamedParts, SharedParts};
+use crate::model::append::TranscriptWrite;
+use crate::model::new_run::{FirstAttempt, NewRun, UserMessage};
+use crate::model::registry::{AgentRecord, Candidate, EndpointAddress};
+use crate::runners::read_runner;
+use crate::shared_parts::NamedParts;
 use crate::sql::{Sql, columns, executed, inserted, returned};
-use crate::transcript::{TranscriptWrite, terms_of};
-
-/// An agent that may handle the event, with its runner and endpoint.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
-    pub agent: AgentRecord,
-    pub runner: Option<RunnerRecord>,
-    pub endpoint: Option<Arc<EndpointAddress>>,
-    /// Skills registered by its runs, by name.
-    pub skills: Vec<SkillResource>,
-}
-
-/// The row of a new run.
-#[derive(Clone, Debug)]
-pub struct NewRun {
-    pub id: RunId,
-    /// Span of the event's trace context, if kept.
-    pub trace_parent: Option<TraceParent>,
-    /// The parent, for a child run.
-    pub parent_run_id: Option<RunId>,
-    pub agent_id: AgentId,
-    pub agent_version: i64,
-    pub runner_id: RunnerId,
-    pub endpoint_id: EndpointId,
-    pub deadline_at: i64,
-    /// The frozen agent specification, as JSON.
-    pub agent_spec: Arc<str>,
-    /// The complete authorization snapshot; its hash covers all of it.
-    pub snapshot: Arc<str>,
-    pub snapshot_sha256: String,
-    /// Parts of these texts and of the run's contexts that are shared with other runs.
-    pub shared: SharedParts,
-}
-
-/// The user's transcript item of a message event.
-#[derive(Clone, Debug)]
-pub struct UserMessage {
-    pub id: Uuid,
-    pub content: Option<String>,
-    pub content_json: String,
-    pub attachment_refs: String,
-    /// The author, as JSON.
-    pub author: Option<String>,
-}
+use crate::transcript::terms_of;
+use crate::tx_cache::TxCache;
 
 /// The event of a run, and its conversation.
 #[derive(Clone, Copy)]
@@ -105,6 +63,21 @@ pub(crate) async fn candidates(
         Vec::new()
     };
     with_runners(conn, workspace, agents, skills).await
+}
+
+/// The same, read once in a transaction.
+pub(crate) async fn cached_candidates(
+    tx: &impl Sql,
+    workspace: &WorkspaceId,
+    tx_cache: &mut TxCache,
+) -> Result<Arc<[Candidate]>, StoreError> {
+    if let Some(known) = tx_cache.candidates.get(workspace) {
+        return Ok(Arc::clone(known));
+    }
+    let read: Arc<[Candidate]> = candidates(tx, workspace).await?.into();
+    let kept = Arc::clone(&read);
+    tx_cache.candidates.insert(workspace.clone(), kept);
+    Ok(read)
 }
 
 /// Agents with their runners, each with its own skills from `skills`.

@@ -8,8 +8,9 @@ use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::PgPool;
 use sqlx::postgres::PgListener;
 
-use crate::connect::{Backend, Store};
+use crate::engine::Backend;
 use crate::error::StoreError;
+use crate::repositories::Notifications;
 
 const CHANNEL: &str = "runnel";
 /// Pause before a reconnect.
@@ -24,24 +25,24 @@ pub enum NotifyEvent<'a> {
     Missed,
 }
 
-impl Store {
+impl Notifications<'_> {
     /// Sends a payload of less than 8,000 bytes to all listeners. No effect on `SQLite`.
-    pub async fn notify(&self, notice: &str) -> Result<(), StoreError> {
-        if self.backend() == Backend::Postgres {
+    pub async fn notify(self, notice: &str) -> Result<(), StoreError> {
+        if self.db.backend() == Backend::Postgres {
             let values = [CHANNEL.into(), notice.into()];
             let sql = "SELECT pg_notify($1, $2)";
             let statement = Statement::from_sql_and_values(DbBackend::Postgres, sql, values);
-            self.readers.execute_raw(statement).await?;
+            self.db.readers.execute_raw(statement).await?;
         }
         Ok(())
     }
 
     /// Calls `hear` for each notification until dropped. Never called on `SQLite`.
-    pub async fn listen(&self, hear: impl Fn(NotifyEvent<'_>)) {
-        if self.backend() == Backend::Sqlite {
+    pub async fn listen(self, hear: impl Fn(NotifyEvent<'_>)) {
+        if self.db.backend() == Backend::Sqlite {
             return std::future::pending().await;
         }
-        let pool = self.readers.postgres_pool();
+        let pool = self.db.readers.postgres_pool();
         let mut is_away = false;
         loop {
             let error = match follow(pool, &mut is_away, &hear).await {

@@ -4,16 +4,16 @@ use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, Func, Query};
 use sea_orm::{ColumnTrait, ConnectionTrait};
 
-use crate::connect::Store;
 use crate::entity::runs;
 use crate::error::StoreError;
+use crate::repositories::RunRepository;
 
 /// Maximum count of runs per status.
 const MAX_COUNTED: u64 = 10_000;
 
-impl Store {
+impl RunRepository<'_> {
     /// Unfinished runs by status, up to 10,000 each.
-    pub async fn count_active_runs(&self) -> Result<Vec<(RunStatus, u32)>, StoreError> {
+    pub async fn count_active_runs(self) -> Result<Vec<(RunStatus, u32)>, StoreError> {
         let mut counts = Vec::new();
         for status in [RunStatus::Created, RunStatus::Queued, RunStatus::Running] {
             let some = Query::select()
@@ -27,15 +27,10 @@ impl Store {
                 .expr_as(Func::count(Expr::val(1)), "n")
                 .from_subquery(some, "some")
                 .to_owned();
-            let row = self.readers.query_one(&count).await?;
+            let row = self.db.readers.query_one(&count).await?;
             let n = row.map(|row| row.try_get::<i64>("", "n")).transpose()?;
             counts.push((status, n.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)));
         }
         Ok(counts)
-    }
-
-    /// Queued items of the writer.
-    pub fn queued_writes(&self) -> usize {
-        self.writer.queued()
     }
 }

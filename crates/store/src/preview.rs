@@ -7,18 +7,18 @@ use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder};
 use crate::agent_skills::skills_of_workspace;
 use crate::agents::agent_record;
 use crate::capacity::count_live;
-use crate::connect::Store;
 use crate::conversation::live_runs;
 use crate::entity::{agents, conversations};
 use crate::error::StoreError;
-use crate::ingest::DecisionFacts;
+use crate::model::ingest::DecisionFacts;
 use crate::new_run::with_runners;
+use crate::repositories::ConversationRepository;
 
-impl Store {
+impl ConversationRepository<'_> {
     /// Current decision inputs for an event of this conversation. The candidates are all agents of the workspace
     /// by name, with disabled ones.
     pub async fn current_facts(
-        &self,
+        self,
         workspace: &WorkspaceId,
         conversation: Option<&ConversationIdentity>,
         max_live_runs: Option<u64>,
@@ -26,7 +26,7 @@ impl Store {
         let all = agents::Entity::find()
             .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
             .order_by_asc(agents::Column::Name)
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?
             .into_iter()
             .map(agent_record)
@@ -35,20 +35,20 @@ impl Store {
             None => None,
             Some(identity) => self.key_of(workspace, identity).await?,
         };
-        let skills = skills_of_workspace(&self.readers, workspace).await?;
-        let candidates = with_runners(&self.readers, workspace, all, skills);
+        let skills = skills_of_workspace(&self.db.readers, workspace).await?;
+        let candidates = with_runners(&self.db.readers, workspace, all, skills);
         Ok(DecisionFacts {
             unanswerable: None,
             child_refused: None,
             candidates: candidates.await?.into(),
             place: None,
-            live: live_runs(&self.readers, key.as_deref()).await?,
-            capacities: count_live(&self.readers, workspace, max_live_runs).await?,
+            live: live_runs(&self.db.readers, key.as_deref()).await?,
+            capacities: count_live(&self.db.readers, workspace, max_live_runs).await?,
         })
     }
 
     async fn key_of(
-        &self,
+        self,
         workspace: &WorkspaceId,
         identity: &ConversationIdentity,
     ) -> Result<Option<String>, StoreError> {
@@ -57,7 +57,7 @@ impl Store {
             .filter(conversations::Column::BotId.eq(identity.bot_id.as_str()))
             .filter(conversations::Column::ConversationId.eq(identity.conversation_id.as_str()))
             .filter(conversations::Column::ThreadId.eq(identity.thread_id.as_str()))
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         Ok(row.map(|row| row.key))
     }

@@ -1,27 +1,14 @@
 //! Promotes the next run of a conversation when a run ends (contracts §4).
 
-use std::sync::Arc;
-
 use protocol::id::RunId;
 use sea_orm::DatabaseTransaction;
 
 use crate::conversation::promote_next;
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::ledger::Append;
-use crate::new_run::{Begin, Candidate, NewRun, RunEvent, RunRow, candidates, insert_runs};
-use crate::steering::{SteeredEvent, drop_unpulled};
-
-/// Follow-up work of a run's end: re-queue unpulled steering events and start the next waiting run.
-#[derive(Clone)]
-pub struct Promotion {
-    pub conversation_key: String,
-    /// Creates a run for an unpulled event, if an agent still accepts it.
-    pub promote_next: CreateForEvent,
-}
-
-/// Decides on an event that the run left unpulled.
-pub type CreateForEvent = Arc<dyn Fn(&SteeredEvent, &[Candidate]) -> Option<NewRun> + Send + Sync>;
+use crate::model::append::{Append, Promotion};
+use crate::new_run::{Begin, RunEvent, RunRow, candidates, insert_runs};
+use crate::steering::drop_unpulled;
 
 impl std::fmt::Debug for Promotion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -12,13 +12,13 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::connect::Store;
 use crate::database_clock::lease_end;
 use crate::entity::{run_deferrals, run_rejections, runs};
 use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::mutation::Mutation;
+use crate::repositories::LeaseRepository;
 use crate::sql::padded;
 use crate::state::lock_live_run;
-use crate::writer::Mutation;
 
 /// State left by the previous owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,9 +144,9 @@ impl Mutation for ReleaseRun {
     }
 }
 
-impl Store {
+impl LeaseRepository<'_> {
     /// Subset of these runs with a runner that appends results.
-    pub async fn async_runs_of(&self, runs: &[RunId]) -> Result<HashSet<RunId>, StoreError> {
+    pub async fn async_runs_of(self, runs: &[RunId]) -> Result<HashSet<RunId>, StoreError> {
         let ids: Vec<String> = run_deferrals::Entity::find()
             .select_only()
             .column(run_deferrals::Column::RunId)
@@ -154,7 +154,7 @@ impl Store {
                 run_deferrals::Column::RunId.is_in(padded(runs.iter().map(ToString::to_string))),
             )
             .into_tuple()
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         let read = |id: String| parsed("run_deferrals.run_id", &id, &id);
         ids.into_iter().map(read).collect()
@@ -163,21 +163,22 @@ impl Store {
     /// Resumes a run after a take-over and returns its state. `None`: its runner does not append. `lease`: the
     /// runner's heartbeat timeout from now on.
     pub async fn resume(
-        &self,
+        self,
         run_id: RunId,
         attempt: u32,
         lease: Duration,
     ) -> Result<Option<ResumePoint>, StoreError> {
-        self.write(ResumeRun {
-            run_id,
-            attempt,
-            lease,
-        })
-        .await
+        self.db
+            .write(ResumeRun {
+                run_id,
+                attempt,
+                lease,
+            })
+            .await
     }
 
     /// Releases a run for take-over, unless its epoch has changed.
-    pub async fn release(&self, run_id: RunId, epoch: i64) -> Result<(), StoreError> {
-        self.write(ReleaseRun { run_id, epoch }).await
+    pub async fn release(self, run_id: RunId, epoch: i64) -> Result<(), StoreError> {
+        self.db.write(ReleaseRun { run_id, epoch }).await
     }
 }

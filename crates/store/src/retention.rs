@@ -4,20 +4,18 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use protocol::run::RunStatus;
-use sea_orm::sea_query::{
-    Alias, Expr, ExprTrait, Func, LockBehavior, LockType, Query, SelectStatement,
-};
+use sea_orm::sea_query::{Alias, Expr, ExprTrait, Func, Query, SelectStatement};
 use sea_orm::{
     ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter,
     QueryOrder, QuerySelect,
 };
 
-use crate::connect::Store;
 use crate::database_clock::{ago, database_now, millis, read_now};
 use crate::entity::{budget_usage, run_attempts, run_rejections, run_segments, runs, tool_calls};
 use crate::error::StoreError;
-use crate::sql::Sql;
-use crate::writer::Mutation;
+use crate::mutation::Mutation;
+use crate::repositories::RetentionRepository;
+use crate::sql::{Sql, skip_locked};
 
 /// Maximum runs per transaction, and bytes of their events: other writes wait. A larger run, up to 64 MiB, has
 /// its own transaction.
@@ -186,24 +184,15 @@ async fn within_byte_limit(
     Ok(first.map(|(_, id)| id).collect())
 }
 
-/// Skips rows locked by other replicas.
-pub(crate) fn skip_locked<S: QuerySelect>(tx: &DatabaseTransaction, query: S) -> S {
-    // SQLite has one writer and no such clause.
-    match tx.get_database_backend() {
-        DbBackend::Postgres => query.lock_with_behavior(LockType::Update, LockBehavior::SkipLocked),
-        _ => query,
-    }
-}
-
-impl Store {
+impl RetentionRepository<'_> {
     /// Deletes events, rejections and contexts of a batch of runs that ended more than `age` ago, by the
     /// database clock. Returns the number of runs. The runs stay, with output, authorization and audit.
-    pub async fn prune_runs(&self, age: Duration) -> Result<u64, StoreError> {
-        self.write(Prune { age }).await
+    pub async fn prune_runs(self, age: Duration) -> Result<u64, StoreError> {
+        self.db.write(Prune { age }).await
     }
 
     /// Deletes a batch of sums of budget windows that started over 62 days ago; returns their number.
-    pub async fn sweep_budgets(&self) -> Result<u64, StoreError> {
-        self.write(SweepBudgets).await
+    pub async fn sweep_budgets(self) -> Result<u64, StoreError> {
+        self.db.write(SweepBudgets).await
     }
 }

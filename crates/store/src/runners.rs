@@ -4,37 +4,12 @@ use domain::manifest::Discovered;
 use protocol::id::{EndpointId, RunnerId, WorkspaceId};
 use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter, QueryOrder};
 
-use crate::connect::Store;
 use crate::entity::runners;
 use crate::error::{StoreError, parsed};
+use crate::model::registry::{RunnerRecord, RunnerStatus};
 use crate::page::{ListPage, PageBound, PageOf};
+use crate::repositories::EndpointRepository;
 use crate::sql::SqlRow;
-
-/// A runner of the registry.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RunnerRecord {
-    pub id: RunnerId,
-    pub endpoint_id: EndpointId,
-    pub status: RunnerStatus,
-    /// Reason why agents cannot be bound to it.
-    pub reason: Option<String>,
-    /// The manifest as JSON.
-    pub manifest: String,
-    pub manifest_sha256: String,
-    /// Time of the last list with this runner.
-    pub seen_at: i64,
-}
-
-/// Status of a runner in the registry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RunnerStatus {
-    /// Accepts agents, and its runs are dispatched.
-    Accepted,
-    /// It has another major protocol version.
-    Incompatible,
-    /// Its endpoint no longer lists it, but an agent is bound to it.
-    Absent,
-}
 
 impl RunnerStatus {
     /// The name on the wire and in the database.
@@ -86,21 +61,23 @@ impl FoundRunner {
     }
 }
 
-impl Store {
+impl EndpointRepository<'_> {
     /// A runner of the workspace.
     pub async fn find_runner(
-        &self,
+        self,
         workspace: &WorkspaceId,
         id: &RunnerId,
     ) -> Result<Option<RunnerRecord>, StoreError> {
         let key = (workspace.to_string(), id.to_string());
-        let row = runners::Entity::find_by_id(key).one(&self.readers).await?;
+        let row = runners::Entity::find_by_id(key)
+            .one(&self.db.readers)
+            .await?;
         row.map(runner_record).transpose()
     }
 
     /// Runners of the workspace by id, after `after`.
     pub async fn list_runners(
-        &self,
+        self,
         workspace: &WorkspaceId,
         after: Option<&str>,
         bound: impl Into<PageBound<'_>>,
@@ -115,13 +92,13 @@ impl Store {
             owner: own.into(),
             without: None,
         };
-        let found = page.read::<String>(&self.readers, bound.into()).await?;
+        let found = page.read::<String>(&self.db.readers, bound.into()).await?;
         found.try_map(runner_record)
     }
 
     /// The runners of an endpoint, by id.
     pub async fn runners_of(
-        &self,
+        self,
         workspace: &WorkspaceId,
         endpoint: EndpointId,
     ) -> Result<Vec<RunnerRecord>, StoreError> {
@@ -129,19 +106,19 @@ impl Store {
             .filter(runners::Column::WorkspaceId.eq(workspace.as_str()))
             .filter(runners::Column::EndpointId.eq(endpoint.to_string()))
             .order_by_asc(runners::Column::RunnerId)
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         rows.into_iter().map(runner_record).collect()
     }
 
     /// Subset of these runners served by other endpoints.
     pub async fn runners_elsewhere(
-        &self,
+        self,
         workspace: &WorkspaceId,
         endpoint: EndpointId,
         ids: &[RunnerId],
     ) -> Result<Vec<RunnerRecord>, StoreError> {
-        served_elsewhere(&self.readers, workspace, endpoint, ids).await
+        served_elsewhere(&self.db.readers, workspace, endpoint, ids).await
     }
 }
 

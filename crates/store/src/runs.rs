@@ -15,12 +15,12 @@ use sea_orm::{
     QueryOrder, QuerySelect, QueryTrait,
 };
 
-use crate::connect::Store;
 use crate::conversation::{ConversationsOf, of_conversations};
 use crate::database_clock::ago;
 use crate::entity::runs;
 use crate::error::{StoreError, parsed, unsigned};
 use crate::page::{ListPage, PageBound, PageOf, ReadBudget};
+use crate::repositories::RunRepository;
 use crate::sql::padded;
 
 pub use inputs::RunInputs;
@@ -75,27 +75,27 @@ pub(crate) const MAX_SCANNED: u64 = 10_000;
 /// Maximum of a count: its cost grows with the result.
 const MAX_COUNTED: u64 = 1000;
 
-impl Store {
+impl RunRepository<'_> {
     /// A run of the workspace.
     pub async fn find_run(
-        &self,
+        self,
         workspace: &WorkspaceId,
         id: RunId,
     ) -> Result<Option<Run>, StoreError> {
-        find(&self.readers, workspace, id).await
+        find(&self.db.readers, workspace, id).await
     }
 
     /// A run of any workspace; the caller checks access.
-    pub async fn find_run_anywhere(&self, id: RunId) -> Result<Option<Run>, StoreError> {
+    pub async fn find_run_anywhere(self, id: RunId) -> Result<Option<Run>, StoreError> {
         let model = runs::Entity::find_by_id(id.to_string())
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         model.map(to_domain).transpose()
     }
 
     /// Runs of the workspace within a window.
     pub async fn list_runs(
-        &self,
+        self,
         workspace: &WorkspaceId,
         filter: &RunFilter,
         window: &RunWindow<'_>,
@@ -120,7 +120,7 @@ impl Store {
             bytes: window.bytes,
             budget: window.budget,
         };
-        let found = page.read::<String>(&self.readers, bound).await?;
+        let found = page.read::<String>(&self.db.readers, bound).await?;
         let ListPage { items, has_more } = found.try_map(to_domain)?;
         let last = items.last().map(|run| RunPosition {
             created_at: run.created_at,
@@ -134,7 +134,7 @@ impl Store {
 
     /// Last run of the scan, when more than [`MAX_SCANNED`] exist and no index serves the filter.
     async fn scan_end(
-        &self,
+        self,
         workspace: &WorkspaceId,
         filter: &RunFilter,
         window: &RunWindow<'_>,
@@ -158,7 +158,7 @@ impl Store {
             .offset(MAX_SCANNED - 1)
             .limit(1)
             .into_tuple()
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         let position = |(created_at, id): (i64, String)| {
             let run_id = parsed("runs.id", &id, &id)?;
@@ -169,7 +169,7 @@ impl Store {
 
     /// Number of runs of the workspace; `None`: more than 1000, or a scan of more than [`MAX_SCANNED`].
     pub async fn count_runs(
-        &self,
+        self,
         workspace: &WorkspaceId,
         filter: &RunFilter,
     ) -> Result<Option<u64>, StoreError> {
@@ -188,18 +188,18 @@ impl Store {
             .expr_as(count, Alias::new("n"))
             .from_subquery(some, Alias::new("some_runs"))
             .to_owned();
-        let row = self.readers.query_one(&counting).await?;
+        let row = self.db.readers.query_one(&counting).await?;
         let n: i64 = row.map_or(Ok(0), |row| row.try_get("", "n"))?;
         Ok(u64::try_from(n).ok().filter(|n| *n <= MAX_COUNTED))
     }
 
     /// Runs that wait for dispatch, created at least `age` ago, oldest first; all for `None`.
     pub async fn created_runs(
-        &self,
+        self,
         age: Option<Duration>,
         limit: u64,
     ) -> Result<Vec<Run>, StoreError> {
-        let backend = self.readers.get_database_backend();
+        let backend = self.db.readers.get_database_backend();
         let created = Expr::col(runs::Column::CreatedAt);
         let is_old = age.map(|age| created.lte(ago(backend, age)));
         let models = runs::Entity::find()
@@ -208,18 +208,18 @@ impl Store {
             .filter(Condition::all().add_option(is_old))
             .order_by_asc(runs::Column::CreatedAt)
             .limit(limit)
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         Ok(readable(models))
     }
 
     /// Queued runs created more than `patience` ago, by the database clock.
     pub async fn overdue_runs(
-        &self,
+        self,
         patience: Duration,
         limit: u64,
     ) -> Result<Vec<Run>, StoreError> {
-        let backend = self.readers.get_database_backend();
+        let backend = self.db.readers.get_database_backend();
         let created = Expr::col(runs::Column::CreatedAt);
         let models = runs::Entity::find()
             .filter(runs::Column::FinishedAt.is_null())
@@ -227,7 +227,7 @@ impl Store {
             .filter(created.lt(ago(backend, patience)))
             .order_by_asc(runs::Column::CreatedAt)
             .limit(limit)
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         Ok(readable(models))
     }

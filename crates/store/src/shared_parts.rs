@@ -1,10 +1,7 @@
 //! Deduplicated parts of texts: parts common to many runs are stored once, by hash.
-//!
-//! A stored text replaces a part by its hash between two marks. The mark is a control character, which JSON text
-//! cannot contain. Texts without marks are complete.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::id::RunId;
@@ -12,81 +9,21 @@ use sea_orm::{
     ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter, Value,
 };
 
-use crate::connect::Store;
 use crate::database_clock::{millis, read_now};
+use crate::engine::StoreEngine;
 use crate::entity::shared_parts;
 use crate::error::StoreError;
+use crate::mutation::Mutation;
 use crate::page::ReadBudget;
+use crate::part_text::{MARK, SharedPart, StoredText};
+use crate::repositories::RetentionRepository;
 use crate::sql::{Sql, executed, padded, returned};
-use crate::writer::Mutation;
 use base::digest::sha256_hex;
 
-/// Encloses the hash of a part.
-const MARK: char = '\u{1}';
-/// Minimum size of a part: marks and rows of a shared part cost about 200 bytes.
-const MIN_PART_BYTES: usize = 512;
-/// Maximum bytes of the part cache; it is cleared when full.
-const CACHE_BYTES: usize = 32 * 1024 * 1024;
 /// An unused part is deleted after this time.
 const UNUSED_RETENTION: Duration = Duration::from_hours(24);
 /// Maximum parts of one delete transaction; a part may have a few MiB.
 const BATCH: u64 = 20;
-
-/// Candidate parts in the stored texts of a run. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct SharedParts(Arc<[SharedPart]>);
-
-#[derive(Debug)]
-struct SharedPart {
-    sha256: String,
-    text: String,
-}
-
-/// A text with its parts replaced by marks.
-pub(crate) struct StoredText<'a> {
-    pub(crate) text: String,
-    named: Vec<&'a SharedPart>,
-}
-
-impl Default for SharedParts {
-    fn default() -> Self {
-        Self(Arc::new([]))
-    }
-}
-
-impl SharedParts {
-    /// Keeps the texts of at least 512 bytes.
-    pub fn of(texts: impl IntoIterator<Item = String>) -> Self {
-        let worth = texts
-            .into_iter()
-            .filter(|text| text.len() >= MIN_PART_BYTES);
-        let mut parts: Vec<_> = worth
-            .map(|text| SharedPart {
-                sha256: sha256_hex(text.as_bytes()),
-                text,
-            })
-            .collect();
-        // Longest first, because a part may contain another.
-        parts.sort_by_key(|part| std::cmp::Reverse(part.text.len()));
-        Self(parts.into())
-    }
-
-    /// Replaces the first occurrence of each part by a mark.
-    pub(crate) fn apart(&self, whole: &str) -> StoredText<'_> {
-        let mut apart = StoredText {
-            text: whole.to_owned(),
-            named: Vec::new(),
-        };
-        for part in self.0.iter() {
-            if let Some(at) = apart.text.find(&part.text) {
-                let mark = format!("{MARK}{}{MARK}", part.sha256);
-                apart.text.replace_range(at..at + part.text.len(), &mark);
-                apart.named.push(part);
-            }
-        }
-        apart
-    }
-}
 
 /// Parts referenced by the rows of one transaction.
 #[derive(Default)]
@@ -156,35 +93,6 @@ impl<'a> NamedParts<'a> {
     }
 }
 
-/// Cache of read parts, by hash.
-#[derive(Clone, Default)]
-pub(crate) struct PartCache(Arc<Mutex<Cached>>);
-
-#[derive(Default)]
-struct Cached {
-    parts: HashMap<String, Arc<str>>,
-    bytes: usize,
-}
-
-impl PartCache {
-    fn get(&self, sha256: &str) -> Option<Arc<str>> {
-        // Valid after a panic: the map holds plain values.
-        let cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        cached.parts.get(sha256).cloned()
-    }
-
-    fn put(&self, sha256: String, text: Arc<str>) {
-        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if cached.bytes.saturating_add(text.len()) > CACHE_BYTES {
-            *cached = Cached::default();
-        }
-        let bytes = text.len();
-        if bytes <= CACHE_BYTES && cached.parts.insert(sha256, text).is_none() {
-            cached.bytes += bytes;
-        }
-    }
-}
-
 /// Deletes unused parts.
 struct SweepParts;
 
@@ -218,102 +126,72 @@ impl Mutation for SweepParts {
     }
 }
 
-impl Store {
+impl RetentionRepository<'_> {
     /// Deletes a batch of unused parts; returns their number.
-    pub async fn sweep_shared_parts(&self) -> Result<u64, StoreError> {
-        self.write(SweepParts).await
-    }
-
-    /// Restores a stored text with its parts, reserved in the budget first. `row` names it in errors.
-    pub(crate) async fn whole(
-        &self,
-        row: &str,
-        stored: String,
-        budget: ReadBudget<'_>,
-    ) -> Result<String, StoreError> {
-        if !stored.contains(MARK) {
-            return Ok(stored);
-        }
-        // Hashes are at odd positions.
-        let named = || stored.split(MARK).skip(1).step_by(2);
-        let mut parts = HashMap::new();
-        for sha256 in named() {
-            if let Some(text) = self.parts.get(sha256) {
-                parts.insert(sha256.to_owned(), text);
-            }
-        }
-        let absent: Vec<_> = named()
-            .filter(|sha256| !parts.contains_key(*sha256))
-            .collect();
-        let cached = parts.values().map(|part| part.len());
-        budget.take(cached.sum::<usize>() + self.bytes_of_parts(&absent).await?)?;
-        if !absent.is_empty() {
-            let read = shared_parts::Entity::find()
-                .filter(shared_parts::Column::Sha256.is_in(padded(absent)))
-                .all(&self.readers)
-                .await?;
-            for part in read {
-                let text: Arc<str> = part.text.into();
-                if sha256_hex(text.as_bytes()) == part.sha256 {
-                    self.parts.put(part.sha256.clone(), Arc::clone(&text));
-                    parts.insert(part.sha256, text);
-                }
-            }
-        }
-        let mut whole = String::with_capacity(stored.len());
-        for (place, piece) in stored.split(MARK).enumerate() {
-            if place % 2 == 0 {
-                whole.push_str(piece);
-                continue;
-            }
-            let part = parts.get(piece).ok_or_else(|| StoreError::Corrupt {
-                column: "shared_parts.text",
-                row: row.to_owned(),
-            })?;
-            whole.push_str(part);
-        }
-        Ok(whole)
-    }
-
-    async fn bytes_of_parts(&self, hashes: &[&str]) -> Result<usize, StoreError> {
-        if hashes.is_empty() {
-            return Ok(0);
-        }
-        let sql = "SELECT CAST(OCTET_LENGTH(p.text) AS BIGINT) AS bytes FROM rows, shared_parts p WHERE p.sha256 = ?1";
-        let rows = hashes.iter().map(|sha256| [(*sha256).into()]);
-        let found = returned(&self.readers, rows.collect(), sql).await?;
-        let bytes = found.iter().map(|row| row.number("bytes"));
-        let bytes: i64 = bytes.sum::<Result<_, _>>()?;
-        Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+    pub async fn sweep_shared_parts(self) -> Result<u64, StoreError> {
+        self.db.write(SweepParts).await
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn extracts_each_long_part_once() {
-        let long = "a".repeat(MIN_PART_BYTES);
-        let longer = format!("{long}b");
-        let parts = SharedParts::of([long.clone(), longer.clone(), "short".to_owned()]);
-        assert_eq!(parts.0.len(), 2);
-        let apart = parts.apart(&format!("[\"{longer}\",\"short\"]"));
-        let hash = sha256_hex(longer.as_bytes());
-        assert_eq!(apart.text, format!("[\"\u{1}{hash}\u{1}\",\"short\"]"));
-        assert_eq!(apart.named.len(), 1);
-        assert_eq!(SharedParts::default().apart(&long).text, long);
+/// Restores a stored text with its parts, reserved in the budget first. `row` names it in errors.
+pub(crate) async fn whole(
+    db: &StoreEngine,
+    row: &str,
+    stored: String,
+    budget: ReadBudget<'_>,
+) -> Result<String, StoreError> {
+    if !stored.contains(MARK) {
+        return Ok(stored);
     }
-
-    #[test]
-    fn clears_part_cache_at_its_limit() {
-        let cache = PartCache::default();
-        let third: Arc<str> = "x".repeat(CACHE_BYTES / 3).into();
-        for name in ["a", "b", "c", "d"] {
-            cache.put(name.to_owned(), Arc::clone(&third));
+    // Hashes are at odd positions.
+    let named = || stored.split(MARK).skip(1).step_by(2);
+    let mut parts = HashMap::new();
+    for sha256 in named() {
+        if let Some(text) = db.parts.get(sha256) {
+            parts.insert(sha256.to_owned(), text);
         }
-        assert!(cache.get("a").is_none());
-        assert!(cache.get("d").is_some());
-        assert!(cache.0.lock().unwrap().bytes <= CACHE_BYTES);
     }
+    let absent: Vec<_> = named()
+        .filter(|sha256| !parts.contains_key(*sha256))
+        .collect();
+    let cached = parts.values().map(|part| part.len());
+    budget.take(cached.sum::<usize>() + bytes_of_parts(db, &absent).await?)?;
+    if !absent.is_empty() {
+        let read = shared_parts::Entity::find()
+            .filter(shared_parts::Column::Sha256.is_in(padded(absent)))
+            .all(&db.readers)
+            .await?;
+        for part in read {
+            let text: Arc<str> = part.text.into();
+            if sha256_hex(text.as_bytes()) == part.sha256 {
+                db.parts.put(part.sha256.clone(), Arc::clone(&text));
+                parts.insert(part.sha256, text);
+            }
+        }
+    }
+    let mut whole = String::with_capacity(stored.len());
+    for (place, piece) in stored.split(MARK).enumerate() {
+        if place % 2 == 0 {
+            whole.push_str(piece);
+            continue;
+        }
+        let part = parts.get(piece).ok_or_else(|| StoreError::Corrupt {
+            column: "shared_parts.text",
+            row: row.to_owned(),
+        })?;
+        whole.push_str(part);
+    }
+    Ok(whole)
+}
+
+async fn bytes_of_parts(db: &StoreEngine, hashes: &[&str]) -> Result<usize, StoreError> {
+    if hashes.is_empty() {
+        return Ok(0);
+    }
+    let sql = "SELECT CAST(OCTET_LENGTH(p.text) AS BIGINT) AS bytes FROM rows, shared_parts p WHERE p.sha256 = ?1";
+    let rows = hashes.iter().map(|sha256| [(*sha256).into()]);
+    let found = returned(&db.readers, rows.collect(), sql).await?;
+    let bytes = found.iter().map(|row| row.number("bytes"));
+    let bytes: i64 = bytes.sum::<Result<_, _>>()?;
+    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }

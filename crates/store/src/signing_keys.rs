@@ -7,11 +7,11 @@ use sea_orm::{
     QueryOrder,
 };
 
-use crate::connect::Store;
 use crate::database_clock::database_now;
 use crate::entity::{signing_keys, workspaces};
 use crate::error::StoreError;
-use crate::writer::Mutation;
+use crate::mutation::Mutation;
+use crate::repositories::AccessRepository;
 
 /// A signing key. `secret` is sealed under the master key and never printed.
 #[derive(Clone)]
@@ -118,10 +118,10 @@ impl Mutation for DeleteExpiredKeys {
     }
 }
 
-impl Store {
+impl AccessRepository<'_> {
     /// The signing keys of all purposes, oldest first.
-    pub async fn list_signing_keys(&self) -> Result<Vec<SigningKeyRecord>, StoreError> {
-        list(&self.readers).await
+    pub async fn list_signing_keys(self) -> Result<Vec<SigningKeyRecord>, StoreError> {
+        list(&self.db.readers).await
     }
 }
 

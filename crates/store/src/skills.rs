@@ -8,10 +8,11 @@ use sea_orm::DatabaseTransaction;
 use serde_json::json;
 use uuid::Uuid;
 
+use crate::advisory_key::Share;
 use crate::error::{StoreError, parsed_json};
+use crate::mutation::Mutation;
 use crate::sql::Sql;
 use crate::state::{StateAccess, find_locked, lock_live_run, upsert};
-use crate::writer::{Mutation, Share};
 use base::digest::sha256_hex;
 
 /// Activates a skill in a live run. False: the run has ended.

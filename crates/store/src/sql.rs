@@ -4,11 +4,12 @@
 
 use std::fmt::Write as _;
 
+use protocol::id::RunId;
 use rusqlite::types::FromSql;
 use sea_orm::sea_query::{LockBehavior, LockType};
 use sea_orm::{
-    ConnectionTrait, DbBackend, EntityTrait, IdenStatic as _, Iterable as _, QueryResult,
-    QuerySelect, Select, Statement, TryGetable, Value,
+    ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, IdenStatic as _, Iterable as _,
+    QueryResult, QuerySelect, Select, Statement, TryGetable, Value,
 };
 
 use crate::error::StoreError;
@@ -296,6 +297,20 @@ fn values_of(rows: usize, columns: usize) -> String {
     }
     values.push(')');
     values
+}
+
+/// Skips rows locked by other replicas.
+pub(crate) fn skip_locked<S: QuerySelect>(tx: &DatabaseTransaction, query: S) -> S {
+    // SQLite has one writer and no such clause.
+    match tx.get_database_backend() {
+        DbBackend::Postgres => query.lock_with_behavior(LockType::Update, LockBehavior::SkipLocked),
+        _ => query,
+    }
+}
+
+/// A run's id as a value.
+pub(crate) fn text(id: RunId) -> Value {
+    id.to_string().into()
 }
 
 #[cfg(test)]

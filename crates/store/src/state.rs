@@ -13,13 +13,14 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::audit::AuditEntry;
-use crate::connect::Store;
+use crate::advisory_key::Share;
 use crate::entity::{runs, state_entries};
 use crate::error::StoreError;
+use crate::model::audit::AuditEntry;
+use crate::mutation::Mutation;
+use crate::repositories::StateRepository;
 use crate::shares::{KeyLimit, check_key_limits};
 use crate::sql::{EACH_ALONE, Sql, locked, returned};
-use crate::writer::{Mutation, Share};
 use base::digest::sha256_hex;
 
 /// Maximum keys of one scope and owner.
@@ -287,19 +288,19 @@ fn to_record(row: state_entries::Model) -> StateRecord {
     }
 }
 
-impl Store {
+impl StateRepository<'_> {
     /// One value.
     pub async fn find_state(
-        &self,
+        self,
         access: &StateAccess,
         key: &str,
     ) -> Result<Option<StateRecord>, StoreError> {
-        find(&self.readers, access, key).await
+        find(&self.db.readers, access, key).await
     }
 
     /// Subset of these scopes with entries.
     pub async fn filled_scopes(
-        &self,
+        self,
         mut accesses: Vec<StateAccess>,
     ) -> Result<Vec<StateAccess>, StoreError> {
         let rows = accesses.iter().zip(0_i64..).map(|(access, place)| {
@@ -319,7 +320,7 @@ impl Store {
             "SELECT ?3 AS place FROM rows WHERE EXISTS (SELECT 1 FROM state_entries s \
              WHERE s.scope = ?1 AND s.scope_sha256 = ?2 {EACH_ALONE})"
         );
-        let found = returned(&self.point_reads, rows, &filled).await?;
+        let found = returned(&self.db.point_reads, rows, &filled).await?;
         let places = found.iter().map(|row| row.number("place"));
         let places: HashSet<i64> = places.collect::<Result<_, _>>()?;
         let mut place = 0_i64..;
@@ -330,7 +331,7 @@ impl Store {
     /// Entries of a scope in byte order of their keys: at most `limit`, with values of at most `bytes` in total.
     /// Skips entries that do not fit; then `is_whole` is false.
     pub async fn read_state(
-        &self,
+        self,
         access: &StateAccess,
         limit: u64,
         bytes: usize,
@@ -340,7 +341,7 @@ impl Store {
         let most = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
         let mut values = scope_of(access);
         values.push(most.into());
-        let found = self.readers.query_sql(sql.to_owned(), values).await?;
+        let found = self.db.readers.query_sql(sql.to_owned(), values).await?;
         let mut part = StatePart {
             is_whole: found.len() as u64 <= limit,
             ..StatePart::default()
@@ -365,7 +366,7 @@ impl Store {
 
     /// Keys of a scope with `prefix`, after `after`, in byte order, at most `limit`.
     pub async fn list_state_keys(
-        &self,
+        self,
         access: &StateAccess,
         prefix: &str,
         after: &str,
@@ -386,7 +387,7 @@ impl Store {
             .order_by_asc(state_entries::Column::Key)
             .limit(limit)
             .into_tuple()
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         Ok(keys)
     }

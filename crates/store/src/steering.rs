@@ -10,14 +10,15 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::audit::AuditEntry;
-use crate::connect::Store;
 use crate::entity::{events, steering_items};
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::model::append::SteeredEvent;
+use crate::model::audit::AuditEntry;
+use crate::mutation::Mutation;
+use crate::readers::Readers;
 use crate::sql::{EACH_ALONE, Sql, returned};
 use crate::state::lock_live_run;
-use crate::writer::Mutation;
 
 pub(crate) const QUEUED: &str = "queued";
 pub(crate) const PULLED: &str = "pulled";
@@ -25,16 +26,6 @@ pub(crate) const DROPPED: &str = "dropped";
 
 /// Maximum bytes of envelopes per pull; the rest waits for the next pull.
 pub const PULL_BYTES: usize = 4 * 1024 * 1024;
-
-/// An absorbed event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SteeredEvent {
-    pub event_id: String,
-    /// The envelope as JSON.
-    pub envelope: String,
-    /// Time of absorption, epoch milliseconds.
-    pub at: i64,
-}
 
 /// Pulls the oldest absorbed events of a live run, each at most once. A retry returns the events of the earlier
 /// try, so a lost commit reply loses nothing.
@@ -91,23 +82,21 @@ impl Mutation for PullSteering {
     }
 }
 
-impl Store {
-    /// Steering status of an absorbed event.
-    pub(crate) async fn steering_status(
-        &self,
-        run: &str,
-        event_id: &str,
-    ) -> Result<Option<String>, StoreError> {
-        let status = steering_items::Entity::find()
-            .select_only()
-            .column(steering_items::Column::Status)
-            .filter(steering_items::Column::RunId.eq(run))
-            .filter(steering_items::Column::EventId.eq(event_id))
-            .into_tuple()
-            .one(&self.readers)
-            .await?;
-        Ok(status)
-    }
+/// Steering status of an absorbed event.
+pub(crate) async fn steering_status(
+    readers: &Readers,
+    run: &str,
+    event_id: &str,
+) -> Result<Option<String>, StoreError> {
+    let status = steering_items::Entity::find()
+        .select_only()
+        .column(steering_items::Column::Status)
+        .filter(steering_items::Column::RunId.eq(run))
+        .filter(steering_items::Column::EventId.eq(event_id))
+        .into_tuple()
+        .one(readers)
+        .await?;
+    Ok(status)
 }
 
 /// Queues an event for a run. The caller holds the conversation's lock.

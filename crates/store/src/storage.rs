@@ -14,15 +14,15 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::audit::AuditEntry;
-use crate::connect::Store;
 use crate::database_clock::{database_now, millis, read_now};
 use crate::entity::{storage_blobs, storage_chunks, storage_garbage};
 use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::model::audit::AuditEntry;
+use crate::mutation::Mutation;
+use crate::repositories::StateRepository;
 use crate::shares;
 use crate::sql::Sql;
 use crate::state::lock_live_run;
-use crate::writer::Mutation;
 
 pub use upload::{AbandonUpload, BeginUpload, FinishUpload, PutIf, UploadStep, WriteChunk};
 
@@ -317,7 +317,7 @@ impl Mutation for SweepStorage {
             .filter(Expr::col(storage_garbage::Column::ExpiresAt).lt(now))
             .order_by_asc(storage_garbage::Column::ExpiresAt)
             .limit(SWEEP);
-        let expired: Vec<String> = crate::retention::skip_locked(tx, query)
+        let expired: Vec<String> = crate::sql::skip_locked(tx, query)
             .into_tuple()
             .all(tx)
             .await?;
@@ -334,14 +334,14 @@ impl Mutation for SweepStorage {
     }
 }
 
-impl Store {
+impl StateRepository<'_> {
     /// A blob, without its bytes.
     pub async fn find_blob(
-        &self,
+        self,
         access: &AreaAccess,
         key: &str,
     ) -> Result<Option<BlobRecord>, StoreError> {
-        let row = find_row(&self.readers, access, key).await?;
+        let row = find_row(&self.db.readers, access, key).await?;
         row.map(|row| {
             Ok(BlobRecord {
                 content_id: parsed("storage_blobs.content_id", &row.key, &row.content_id)?,
@@ -355,17 +355,16 @@ impl Store {
     }
 
     /// A chunk of a content, from 0; `None` after deletion.
-    pub async fn read_chunk(&self, content: Uuid, n: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    pub async fn read_chunk(self, content: Uuid, n: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let key = (content.to_string(), signed(n));
-        let row = storage_chunks::Entity::find_by_id(key)
-            .one(&self.readers)
-            .await?;
+        let row = storage_chunks::Entity::find_by_id(key);
+        let row = row.one(&self.db.readers).await?;
         Ok(row.map(|row| row.bytes))
     }
 
     /// Keys of an area with `prefix`, after `after`, in byte order.
     pub async fn list_blob_keys(
-        &self,
+        self,
         access: &AreaAccess,
         prefix: &str,
         after: Option<&str>,
@@ -389,13 +388,13 @@ impl Store {
             .order_by_asc(storage_blobs::Column::Key)
             .limit(limit)
             .into_tuple()
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         Ok(keys)
     }
 
     /// Deletes a batch of unnamed contents that have expired by the database clock; returns their number.
-    pub async fn sweep_storage(&self) -> Result<u64, StoreError> {
-        self.write(SweepStorage).await
+    pub async fn sweep_storage(self) -> Result<u64, StoreError> {
+        self.db.write(SweepStorage).await
     }
 }

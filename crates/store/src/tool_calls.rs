@@ -13,12 +13,12 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::connect::Store;
 use crate::database_clock::{millis, read_now};
 use crate::entity::tool_calls;
 use crate::error::StoreError;
+use crate::mutation::Mutation;
+use crate::repositories::RetentionRepository;
 use crate::state::lock_live_run;
-use crate::writer::Mutation;
 
 /// Maximum keys of one run: each stores a result.
 pub const TOOL_CALLS: u64 = 1000;
@@ -301,9 +301,9 @@ impl Mutation for SweepToolCalls {
     }
 }
 
-impl Store {
+impl RetentionRepository<'_> {
     /// Deletes a batch of expired results of conversations; returns their number.
-    pub async fn sweep_tool_calls(&self) -> Result<u64, StoreError> {
-        self.write(SweepToolCalls).await
+    pub async fn sweep_tool_calls(self) -> Result<u64, StoreError> {
+        self.db.write(SweepToolCalls).await
     }
 }

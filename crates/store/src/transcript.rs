@@ -9,33 +9,16 @@ use sea_orm::{
     ColumnTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
     Value,
 };
-use uuid::Uuid;
 
-use crate::connect::Store;
 use crate::entity::transcript_items;
 use crate::error::StoreError;
+use crate::model::append::TranscriptWrite;
+use crate::mutation::Mutation;
+use crate::repositories::ConversationRepository;
 use crate::sql::{Sql, executed, inserted, returned};
-use crate::writer::Mutation;
 
 /// Version of the terms made by this binary.
 const TERMS_VERSION: i64 = 1;
-
-/// A transcript item; the transaction assigns its sequence.
-#[derive(Clone, Debug)]
-pub struct TranscriptWrite {
-    pub id: Uuid,
-    pub conversation_key: String,
-    pub event_id: String,
-    pub role: &'static str,
-    pub content: Option<String>,
-    pub content_json: String,
-    /// A JSON list.
-    pub attachment_refs: String,
-    /// The author, as JSON.
-    pub author: Option<String>,
-    /// See [`terms_of`].
-    pub terms: String,
-}
 
 /// Index terms of an item of this conversation. Empty for a text without words.
 pub fn terms_of(conversation_key: &str, content: Option<&str>) -> String {
@@ -207,17 +190,17 @@ impl Mutation for IndexBacklog {
     }
 }
 
-impl Store {
+impl ConversationRepository<'_> {
     /// Indexes a batch of items from an older gateway. False: none are left.
-    pub async fn index_backlog(&self) -> Result<bool, StoreError> {
+    pub async fn index_backlog(self) -> Result<bool, StoreError> {
         let some: Option<i64> = transcript_items::Entity::find()
             .select_only()
             .column(transcript_items::Column::Seq)
             .filter(is_unindexed())
             .limit(1)
             .into_tuple()
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
-        Ok(some.is_some() && self.write(IndexBacklog).await? == BACKLOG)
+        Ok(some.is_some() && self.db.write(IndexBacklog).await? == BACKLOG)
     }
 }

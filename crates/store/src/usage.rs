@@ -12,10 +12,10 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::connect::Store;
 use crate::entity::{budget_usage, usage_calls};
 use crate::error::{StoreError, signed, unsigned};
-use crate::writer::Mutation;
+use crate::mutation::Mutation;
+use crate::repositories::UsageRepository;
 
 pub use reserved::ReserveBudget;
 
@@ -210,9 +210,9 @@ struct UsageSums {
     wall_ms: i64,
 }
 
-impl Store {
+impl UsageRepository<'_> {
     /// Usage of a run by model, tool and knowledge base.
-    pub async fn usage_of_run(&self, run: RunId) -> Result<Vec<UsageOfRun>, StoreError> {
+    pub async fn usage_of_run(self, run: RunId) -> Result<Vec<UsageOfRun>, StoreError> {
         use usage_calls::Column;
         // PostgreSQL widens the type of a sum.
         let sum = |column: Column| Expr::col(column).sum().cast_as("BIGINT");
@@ -231,7 +231,7 @@ impl Store {
             .order_by_asc(Column::Kind)
             .order_by_asc(Column::Resource)
             .into_model::<UsageSums>()
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         let read = |sums: UsageSums| {
             let sum = |value| unsigned("usage_calls", &sums.resource, value);
@@ -251,7 +251,7 @@ impl Store {
 
     /// Usage of a budget in one window by the subjects of a workspace, the largest first.
     pub async fn used_of(
-        &self,
+        self,
         workspace: &WorkspaceId,
         budget: &str,
         window_start: i64,
@@ -272,7 +272,7 @@ impl Store {
             .order_by_desc(Column::Calls)
             .order_by_asc(Column::Subject)
             .limit(SUBJECTS)
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         Ok(rows.into_iter().map(UsedBudget::of).collect())
     }

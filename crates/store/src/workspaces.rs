@@ -6,11 +6,11 @@ use sea_orm::{
 };
 
 use crate::api_keys::ApiKeyRecord;
-use crate::connect::Store;
 use crate::entity::{api_keys, workspaces};
 use crate::error::StoreError;
+use crate::mutation::Mutation;
 use crate::page::{ListPage, PageBound, PageOf};
-use crate::writer::Mutation;
+use crate::repositories::AccessRepository;
 
 /// A workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,10 +65,10 @@ impl Mutation for CreateWorkspace {
     }
 }
 
-impl Store {
+impl AccessRepository<'_> {
     /// Workspaces after the id `after`, in id order.
     pub async fn list_workspaces(
-        &self,
+        self,
         after: Option<&str>,
         bound: impl Into<PageBound<'_>>,
     ) -> Result<ListPage<WorkspaceRecord>, StoreError> {
@@ -82,14 +82,14 @@ impl Store {
             owner: workspaces::Column::Id.is_not_null().into(),
             without: None,
         };
-        let found = page.read::<String>(&self.readers, bound.into()).await?;
+        let found = page.read::<String>(&self.db.readers, bound.into()).await?;
         Ok(found.map(record))
     }
 
     /// The workspace with this id.
-    pub async fn find_workspace(&self, id: &str) -> Result<Option<WorkspaceRecord>, StoreError> {
+    pub async fn find_workspace(self, id: &str) -> Result<Option<WorkspaceRecord>, StoreError> {
         let row = workspaces::Entity::find_by_id(id)
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         Ok(row.map(record))
     }

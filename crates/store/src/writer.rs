@@ -7,233 +7,36 @@
 
 mod batch_plan;
 mod commits;
-mod job;
+mod direct;
+pub(crate) mod job;
 mod lock_order;
 mod lock_wait_queue;
-mod queue;
+pub(crate) mod queue;
 mod transaction;
 mod tx_timeout;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use sea_orm::{ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend};
+use sea_orm::{DatabaseConnection, DbBackend};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
-use uuid::Uuid;
 
-use crate::batch::{BatchOp, BatchResult};
-use crate::connect::Store;
 use crate::error::StoreError;
 use crate::metrics;
 use crate::sqlite_direct::SqliteDirect;
-use crate::tx_cache::TxCache;
 use commits::{Commits, DatabaseReached};
-use job::{Item, Job};
-use queue::{WriteQueue, queue};
+use job::Item;
+use queue::{WriteQueue, Writer, queue};
 use tx_timeout::TxTimeout;
 
-pub(crate) use lock_order::Share;
-pub(crate) use queue::Writer;
-
-/// A set of mutations for one run, or one ingest. The writer applies it inside its transaction, and again from
-/// the start after a failed transaction.
-pub trait Mutation: Send + Sync + 'static {
-    /// The caller's result after the commit.
-    type Output: Send + Sync + 'static;
-
-    /// True for work that may fail after a write: the writer wraps it in a savepoint.
-    const SAVEPOINT: bool = false;
-
-    /// True for work that skips the queue, for example lease renewal.
-    const URGENT: bool = false;
-
-    /// True for event ingest: it locks capacities and conversations that may not exist yet. On `PostgreSQL` such
-    /// work commits in its own transactions, which keep these locks short and lock no run row before.
-    const TAKES_EVENT: bool = false;
-
-    /// Name of an advisory lock, in addition to the locks of its run. On `PostgreSQL` such work commits in its
-    /// own transactions, which take these locks first and in one order, so replicas do not deadlock. `SQLite`
-    /// has one writer and needs no lock.
-    fn lock(&self) -> Option<String> {
-        None
-    }
-
-    /// Approximate bytes to write, where they may be many.
-    fn weight(&self) -> usize {
-        0
-    }
-
-    /// Sort key within a batch: the run's id, or nil.
-    fn order(&self) -> Uuid {
-        Uuid::nil()
-    }
-
-    /// The key of the conversation that it locks.
-    fn conversation(&self) -> Option<&str> {
-        None
-    }
-
-    /// The state scopes and agents with rows that it writes. Runs of any conversation share these rows: see
-    /// [`Share`].
-    fn shares(&self) -> Vec<Share> {
-        Vec::new()
-    }
-
-    /// False for work that never changes agents or runners.
-    const CHANGES_AGENTS: bool = true;
-
-    /// The batch operation of this work, if its kind has one. The writer then does not call `apply`.
-    fn batched(&self) -> Option<BatchOp<'_>> {
-        None
-    }
-
-    /// The caller's result, built from the result of the batch operation.
-    fn output_of(&self, _done: BatchResult) -> Option<Self::Output> {
-        None
-    }
-
-    /// Applies the mutations.
-    fn apply(
-        &self,
-        tx: &DatabaseTransaction,
-    ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send;
-
-    /// Applies the mutations, with reads cached by earlier items of the transaction.
-    fn apply_with(
-        &self,
-        tx: &DatabaseTransaction,
-        _common: &mut TxCache,
-    ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send {
-        self.apply(tx)
-    }
-
-    /// True when an earlier try with the result `_told` is committed, so a retry must not apply it again.
-    /// Idempotent work needs no check.
-    fn is_committed(
-        &self,
-        _tx: &DatabaseTransaction,
-        _told: &Self::Output,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        std::future::ready(Ok(false))
-    }
-}
-
-/// Shares work across retries without a copy.
-impl<W: Mutation> Mutation for Arc<W> {
-    type Output = W::Output;
-    const SAVEPOINT: bool = W::SAVEPOINT;
-    const URGENT: bool = W::URGENT;
-    const TAKES_EVENT: bool = W::TAKES_EVENT;
-
-    fn lock(&self) -> Option<String> {
-        W::lock(self)
-    }
-
-    fn weight(&self) -> usize {
-        W::weight(self)
-    }
-
-    fn order(&self) -> Uuid {
-        W::order(self)
-    }
-
-    fn conversation(&self) -> Option<&str> {
-        W::conversation(self)
-    }
-
-    fn shares(&self) -> Vec<Share> {
-        W::shares(self)
-    }
-
-    const CHANGES_AGENTS: bool = W::CHANGES_AGENTS;
-
-    fn batched(&self) -> Option<BatchOp<'_>> {
-        W::batched(self)
-    }
-
-    fn output_of(&self, done: BatchResult) -> Option<Self::Output> {
-        W::output_of(self, done)
-    }
-
-    fn apply(
-        &self,
-        tx: &DatabaseTransaction,
-    ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send {
-        W::apply(self, tx)
-    }
-
-    fn apply_with(
-        &self,
-        tx: &DatabaseTransaction,
-        tx_cache: &mut TxCache,
-    ) -> impl Future<Output = Result<Self::Output, StoreError>> + Send {
-        W::apply_with(self, tx, tx_cache)
-    }
-
-    fn is_committed(
-        &self,
-        tx: &DatabaseTransaction,
-        told: &Self::Output,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        W::is_committed(self, tx, told)
-    }
-}
-
-impl Store {
-    /// Queues `work` and returns after its commit.
-    pub async fn write<W: Mutation>(&self, work: W) -> Result<W::Output, StoreError> {
-        let (reply, answer) = oneshot::channel();
-        let job = Job::new(work, Some(reply));
-        self.writer.send(Box::new(job)).await?;
-        answer.await.map_err(|_| {
-            if self.writer.is_open() {
-                StoreError::Panicked
-            } else {
-                StoreError::Closed
-            }
-        })?
-    }
-
-    /// Queues `work` and returns before its commit, for rows without a waiting caller. During a database outage
-    /// the writer keeps 1,024 such items for retry. Further items are lost, and all of them when the process
-    /// ends. `is_committed` must detect an earlier commit.
-    pub async fn write_later<W: Mutation>(&self, work: W) -> Result<(), StoreError> {
-        self.writer.send(Box::new(Job::new(work, None))).await
-    }
-
-    /// Commits a small write; true on success.
-    pub(crate) async fn probe_write(&self) -> bool {
-        let proven = self.write(WriteProbe).await.is_ok();
-        if proven {
-            self.writer.is_failing.store(false, Ordering::Release);
-        }
-        proven
-    }
-}
-
-/// A commit that reaches the disk and changes nothing.
-struct WriteProbe;
-
-impl Mutation for WriteProbe {
-    type Output = ();
-
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        if tx.get_database_backend() == DbBackend::Sqlite {
-            // A header field that SQLite leaves to applications; nothing else sets it.
-            tx.execute_unprepared("PRAGMA user_version = 1").await?;
-        } else {
-            tx.execute_unprepared("SELECT pg_current_xact_id()").await?;
-        }
-        Ok(())
-    }
-}
+pub use crate::mutation::Mutation;
 
 /// Creates the writer handle and its future; the caller runs the future as one task. `silence`: see
-/// [`Store::open_for_leases`].
+/// `Store::open_for_leases`.
 pub(crate) fn writer(
     db: DatabaseConnection,
     sqlite_direct: Option<SqliteDirect>,

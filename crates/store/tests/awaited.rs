@@ -36,8 +36,8 @@ async fn asking(bench: &StoreFixture, event_id: &str) -> (Run, String) {
         message: None,
         answer: run_id.to_string(),
     });
-    bench.store.ingest(event).await.unwrap();
-    let run = bench.store.find_run(&bench.workspace, run_id).await;
+    bench.store.events().ingest(event).await.unwrap();
+    let run = bench.store.runs().find_run(&bench.workspace, run_id).await;
     let run = run.unwrap().unwrap();
     let Dispatched::Owned(run) = bench.store.write(dispatch(&run)).await.unwrap() else {
         panic!("nobody else has it");
@@ -106,7 +106,7 @@ async fn answer(
                     answer: "{}".to_owned(),
                 }
             });
-            match store.ingest(event).await.unwrap() {
+            match store.events().ingest(event).await.unwrap() {
                 Ingested::Stored { .. } => Destination::ToEvent,
                 Ingested::Replayed { .. } | Ingested::Mismatch => Destination::Nowhere,
                 other => panic!("{other:?}"),
@@ -155,14 +155,19 @@ async fn delivers_answer_to_run_or_as_event(bench: StoreFixture) {
         assert_ne!(nowhere[0], nowhere[1], "{first:?} {second:?}");
         let awaited = bench
             .store
+            .interactions()
             .find_awaited(run.id, "q")
             .await
             .unwrap()
             .unwrap();
         let event_id = answer_event_id(&id);
-        let event = bench.store.find_event(&bench.workspace, &event_id);
+        let event = bench.store.events().find_event(&bench.workspace, &event_id);
         let event = event.await.unwrap();
-        let found = bench.store.find_interaction(&bench.workspace, &id).await;
+        let found = bench
+            .store
+            .interactions()
+            .find_interaction(&bench.workspace, &id)
+            .await;
         let found = found.unwrap().unwrap().answered.unwrap();
         let is_given = *stored.unwrap() == Destination::ToRun;
         assert_eq!(
@@ -202,11 +207,25 @@ async fn accepts_one_answer_while_run_is_live(bench: StoreFixture) {
     assert_eq!(give("a").await, AnswerDelivery::Stored);
     assert_eq!(give("a").await, AnswerDelivery::Same);
     assert_eq!(give("b").await, AnswerDelivery::Other);
-    let awaited = store.find_awaited(run.id, "q").await.unwrap().unwrap();
+    let awaited = store
+        .interactions()
+        .find_awaited(run.id, "q")
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(awaited.given.as_deref(), Some("a"));
-    assert_eq!(store.find_awaited(run.id, "p").await.unwrap(), None);
+    assert_eq!(
+        store
+            .interactions()
+            .find_awaited(run.id, "p")
+            .await
+            .unwrap(),
+        None
+    );
     let (cancelled, id) = asking(&bench, "e-2").await;
-    let cancel = store.request_cancel(&bench.workspace, cancelled.id, None, 4_000);
+    let cancel = store
+        .runs()
+        .request_cancel(&bench.workspace, cancelled.id, None, 4_000);
     cancel.await.unwrap();
     let give = given(&bench, &cancelled, &id, "a", 4_000);
     let gone = AnswerDelivery::Refused(Unanswerable::Cancelled);
@@ -224,6 +243,7 @@ async fn refuses_answer_after_expiry_notification(bench: StoreFixture) {
     let find = async || {
         bench
             .store
+            .interactions()
             .find_awaited(run.id, "q")
             .await
             .unwrap()

@@ -41,7 +41,7 @@ fn beginning(bench: &StoreFixture, id: &str, lease: Duration) -> Ingest {
 
 async fn dispatches_run_with_ingest_commit(bench: StoreFixture) {
     let event = beginning(&bench, "e-1", Duration::from_mins(1));
-    let stored = bench.store.ingest(event).await.unwrap();
+    let stored = bench.store.events().ingest(event).await.unwrap();
     assert!(matches!(stored, Ingested::Stored { .. }), "{stored:?}");
     let run = bench.only_run().await;
     assert_eq!(
@@ -50,17 +50,20 @@ async fn dispatches_run_with_ingest_commit(bench: StoreFixture) {
     );
     let context = bench
         .store
+        .runs()
         .find_context(run.id, ReadBudget::default())
         .await
         .unwrap();
     assert_eq!(context.as_deref(), Some(r#"{"told":1}"#));
 
     // No other owner gets it, neither as a created run nor by take-over.
-    let created = bench.store.created_runs(None, 10).await.unwrap();
+    let created = bench.store.runs().created_runs(None, 10).await.unwrap();
     assert!(created.is_empty(), "{created:?}");
-    let taken = bench
-        .store
-        .take_over(&run, "another", Duration::ZERO, LeaseFilter::Expired);
+    let taken =
+        bench
+            .store
+            .leases()
+            .take_over(&run, "another", Duration::ZERO, LeaseFilter::Expired);
     assert_eq!(taken.await.unwrap(), None);
     let mut as_created = run.clone();
     (as_created.status, as_created.lease_epoch) = (RunStatus::Created, 0);
@@ -78,9 +81,9 @@ async fn dispatches_run_with_ingest_commit(bench: StoreFixture) {
 
 async fn takes_over_run_before_its_post(bench: StoreFixture) {
     let event = beginning(&bench, "e-1", Duration::ZERO);
-    bench.store.ingest(event).await.unwrap();
+    bench.store.events().ingest(event).await.unwrap();
     let run = bench.only_run().await;
-    let taken = bench.store.take_over(
+    let taken = bench.store.leases().take_over(
         &run,
         "another",
         Duration::from_mins(1),
@@ -95,7 +98,12 @@ async fn takes_over_run_before_its_post(bench: StoreFixture) {
 
 async fn conversation_is_busy_only_during_runs(bench: StoreFixture) {
     let identity = bench.event("e-1", "a").conversation.unwrap();
-    let now = || bench.store.conversation_state(&bench.workspace, &identity);
+    let now = || {
+        bench
+            .store
+            .conversations()
+            .conversation_state(&bench.workspace, &identity)
+    };
     let seen = |last_event_seq, last_transcript_seq, is_busy| ConversationState {
         last_event_seq,
         last_transcript_seq,
@@ -108,6 +116,6 @@ async fn conversation_is_busy_only_during_runs(bench: StoreFixture) {
     assert_eq!(now().await.unwrap(), Some(seen(1, 1, false)));
 
     let other = beginning(&bench, "e-2", Duration::ZERO);
-    bench.store.ingest(other).await.unwrap();
+    bench.store.events().ingest(other).await.unwrap();
     assert_eq!(now().await.unwrap(), Some(seen(2, 1, true)));
 }

@@ -111,6 +111,7 @@ async fn replaced_blob_stays_readable(bench: StoreFixture) {
     );
     let before = bench
         .store
+        .state()
         .find_blob(&area(&bench), "k")
         .await
         .unwrap()
@@ -121,6 +122,7 @@ async fn replaced_blob_stays_readable(bench: StoreFixture) {
     );
     let after = bench
         .store
+        .state()
         .find_blob(&area(&bench), "k")
         .await
         .unwrap()
@@ -132,12 +134,22 @@ async fn replaced_blob_stays_readable(bench: StoreFixture) {
         if !there {
             expire_garbage(&bench).await;
         }
-        bench.store.sweep_storage().await.unwrap();
+        bench.store.state().sweep_storage().await.unwrap();
         for n in 0..3 {
-            let chunk = bench.store.read_chunk(before.content_id, n).await.unwrap();
+            let chunk = bench
+                .store
+                .state()
+                .read_chunk(before.content_id, n)
+                .await
+                .unwrap();
             assert_eq!(chunk.is_some(), there, "{n}");
         }
-        let chunk = bench.store.read_chunk(after.content_id, 0).await.unwrap();
+        let chunk = bench
+            .store
+            .state()
+            .read_chunk(after.content_id, 0)
+            .await
+            .unwrap();
         assert_eq!(chunk, Some(vec![7; 10]));
     }
     let delete = DeleteBlob {
@@ -152,7 +164,12 @@ async fn replaced_blob_stays_readable(bench: StoreFixture) {
     );
     // A small content is read by one query, so no reader can be in between.
     assert_eq!(
-        bench.store.read_chunk(after.content_id, 0).await.unwrap(),
+        bench
+            .store
+            .state()
+            .read_chunk(after.content_id, 0)
+            .await
+            .unwrap(),
         None
     );
 }
@@ -192,11 +209,16 @@ async fn abandoned_upload_leaves_nothing(bench: StoreFixture) {
         bench.store.write(chunk.clone()).await.unwrap(),
         UploadStep::Written
     );
-    assert_eq!(bench.store.sweep_storage().await.unwrap(), 0);
+    assert_eq!(bench.store.state().sweep_storage().await.unwrap(), 0);
     expire_garbage(&bench).await;
-    assert_eq!(bench.store.sweep_storage().await.unwrap(), 1);
+    assert_eq!(bench.store.state().sweep_storage().await.unwrap(), 1);
     assert_eq!(
-        bench.store.read_chunk(finish.content_id, 0).await.unwrap(),
+        bench
+            .store
+            .state()
+            .read_chunk(finish.content_id, 0)
+            .await
+            .unwrap(),
         None
     );
     // Too late: the upload has expired and its name has no content.
@@ -206,7 +228,12 @@ async fn abandoned_upload_leaves_nothing(bench: StoreFixture) {
         UploadStep::Expired
     );
     assert_eq!(
-        bench.store.find_blob(&area(&bench), "k").await.unwrap(),
+        bench
+            .store
+            .state()
+            .find_blob(&area(&bench), "k")
+            .await
+            .unwrap(),
         None
     );
     assert_eq!(
@@ -284,11 +311,17 @@ async fn full_scope_accepts_existing_keys_only(bench: StoreFixture) {
     bench.store.write(append).await.unwrap();
     let access = put("").access;
     assert_eq!(
-        bench.store.find_state(&access, "newer").await.unwrap(),
+        bench
+            .store
+            .state()
+            .find_state(&access, "newer")
+            .await
+            .unwrap(),
         None
     );
     let known = bench
         .store
+        .state()
         .find_state(&access, "k7")
         .await
         .unwrap()
@@ -296,6 +329,7 @@ async fn full_scope_accepts_existing_keys_only(bench: StoreFixture) {
     assert_eq!((known.value.as_str(), known.version), ("3", 3));
     let audit = bench
         .store
+        .audit_log()
         .list_audit(run.id, None, 100)
         .await
         .unwrap()
@@ -319,7 +353,7 @@ async fn event_page_ends_at_its_bytes(bench: StoreFixture) {
     for n in 0..5 {
         let mut event = bench.event(&format!("e-{n}"), "body");
         event.envelope = format!("{{\"x\":\"{}\"}}", "y".repeat(9_992));
-        bench.store.ingest(event).await.unwrap();
+        bench.store.events().ingest(event).await.unwrap();
     }
     let filter = EventFilter::default();
     // Each has 10,000 bytes of envelope, and a few hundred in other columns.
@@ -337,6 +371,7 @@ async fn event_page_ends_at_its_bytes(bench: StoreFixture) {
         };
         let list = bench
             .store
+            .events()
             .list_events(&bench.workspace, &filter, None, bound);
         let found = list.await.unwrap();
         assert_eq!(
@@ -365,7 +400,7 @@ async fn page_counts_every_column_of_runs(bench: StoreFixture) {
         .enumerate()
     {
         let event = bench.event(&format!("e-{n}"), "body");
-        bench.store.ingest(event).await.unwrap();
+        bench.store.events().ingest(event).await.unwrap();
         let sql = format!("UPDATE runs SET {column} = '{large}' WHERE event_id = 'e-{n}'");
         bench.tamper(&sql).await;
     }
@@ -375,11 +410,17 @@ async fn page_counts_every_column_of_runs(bench: StoreFixture) {
         bytes: PAGE_BYTES,
         ..RunWindow::default()
     };
-    let found = bench.store.list_runs(&bench.workspace, &all, &window);
+    let found = bench
+        .store
+        .runs()
+        .list_runs(&bench.workspace, &all, &window);
     let found = found.await.unwrap();
     assert_eq!((found.runs.len(), found.next.is_some()), (2, true));
     window.budget = ReadBudget::of(&Small);
-    let refused = bench.store.list_runs(&bench.workspace, &all, &window);
+    let refused = bench
+        .store
+        .runs()
+        .list_runs(&bench.workspace, &all, &window);
     let refused = refused.await.unwrap_err();
     assert!(matches!(refused, StoreError::OverBudget(_)), "{refused}");
 }
@@ -399,6 +440,7 @@ async fn ledger_page_ends_at_its_bytes(bench: StoreFixture) {
     }
     let all = bench
         .store
+        .runs()
         .read_lines(run.id, 0, 10, usize::MAX)
         .await
         .unwrap();
@@ -411,10 +453,16 @@ async fn ledger_page_ends_at_its_bytes(bench: StoreFixture) {
         (4 * size, 4),
         (100 * size, 6),
     ] {
-        let forward = bench.store.read_lines(run.id, 0, 10, bytes).await.unwrap();
+        let forward = bench
+            .store
+            .runs()
+            .read_lines(run.id, 0, 10, bytes)
+            .await
+            .unwrap();
         assert_eq!(forward, all[..count], "{bytes}");
         let mut back = bench
             .store
+            .runs()
             .read_lines_back(run.id, 99, 0, 10, bytes)
             .await
             .unwrap();
@@ -423,6 +471,7 @@ async fn ledger_page_ends_at_its_bytes(bench: StoreFixture) {
     }
     let mut inner = bench
         .store
+        .runs()
         .read_lines_back(run.id, 6, 2, 2, usize::MAX)
         .await
         .unwrap();
@@ -441,16 +490,23 @@ async fn idempotency_key_expires_after_a_week(bench: StoreFixture) {
     let stored = |event: &str| Ingested::Stored {
         answer: event.to_owned(),
     };
-    let first = bench.store.ingest(keyed("e-1", 1_000)).await.unwrap();
+    let first = bench
+        .store
+        .events()
+        .ingest(keyed("e-1", 1_000))
+        .await
+        .unwrap();
     assert_eq!(first, stored("e-1"));
     let soon = bench
         .store
+        .events()
         .ingest(keyed("e-2", 1_000 + week - 1))
         .await
         .unwrap();
     assert_eq!(soon, Ingested::Mismatch);
     let late = bench
         .store
+        .events()
         .ingest(keyed("e-2", 1_000 + week))
         .await
         .unwrap();
@@ -458,13 +514,14 @@ async fn idempotency_key_expires_after_a_week(bench: StoreFixture) {
     // The event itself stays unchanged.
     let again = bench
         .store
+        .events()
         .ingest(keyed("e-1", 1_001 + week))
         .await
         .unwrap();
     assert_eq!(again, Ingested::Mismatch);
     let same = bench.event("e-1", "e-1");
     assert_eq!(
-        bench.store.ingest(same).await.unwrap(),
+        bench.store.events().ingest(same).await.unwrap(),
         Ingested::EventExists
     );
 }
@@ -637,9 +694,17 @@ async fn closed_run_accepts_only_repeated_results(bench: StoreFixture) {
     );
     // A new owner judges the accepted results and waits for no more.
     let minute = Duration::from_mins(1);
-    let left_off = bench.store.resume(run.id, run.attempt, minute).await;
+    let left_off = bench
+        .store
+        .leases()
+        .resume(run.id, run.attempt, minute)
+        .await;
     assert_eq!(left_off.unwrap().unwrap().accepted_through, 2);
-    let heartbeat_remaining = bench.store.heartbeat_remaining(run.id, run.attempt).await;
+    let heartbeat_remaining = bench
+        .store
+        .leases()
+        .heartbeat_remaining(run.id, run.attempt)
+        .await;
     assert_eq!(heartbeat_remaining.unwrap(), None);
     assert_eq!(close(false, epoch).await, AppendsClosed::Behind(2));
     bench.end(&run, 0).await;
@@ -661,6 +726,7 @@ async fn accepts_one_append_beyond_the_limit(bench: StoreFixture) {
     assert_eq!(append(3, 90).await, ResultsAppended::Through(3));
     let (last, results) = bench
         .store
+        .leases()
         .appended_results(run.id, 2)
         .await
         .unwrap()
@@ -710,7 +776,10 @@ async fn cursors_reach_rare_runs_and_events(bench: StoreFixture) {
             bytes: usize::MAX,
             ..RunWindow::default()
         };
-        let found = bench.store.list_runs(&bench.workspace, &filter, &window);
+        let found = bench
+            .store
+            .runs()
+            .list_runs(&bench.workspace, &filter, &window);
         let found = found.await.unwrap();
         let Some(next) = found.next else {
             break found.runs;
@@ -731,13 +800,20 @@ async fn cursors_reach_rare_runs_and_events(bench: StoreFixture) {
         bytes: usize::MAX,
         ..RunWindow::default()
     };
-    let found = bench.store.list_runs(&bench.workspace, &filter, &window);
+    let found = bench
+        .store
+        .runs()
+        .list_runs(&bench.workspace, &filter, &window);
     let found = found.await.unwrap();
     assert_eq!(
         (found.runs.len(), found.next.unwrap().created_at),
         (10, 24_991)
     );
-    let count = bench.store.count_runs(&bench.workspace, &filter).await;
+    let count = bench
+        .store
+        .runs()
+        .count_runs(&bench.workspace, &filter)
+        .await;
     assert_eq!(count.unwrap(), None);
 
     let filter = EventFilter {
@@ -747,7 +823,9 @@ async fn cursors_reach_rare_runs_and_events(bench: StoreFixture) {
     let (mut after, mut looked) = (None, Vec::new());
     let found = loop {
         let store = &bench.store;
-        let found = store.list_events(&bench.workspace, &filter, after.as_ref(), 10);
+        let found = store
+            .events()
+            .list_events(&bench.workspace, &filter, after.as_ref(), 10);
         let found = found.await.unwrap();
         let Some(next) = found.next else {
             break found.records;
@@ -774,7 +852,10 @@ async fn cursors_reach_rare_interactions(bench: StoreFixture) {
     };
     let mut looked = Vec::new();
     let found = loop {
-        let found = bench.store.list_interactions(&bench.workspace, &filter, 10);
+        let found = bench
+            .store
+            .interactions()
+            .list_interactions(&bench.workspace, &filter, 10);
         let found = found.await.unwrap();
         let Some(next) = found.next else {
             break found.records;
@@ -787,7 +868,10 @@ async fn cursors_reach_rare_interactions(bench: StoreFixture) {
     assert_eq!((found.len(), found[0].asked_at), (1, 1));
     // Without a filter each page is full.
     let all = InteractionFilter::default();
-    let found = bench.store.list_interactions(&bench.workspace, &all, 10);
+    let found = bench
+        .store
+        .interactions()
+        .list_interactions(&bench.workspace, &all, 10);
     let found = found.await.unwrap();
     assert_eq!(
         (found.records.len(), found.records[0].asked_at),
@@ -810,13 +894,23 @@ async fn aggregates_denied_calls(bench: StoreFixture) {
         ..audit(id)
     };
     // Several share a batch.
-    let entries = (0..50).map(|n| bench.store.audit(entry(id, n, true)));
+    let entries = (0..50).map(|n| bench.store.audit_log().audit(entry(id, n, true)));
     for queued in futures_util::future::join_all(entries).await {
         queued.unwrap();
     }
-    bench.store.audit(entry(own, 1, false)).await.unwrap();
+    bench
+        .store
+        .audit_log()
+        .audit(entry(own, 1, false))
+        .await
+        .unwrap();
     let audit = loop {
-        let audit = bench.store.list_audit(run.id, None, 10).await.unwrap();
+        let audit = bench
+            .store
+            .audit_log()
+            .list_audit(run.id, None, 10)
+            .await
+            .unwrap();
         if audit.items.iter().map(|entry| entry.calls).sum::<u64>() == 51 {
             break audit;
         }
@@ -839,12 +933,13 @@ async fn deletes_old_audit_entries(bench: StoreFixture) {
             at,
             ..audit(Uuid::now_v7())
         };
-        bench.store.audit(entry).await.unwrap();
+        bench.store.audit_log().audit(entry).await.unwrap();
     }
     // Audit rows are written asynchronously.
     for (run, count) in [(old, 2), (now, 1)] {
         while bench
             .store
+            .audit_log()
             .list_audit(RunId(run), None, 10)
             .await
             .unwrap()
@@ -856,8 +951,13 @@ async fn deletes_old_audit_entries(bench: StoreFixture) {
         }
     }
     let day = Duration::from_hours(24);
-    assert_eq!(bench.store.sweep_audit(day).await.unwrap(), 1);
-    assert_eq!(bench.store.sweep_audit(day).await.unwrap(), 0);
-    let kept = bench.store.list_audit(RunId(old), None, 10).await.unwrap();
+    assert_eq!(bench.store.audit_log().sweep_audit(day).await.unwrap(), 1);
+    assert_eq!(bench.store.audit_log().sweep_audit(day).await.unwrap(), 0);
+    let kept = bench
+        .store
+        .audit_log()
+        .list_audit(RunId(old), None, 10)
+        .await
+        .unwrap();
     assert_eq!(kept.items.len(), 1);
 }

@@ -108,7 +108,11 @@ impl BudgetCalls {
     async fn used(&self) -> Vec<(u64, u64)> {
         let (bench, mut all) = (&self.bench, Vec::new());
         for budget in BUDGETS {
-            let used = bench.store.used_of(&bench.workspace, budget, 0).await;
+            let used = bench
+                .store
+                .usage()
+                .used_of(&bench.workspace, budget, 0)
+                .await;
             let used = used
                 .unwrap()
                 .pop()
@@ -142,10 +146,20 @@ async fn sums_equal_settled_plus_reserved(bench: StoreFixture) {
                 // A renewal in time keeps the reservation.
                 let is_kept = dice.below(2) == 0 && open[&id].1;
                 if is_kept {
-                    let held = calls.bench.store.extend_reservations(vec![id], HOUR);
+                    let held = calls
+                        .bench
+                        .store
+                        .usage()
+                        .extend_reservations(vec![id], HOUR);
                     held.await.unwrap();
                 }
-                calls.bench.store.release_reservations().await.unwrap();
+                calls
+                    .bench
+                    .store
+                    .usage()
+                    .release_reservations()
+                    .await
+                    .unwrap();
                 open.get_mut(&id).unwrap().1 = is_kept;
             }
             _ => {
@@ -183,13 +197,31 @@ async fn partly_released_call_counts_once(bench: StoreFixture) {
         assert!(calls.reserve(*id, 10).await);
     }
     calls.lapse("budget = 'calls' OR budget = 'tokens'").await;
-    assert_eq!(calls.bench.store.release_reservations().await.unwrap(), 200);
+    assert_eq!(
+        calls
+            .bench
+            .store
+            .usage()
+            .release_reservations()
+            .await
+            .unwrap(),
+        200
+    );
     let left: u64 = calls.used().await.iter().map(|(calls, _)| calls).sum();
     assert_eq!(left, 2);
     for id in &ids {
         calls.settle(*id, 10, 7).await;
     }
-    assert_eq!(calls.bench.store.release_reservations().await.unwrap(), 0);
+    assert_eq!(
+        calls
+            .bench
+            .store
+            .usage()
+            .release_reservations()
+            .await
+            .unwrap(),
+        0
+    );
     assert_eq!(calls.used().await, [(101, 707), (101, 707)]);
 }
 
@@ -211,12 +243,16 @@ async fn deletes_sums_of_past_windows_and_pruned_runs(bench: StoreFixture) {
         ))
         .await;
     let store = &bench.store;
-    assert_eq!(store.sweep_budgets().await.unwrap(), 1);
-    assert_eq!(store.sweep_budgets().await.unwrap(), 0);
-    let pruned = store.prune_runs(Duration::ZERO).await.unwrap();
+    assert_eq!(store.retention().sweep_budgets().await.unwrap(), 1);
+    assert_eq!(store.retention().sweep_budgets().await.unwrap(), 0);
+    let pruned = store.retention().prune_runs(Duration::ZERO).await.unwrap();
     assert_eq!(pruned, 1);
     for (budget, left) in [("of-run", 0), ("whole", 1)] {
-        let used = store.used_of(&bench.workspace, budget, 0).await.unwrap();
+        let used = store
+            .usage()
+            .used_of(&bench.workspace, budget, 0)
+            .await
+            .unwrap();
         assert_eq!(used.len(), left, "{budget}");
     }
 }
@@ -236,7 +272,12 @@ async fn workspace_lists_only_its_own_subjects(bench: StoreFixture) {
     }
     for (workspace, seen) in [(&own, 1), (&others[3], 1), (&others[4], 1)] {
         let workspace = WorkspaceId(workspace.clone());
-        let used = bench.store.used_of(&workspace, "b", 0).await.unwrap();
+        let used = bench
+            .store
+            .usage()
+            .used_of(&workspace, "b", 0)
+            .await
+            .unwrap();
         assert_eq!(used.len(), seen, "{workspace}");
     }
 }

@@ -75,7 +75,7 @@ async fn start(bench: &StoreFixture, id: u128, conversation: &str) -> Run {
         }),
         ..event
     };
-    let taken = bench.store.ingest(event).await.unwrap();
+    let taken = bench.store.events().ingest(event).await.unwrap();
     assert!(matches!(taken, Ingested::Stored { .. }));
     let run = bench.run_of(conversation, conversation).await.unwrap();
     match bench.store.write(dispatch(&run)).await.unwrap() {
@@ -176,7 +176,7 @@ fn queued(id: u128, cancel: Vec<RunId>) -> IngestPlan {
 async fn locks_ended_and_queued_runs_in_order(bench: StoreFixture, database: TestDatabase) {
     let run = start(&bench, 9, "a").await;
     let behind = event_of(&bench, "a", "behind", queued(5, Vec::new()));
-    bench.store.ingest(behind).await.unwrap();
+    bench.store.events().ingest(behind).await.unwrap();
     let waiting = bench.run_of("a", "behind").await.unwrap();
     let mut other = LockHolder::of(&database, &hold_run(&waiting)).await;
     let promotion = Promotion {
@@ -207,7 +207,7 @@ async fn locks_cancelled_runs_in_one_order(bench: StoreFixture, database: TestDa
     let events = plans.map(|(conversation, id, run)| {
         let name = format!("after-{conversation}");
         let event = event_of(&bench, conversation, &name, queued(id, vec![run.id]));
-        bench.store.ingest(event)
+        bench.store.events().ingest(event)
     });
     let crossing = async {
         release_writer(&bench, &gate, 2).await;
@@ -221,7 +221,7 @@ async fn locks_cancelled_runs_in_one_order(bench: StoreFixture, database: TestDa
         assert!(matches!(taken.unwrap(), Ingested::Stored { .. }));
     }
     for run in [first, second] {
-        let found = bench.store.find_run(&bench.workspace, run.id).await;
+        let found = bench.store.runs().find_run(&bench.workspace, run.id).await;
         assert!(found.unwrap().unwrap().cancel_requested_at.is_some());
     }
 }
@@ -262,7 +262,10 @@ async fn locked_row_does_not_block_lease_renewal(bench: StoreFixture, database: 
     let other = LockHolder::of(&database, &hold_run(&first)).await;
     let renew = || {
         let ids = vec![second.id, first.id];
-        bench.store.renew_leases("me", ids, Duration::from_secs(30))
+        bench
+            .store
+            .leases()
+            .renew_leases("me", ids, Duration::from_secs(30))
     };
     let renewed = renew().await.unwrap();
     assert!(renewed.held.keys().eq([&second.id]), "{renewed:?}");
@@ -272,6 +275,7 @@ async fn locked_row_does_not_block_lease_renewal(bench: StoreFixture, database: 
     assert_eq!((renewed.held.len(), renewed.busy.len()), (2, 0));
     let lapsed = bench
         .store
+        .leases()
         .expired_runs("you", LeaseFilter::Expired, 10)
         .await;
     assert!(lapsed.unwrap().is_empty());
@@ -281,7 +285,7 @@ async fn locked_row_does_not_block_lease_renewal(bench: StoreFixture, database: 
 async fn renews_leases_of_locked_rows_after_unlock(bench: StoreFixture, database: TestDatabase) {
     let [first, second] = running(&bench, ["a", "bb"]).await;
     let mut other = LockHolder::of(&database, &hold_run(&first)).await;
-    let keeper = bench.store.lease_keeper().await.unwrap();
+    let keeper = bench.store.leases().lease_keeper().await.unwrap();
     let renewing = keeper.renew("me", vec![second.id, first.id], Duration::from_mins(10));
     let freeing = async {
         other.wait_until_blocking().await;
@@ -371,7 +375,7 @@ async fn locked_conversation_does_not_block_other_events(
         let event = bench.event(event, "body");
         let mut identity = event.conversation.clone().unwrap();
         conversation.clone_into(&mut identity.conversation_id);
-        bench.store.ingest(Ingest {
+        bench.store.events().ingest(Ingest {
             conversation: Some(identity),
             decide: Arc::new(|_| IngestPlan::Refuse),
             ..event
@@ -462,7 +466,11 @@ async fn keeps_runner_taken_by_another_endpoint(bench: StoreFixture, database: T
     });
     assert!(conflicts.unwrap().is_empty());
     let id = "plugin:a/b/c".parse().unwrap();
-    let left = bench.store.find_runner(&bench.workspace, &id).await;
+    let left = bench
+        .store
+        .endpoints()
+        .find_runner(&bench.workspace, &id)
+        .await;
     let left = left.unwrap().expect("it is not taken away");
     assert_eq!(
         (left.endpoint_id, left.status),
@@ -566,6 +574,7 @@ async fn detects_takeover_after_lost_reply(bench: StoreFixture, database: TestDa
     between.drops_reply.store(true, Ordering::SeqCst);
     let ids = runs.iter().map(|run| run.id).collect();
     let taken = store
+        .leases()
         .take_over_batch(ids, "you", hour, LeaseFilter::Expired)
         .await;
     let taken = taken.unwrap();
@@ -575,6 +584,7 @@ async fn detects_takeover_after_lost_reply(bench: StoreFixture, database: TestDa
 
     between.drops_reply.store(true, Ordering::SeqCst);
     let epoch = store
+        .leases()
         .take_over(&taken[0], "they", hour, LeaseFilter::All)
         .await;
     assert!(!between.drops_reply.load(Ordering::SeqCst));

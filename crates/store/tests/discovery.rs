@@ -19,6 +19,7 @@ on_both!(
 async fn history(bench: &StoreFixture, endpoint: protocol::id::EndpointId) -> Vec<HealthRecord> {
     bench
         .store
+        .endpoints()
         .list_health(endpoint, None, 1000)
         .await
         .unwrap()
@@ -41,7 +42,11 @@ fn failure(endpoint_id: protocol::id::EndpointId, reason: &str, asked_at: i64) -
 async fn deletes_objects_removed_from_config(bench: StoreFixture) {
     let (store, workspace) = (&bench.store, bench.workspace.clone());
     let template = bench.endpoint("of-the-api").await;
-    let template = store.find_endpoint(&workspace, template).await.unwrap();
+    let template = store
+        .endpoints()
+        .find_endpoint(&workspace, template)
+        .await
+        .unwrap();
     let record = EndpointRecord {
         id: EndpointId(Uuid::now_v7()),
         name: "of-the-file".to_owned(),
@@ -75,6 +80,7 @@ async fn deletes_objects_removed_from_config(bench: StoreFixture) {
     store.write(delete_endpoint()).await.unwrap();
     assert!(
         store
+            .endpoints()
             .find_endpoint(&workspace, endpoint)
             .await
             .unwrap()
@@ -93,13 +99,21 @@ async fn deletes_objects_removed_from_config(bench: StoreFixture) {
         at: 2,
     };
     store.write(gone).await.unwrap();
-    let left = store.find_agent(&workspace, agent.id).await.unwrap();
+    let left = store
+        .agents()
+        .find_agent(&workspace, agent.id)
+        .await
+        .unwrap();
     assert!(left.is_some_and(|agent| !agent.spec.enabled));
     let deleted = store.write(delete_agent()).await.unwrap();
     assert_eq!(deleted, SavedAgent::Done);
     store.write(delete_endpoint()).await.unwrap();
     assert_eq!(
-        store.find_endpoint(&workspace, endpoint).await.unwrap(),
+        store
+            .endpoints()
+            .find_endpoint(&workspace, endpoint)
+            .await
+            .unwrap(),
         None
     );
 }
@@ -110,9 +124,9 @@ async fn unreadable_endpoint_does_not_block_others(bench: StoreFixture) {
     let tamper = format!("UPDATE runner_endpoints SET mode = 'bent' WHERE id = '{broken}'");
     bench.tamper(&tamper).await;
     // The unreadable row is due first, and the limit is one.
-    let first = bench.store.due_endpoints(60, 1).await.unwrap();
+    let first = bench.store.endpoints().due_endpoints(60, 1).await.unwrap();
     assert_eq!(first, []);
-    let due = bench.store.due_endpoints(60, 1).await.unwrap();
+    let due = bench.store.endpoints().due_endpoints(60, 1).await.unwrap();
     let ids: Vec<_> = due.iter().map(|endpoint| endpoint.id).collect();
     assert_eq!(ids, [sound]);
 }
@@ -129,17 +143,29 @@ async fn claims_longest_due_check_once(bench: StoreFixture) {
     sooner.next_check_at = 40;
     bench.store.write(sooner).await.unwrap();
 
-    assert_eq!(bench.store.due_endpoints(39, 9).await.unwrap(), []);
-    let due = bench.store.due_endpoints(60, 9).await.unwrap();
+    assert_eq!(
+        bench.store.endpoints().due_endpoints(39, 9).await.unwrap(),
+        []
+    );
+    let due = bench.store.endpoints().due_endpoints(60, 9).await.unwrap();
     let ids: Vec<_> = due.iter().map(|endpoint| endpoint.id).collect();
     assert_eq!(ids, [second, first]);
-    assert_eq!(bench.store.due_endpoints(60, 1).await.unwrap().len(), 1);
+    assert_eq!(
+        bench
+            .store
+            .endpoints()
+            .due_endpoints(60, 1)
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
 
-    let turns = (0..8).map(|turn| bench.store.claim_check(&due[0], 100 + turn));
+    let turns = (0..8).map(|turn| bench.store.endpoints().claim_check(&due[0], 100 + turn));
     let turns = futures_util::future::join_all(turns).await;
     let taken = turns.into_iter().filter(|turn| *turn.as_ref().unwrap());
     assert_eq!(taken.count(), 1);
-    let due = bench.store.due_endpoints(60, 9).await.unwrap();
+    let due = bench.store.endpoints().due_endpoints(60, 9).await.unwrap();
     assert_eq!(due.iter().map(|one| one.id).collect::<Vec<_>>(), [first]);
 }
 
@@ -164,6 +190,7 @@ async fn keeps_absent_runner_with_agents(bench: StoreFixture) {
         .unwrap();
     let left = bench
         .store
+        .endpoints()
         .runners_of(&bench.workspace, endpoint)
         .await
         .unwrap();
@@ -175,11 +202,15 @@ async fn keeps_absent_runner_with_agents(bench: StoreFixture) {
     // An absent runner keeps its endpoint and returns when listed again.
     let other = bench.endpoint("other").await;
     let ids = [bound.parse().unwrap()];
-    let elsewhere = bench.store.runners_elsewhere(&bench.workspace, other, &ids);
+    let elsewhere = bench
+        .store
+        .endpoints()
+        .runners_elsewhere(&bench.workspace, other, &ids);
     assert_eq!(elsewhere.await.unwrap().len(), 1);
     bench.store.write(both).await.unwrap();
     let back = bench
         .store
+        .endpoints()
         .runners_of(&bench.workspace, endpoint)
         .await
         .unwrap();
@@ -219,6 +250,7 @@ async fn failure_keeps_runners_and_records_health(bench: StoreFixture) {
     }
     let kept = bench
         .store
+        .endpoints()
         .runners_of(&bench.workspace, endpoint)
         .await
         .unwrap();
@@ -259,6 +291,7 @@ async fn failure_keeps_runners_and_records_health(bench: StoreFixture) {
     );
     let after = bench
         .store
+        .endpoints()
         .list_health(endpoint, Some(3), 1)
         .await
         .unwrap()
@@ -306,7 +339,7 @@ async fn drops_outdated_discovery_results(bench: StoreFixture) {
     set_back.asked_at = 30;
     set_back.next_check_at = 77;
     bench.store.write(set_back).await.unwrap();
-    let due = bench.store.due_endpoints(77, 9).await.unwrap();
+    let due = bench.store.endpoints().due_endpoints(77, 9).await.unwrap();
     assert_eq!(due.len(), 1);
     latest.version = 2;
     latest.asked_at = 40;
@@ -314,12 +347,14 @@ async fn drops_outdated_discovery_results(bench: StoreFixture) {
     bench.store.write(latest).await.unwrap();
     let kept = bench
         .store
+        .endpoints()
         .find_endpoint(&bench.workspace, endpoint)
         .await
         .unwrap();
     assert_eq!(kept.unwrap().health, "healthy");
     let runners = bench
         .store
+        .endpoints()
         .runners_of(&bench.workspace, endpoint)
         .await
         .unwrap();

@@ -117,7 +117,7 @@ async fn arrive(
         *told.lock().unwrap() = word;
         plan
     });
-    let ingested = bench.store.ingest(ingest).await.unwrap();
+    let ingested = bench.store.events().ingest(ingest).await.unwrap();
     let word = *decided.lock().unwrap();
     assert_eq!(ingested == Ingested::Refused, word == "busy");
     word

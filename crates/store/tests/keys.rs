@@ -55,7 +55,7 @@ async fn mutual_revocation_keeps_one_admin(bench: StoreFixture) {
     assert_eq!(refused.count(), 1, "{ends:?}");
     let mut live = Vec::new();
     for prefix in ["one", "two", "three"] {
-        live.extend(bench.store.find_api_key(prefix).await.unwrap());
+        live.extend(bench.store.access().find_api_key(prefix).await.unwrap());
     }
     let admins = live.iter().filter(|key| key.role == KeyRole::Admin);
     assert_eq!((admins.count(), live.len()), (1, 2));
@@ -65,7 +65,13 @@ async fn public_part_belongs_to_one_key(bench: StoreFixture) {
     let id = api_key(&bench, "same", KeyRole::Client).await.unwrap();
     let again = api_key(&bench, "same", KeyRole::Admin).await;
     assert!(matches!(again, Err(StoreError::Taken)), "{again:?}");
-    let found = bench.store.find_api_key("same").await.unwrap().unwrap();
+    let found = bench
+        .store
+        .access()
+        .find_api_key("same")
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!((found.id, found.role), (id, KeyRole::Client));
 }
 
@@ -84,7 +90,7 @@ fn rotate_key(kid: &str, occasion: Occasion, at: i64) -> RotateKey {
 
 /// The keys of run tokens, oldest first.
 async fn run_token_keys(bench: &StoreFixture) -> Vec<KeyTimes> {
-    let keys = bench.store.list_signing_keys().await.unwrap();
+    let keys = bench.store.access().list_signing_keys().await.unwrap();
     let own = keys
         .into_iter()
         .filter(|key| key.purpose == KeyPurpose::RunToken);
@@ -168,7 +174,7 @@ async fn rotates_deletes_and_replaces_keys(bench: StoreFixture) {
     let plan = write("e", Occasion::Leak, over).await.unwrap();
     let withdrawn = vec!["b".to_owned(), "d".to_owned()];
     assert_eq!(plan, RotationPlan::Replace { withdrawn });
-    let left = bench.store.list_signing_keys().await.unwrap();
+    let left = bench.store.access().list_signing_keys().await.unwrap();
     let mut left: Vec<_> = left.iter().map(|key| key.times.kid.as_str()).collect();
     left.sort_unstable();
     assert_eq!(left, ["c", "e"], "another purpose is another matter");

@@ -117,16 +117,22 @@ async fn holding(bench: &StoreFixture, word: &str, filters: &Filters) -> Vec<Str
     let terms = RankedQuery::parse(word).terms("scope");
     let store = &bench.store;
     let postings = store
+        .knowledge()
         .knowledge_postings(&base(bench), &terms, filters)
         .await
         .unwrap();
     let ids = &postings[0].ids;
     let all = store
+        .knowledge()
         .knowledge_holding_all(&base(bench), &terms[..1], filters, 10)
         .await
         .unwrap();
     assert_eq!(&all, ids);
-    let chunks = store.knowledge_chunks(&base(bench), ids).await.unwrap();
+    let chunks = store
+        .knowledge()
+        .knowledge_chunks(&base(bench), ids)
+        .await
+        .unwrap();
     let mut texts: Vec<_> = chunks.into_iter().map(|chunk| chunk.text).collect();
     texts.sort();
     texts
@@ -140,7 +146,11 @@ async fn replaces_documents_atomically(bench: StoreFixture) {
         holding(&bench, "red", &everything).await,
         ["red apple", "red pear"]
     );
-    let (corpus, version) = store.knowledge_corpus(&base(&bench)).await.unwrap();
+    let (corpus, version) = store
+        .knowledge()
+        .knowledge_corpus(&base(&bench))
+        .await
+        .unwrap();
     assert_eq!(
         corpus,
         Corpus {
@@ -161,6 +171,7 @@ async fn replaces_documents_atomically(bench: StoreFixture) {
         ["red apple", "red pear"]
     );
     let record = store
+        .knowledge()
         .find_document(&base(&bench), "a")
         .await
         .unwrap()
@@ -182,7 +193,15 @@ async fn replaces_documents_atomically(bench: StoreFixture) {
         holding(&bench, "red", &everything).await,
         ["red fig", "red plum"]
     );
-    assert!(store.knowledge_corpus(&base(&bench)).await.unwrap().1 > version);
+    assert!(
+        store
+            .knowledge()
+            .knowledge_corpus(&base(&bench))
+            .await
+            .unwrap()
+            .1
+            > version
+    );
     let named = |value| Filters(vec![("lang".to_owned(), vec![json!(value)])]);
     assert_eq!(holding(&bench, "red", &named("en")).await.len(), 2);
     assert!(holding(&bench, "red", &named("de")).await.is_empty());
@@ -205,7 +224,7 @@ async fn replaces_documents_atomically(bench: StoreFixture) {
         holding(&bench, "red", &everything).await,
         ["red fig", "red plum"]
     );
-    while store.sweep_knowledge().await.unwrap() {}
+    while store.knowledge().sweep_knowledge().await.unwrap() {}
     assert_eq!(
         holding(&bench, "red", &everything).await,
         ["red fig", "red plum"]
@@ -278,7 +297,11 @@ async fn does_not_rebuild_outdated_content(bench: StoreFixture) {
     assert!(store.write(delete).await.unwrap());
     let begun = store.write(again_of(&bench, "a", new)).await.unwrap();
     assert_eq!(begun, IndexingBegun::Gone);
-    let left = store.find_document(&base(&bench), "a").await.unwrap();
+    let left = store
+        .knowledge()
+        .find_document(&base(&bench), "a")
+        .await
+        .unwrap();
     assert_eq!(left, None);
 }
 
@@ -295,7 +318,12 @@ async fn does_not_publish_abandoned_content(bench: StoreFixture) {
         other.commit().await;
     });
     assert_eq!(finished.unwrap(), None);
-    let left = bench.store.find_document(&base(&bench), "a").await.unwrap();
+    let left = bench
+        .store
+        .knowledge()
+        .find_document(&base(&bench), "a")
+        .await
+        .unwrap();
     assert_eq!(left.unwrap().status, "failed");
 }
 
@@ -319,6 +347,7 @@ async fn indexes_document_once_within_base_limit(bench: StoreFixture) {
         IndexingBegun::Content(_)
     ));
     let listed = store
+        .knowledge()
         .list_documents(&base(&bench), None, 10)
         .await
         .unwrap()
@@ -326,6 +355,7 @@ async fn indexes_document_once_within_base_limit(bench: StoreFixture) {
     let ids: Vec<_> = listed.iter().map(|one| one.document_id.as_str()).collect();
     assert_eq!(ids, ["a", "b"]);
     let after = store
+        .knowledge()
         .list_documents(&base(&bench), Some("a"), 10)
         .await
         .unwrap();
@@ -339,7 +369,9 @@ async fn pages_vectors_of_one_model(bench: StoreFixture) {
     let (mut ids, mut after) = (Vec::new(), 0);
     loop {
         let store = &bench.store;
-        let page = store.knowledge_vectors(&base, "m", &everything, after, 3);
+        let page = store
+            .knowledge()
+            .knowledge_vectors(&base, "m", &everything, after, 3);
         let page = page.await.unwrap();
         assert!(
             page.iter()
@@ -353,6 +385,8 @@ async fn pages_vectors_of_one_model(bench: StoreFixture) {
     }
     assert!(ids.len() == 4 && ids.is_sorted(), "{ids:?}");
     let store = &bench.store;
-    let others = store.knowledge_vectors(&base, "other", &everything, 0, 9);
+    let others = store
+        .knowledge()
+        .knowledge_vectors(&base, "other", &everything, 0, 9);
     assert!(others.await.unwrap().is_empty());
 }

@@ -95,7 +95,7 @@ async fn live(bench: &StoreFixture, count: usize) {
         let run = Box::new(new_run(first[n]));
         let (attempt, message) = (None, None);
         let answer = answer();
-        bench.store.ingest(event(
+        bench.store.events().ingest(event(
             bench,
             n,
             "first",
@@ -110,7 +110,12 @@ async fn live(bench: &StoreFixture, count: usize) {
     together(bench, events).await;
     let mut created = Vec::new();
     for id in &first {
-        let run = bench.store.find_run(&bench.workspace, *id).await.unwrap();
+        let run = bench
+            .store
+            .runs()
+            .find_run(&bench.workspace, *id)
+            .await
+            .unwrap();
         created.push(run.unwrap());
     }
     together(
@@ -120,7 +125,12 @@ async fn live(bench: &StoreFixture, count: usize) {
     .await;
     let mut running = Vec::new();
     for id in &first {
-        let run = bench.store.find_run(&bench.workspace, *id).await.unwrap();
+        let run = bench
+            .store
+            .runs()
+            .find_run(&bench.workspace, *id)
+            .await
+            .unwrap();
         running.push(run.unwrap());
     }
     let said = running
@@ -136,7 +146,7 @@ async fn live(bench: &StoreFixture, count: usize) {
         })
         .collect();
     for entry in &entries {
-        bench.store.audit(entry.clone()).await.unwrap();
+        bench.store.audit_log().audit(entry.clone()).await.unwrap();
     }
     for entry in &entries {
         let outcome = AuditOutcome {
@@ -146,13 +156,18 @@ async fn live(bench: &StoreFixture, count: usize) {
             outcome: "ok",
             duration_ms: 1,
         };
-        bench.store.audit_outcome(outcome).await.unwrap();
+        bench
+            .store
+            .audit_log()
+            .audit_outcome(outcome)
+            .await
+            .unwrap();
     }
     let events = (0..count).map(|n| {
         let run = Box::new(new_run(second[n]));
         let cancel = vec![first[n]];
         let (message, answer) = (None, answer());
-        bench.store.ingest(event(
+        bench.store.events().ingest(event(
             bench,
             n,
             "second",
@@ -297,7 +312,10 @@ async fn filtered_lists_scan_bounded_rows() {
             bytes: usize::MAX,
             ..RunWindow::default()
         };
-        let found = bench.store.list_runs(&bench.workspace, &filter, &window);
+        let found = bench
+            .store
+            .runs()
+            .list_runs(&bench.workspace, &filter, &window);
         let found = found.await.unwrap();
         assert_eq!(
             (found.runs.len(), found.next.is_some()),
@@ -316,7 +334,10 @@ async fn filtered_lists_scan_bounded_rows() {
         event_types: vec!["zzz".to_owned()],
         ..EventFilter::default()
     };
-    let found = bench.store.list_events(&bench.workspace, &filter, None, 50);
+    let found = bench
+        .store
+        .events()
+        .list_events(&bench.workspace, &filter, None, 50);
     assert!(found.await.unwrap().next.is_some());
     close(bench).await;
     let (scans, entries) = reads(&database).await["events"];

@@ -62,7 +62,11 @@ fn message(content: &str) -> UserMessage {
 }
 
 async fn say(bench: &StoreFixture, name: &str, message: UserMessage) {
-    let stored = bench.store.ingest(saying(bench, name, message)).await;
+    let stored = bench
+        .store
+        .events()
+        .ingest(saying(bench, name, message))
+        .await;
     assert!(matches!(stored.unwrap(), Ingested::Stored { .. }));
 }
 
@@ -70,6 +74,7 @@ async fn key_of(bench: &StoreFixture, name: &str) -> String {
     let conversation = conversation(name);
     let key = bench
         .store
+        .conversations()
         .find_conversation_key(&bench.workspace, &conversation);
     key.await.unwrap().unwrap()
 }
@@ -87,6 +92,7 @@ fn wanted(query: &str) -> HistoryMatch {
 
 async fn found(store: &Store, key: &str, wanted: &HistoryMatch) -> Vec<i64> {
     let found = store
+        .conversations()
         .search_history(key, wanted, ReadBudget::default())
         .await
         .unwrap();
@@ -302,7 +308,7 @@ async fn failed_event_keeps_index_of_its_batch(bench: StoreFixture) {
             // Its id is taken, so the whole event is rolled back within a commit.
             message.id = taken.id;
         }
-        bench.store.ingest(saying(&bench, "a", message))
+        bench.store.events().ingest(saying(&bench, "a", message))
     });
     let outcomes = futures_util::future::join_all(all).await;
     let failed: Vec<_> = outcomes.iter().map(Result::is_err).collect();
@@ -346,7 +352,12 @@ async fn pages_of_large_items_are_short(bench: StoreFixture) {
             limit: 100,
             ..HistoryQuery::default()
         };
-        let slice = bench.store.page_history(&key, page).await.unwrap();
+        let slice = bench
+            .store
+            .conversations()
+            .page_history(&key, page)
+            .await
+            .unwrap();
         let places: Vec<_> = slice.items.iter().map(|item| item.seq).collect();
         assert_eq!(
             (&places[..], slice.has_more),
@@ -412,7 +423,7 @@ async fn enter_old_items(url: &str) {
     assert!(found(&stores[0], "x", &wanted("old")).await.is_empty());
     let all = stores
         .iter()
-        .map(|store| async { while store.index_backlog().await.unwrap() {} });
+        .map(|store| async { while store.conversations().index_backlog().await.unwrap() {} });
     futures_util::future::join_all(all).await;
     for (key, count) in [("x", 50), ("y", 49)] {
         let found = found(&stores[0], key, &wanted("old")).await;

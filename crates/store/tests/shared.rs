@@ -182,9 +182,10 @@ async fn short_run(
     shared: &SharedParts,
 ) -> (NewRun, String) {
     let (event, run, context) = agent.event(bench, n, shared);
-    bench.store.ingest(event).await.unwrap();
+    bench.store.events().ingest(event).await.unwrap();
     let begun = bench
         .store
+        .runs()
         .find_run(&bench.workspace, run.id)
         .await
         .unwrap();
@@ -221,20 +222,33 @@ async fn restores_texts_with_shared_parts(bench: StoreFixture) {
     // Without shared parts, like runs of an older gateway.
     runs.push(short_run(&bench, &agent, 3, &SharedParts::default()).await);
     for (run, context) in &runs {
-        let snapshot = bench.store.find_snapshot(run.id).await.unwrap().unwrap();
+        let snapshot = bench
+            .store
+            .runs()
+            .find_snapshot(run.id)
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(sha256_hex(snapshot.as_bytes()), run.snapshot_sha256);
         let told = bench
             .store
+            .runs()
             .find_context(run.id, ReadBudget::default())
             .await
             .unwrap();
         assert_eq!(told.as_ref(), Some(context));
         let row = bench
             .store
+            .runs()
             .find_run(&bench.workspace, run.id)
             .await
             .unwrap();
-        let inputs = bench.store.find_run_inputs(&row.unwrap()).await.unwrap();
+        let inputs = bench
+            .store
+            .runs()
+            .find_run_inputs(&row.unwrap())
+            .await
+            .unwrap();
         assert_eq!(inputs.unwrap().agent_spec, agent.spec_json);
     }
     let parts = count(&bench, "SELECT COUNT(*) FROM shared_parts").await;
@@ -247,7 +261,7 @@ async fn restores_texts_with_shared_parts(bench: StoreFixture) {
     let mut writing = tokio::task::JoinSet::new();
     writing.spawn(writer);
     assert!(
-        other.find_snapshot(runs[0].0.id).await.is_err(),
+        other.runs().find_snapshot(runs[0].0.id).await.is_err(),
         "it was changed"
     );
     other.close().await;
@@ -284,13 +298,19 @@ async fn reserves_context_parts_before_read(bench: StoreFixture) {
     )
     .await;
     let small = ByteBudget(AtomicUsize::new(usize::try_from(row).unwrap()));
-    let refused = other.find_context(run.id, ReadBudget::of(&small)).await;
+    let refused = other
+        .runs()
+        .find_context(run.id, ReadBudget::of(&small))
+        .await;
     assert!(
         matches!(refused, Err(StoreError::OverBudget(_))),
         "{refused:?}"
     );
     let large = ByteBudget(AtomicUsize::new(2 * context.len()));
-    let corrupt = other.find_context(run.id, ReadBudget::of(&large)).await;
+    let corrupt = other
+        .runs()
+        .find_context(run.id, ReadBudget::of(&large))
+        .await;
     assert!(
         matches!(corrupt, Err(StoreError::Corrupt { .. })),
         "{corrupt:?}"
@@ -304,24 +324,50 @@ async fn retention_deletes_unused_parts(bench: StoreFixture) {
     let all = "SELECT COUNT(*) FROM shared_parts";
     let before = count(&bench, all).await;
     bench.tamper("UPDATE shared_parts SET created_at = 1").await;
-    assert_eq!(bench.store.sweep_shared_parts().await.unwrap(), 0, "in use");
-    assert_eq!(bench.store.prune_runs(Duration::ZERO).await.unwrap(), 1);
+    assert_eq!(
+        bench.store.retention().sweep_shared_parts().await.unwrap(),
+        0,
+        "in use"
+    );
+    assert_eq!(
+        bench
+            .store
+            .retention()
+            .prune_runs(Duration::ZERO)
+            .await
+            .unwrap(),
+        1
+    );
     if let Some(database) = &bench.database {
         // Another replica creates a run that uses the part.
         let hold = "SELECT 1 FROM shared_parts FOR KEY SHARE";
         let holder = LockHolder::of(database, hold).await;
-        assert_eq!(bench.store.sweep_shared_parts().await.unwrap(), 0, "held");
+        assert_eq!(
+            bench.store.retention().sweep_shared_parts().await.unwrap(),
+            0,
+            "held"
+        );
         holder.commit().await;
     }
-    assert_eq!(bench.store.sweep_shared_parts().await.unwrap(), 1);
+    assert_eq!(
+        bench.store.retention().sweep_shared_parts().await.unwrap(),
+        1
+    );
     assert_eq!(count(&bench, all).await, before - 1);
     // The run stays, with its authorization.
-    let snapshot = bench.store.find_snapshot(run.id).await.unwrap().unwrap();
+    let snapshot = bench
+        .store
+        .runs()
+        .find_snapshot(run.id)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(sha256_hex(snapshot.as_bytes()), run.snapshot_sha256);
     // A later run inserts the part again.
     let (again, context) = short_run(&bench, &agent, 2, &agent.shared()).await;
     let told = bench
         .store
+        .runs()
         .find_context(again.id, ReadBudget::default())
         .await
         .unwrap();

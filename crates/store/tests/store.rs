@@ -84,7 +84,7 @@ async fn refuses_answers_by_replaced_link_or_after_cancel(bench: StoreFixture) {
                 None => stored.clone(),
             }
         });
-        let ingested = bench.store.ingest(event).await.unwrap();
+        let ingested = bench.store.events().ingest(event).await.unwrap();
         let seen = *seen.lock().unwrap();
         assert_eq!(ingested == Ingested::Refused, seen.is_some());
         seen
@@ -98,6 +98,7 @@ async fn refuses_answers_by_replaced_link_or_after_cancel(bench: StoreFixture) {
     assert_eq!(answer("a-4", None).await, None);
     let cancelled = bench
         .store
+        .runs()
         .request_cancel(&bench.workspace, run.id, None, 4_000);
     cancelled.await.unwrap();
     let gone = Some(Unanswerable::Cancelled);
@@ -107,14 +108,14 @@ async fn refuses_answers_by_replaced_link_or_after_cancel(bench: StoreFixture) {
 
 async fn stores_event_once_and_replays_answer(bench: StoreFixture) {
     let event = bench.event("e-1", "body");
-    let stored = bench.store.ingest(event.clone()).await.unwrap();
+    let stored = bench.store.events().ingest(event.clone()).await.unwrap();
     assert_eq!(
         stored,
         Ingested::Stored {
             answer: "e-1".to_owned()
         }
     );
-    let again = bench.store.ingest(event.clone()).await.unwrap();
+    let again = bench.store.events().ingest(event.clone()).await.unwrap();
     assert_eq!(
         again,
         Ingested::Replayed {
@@ -125,13 +126,16 @@ async fn stores_event_once_and_replays_answer(bench: StoreFixture) {
         body_sha256: "other".to_owned(),
         ..event.clone()
     };
-    assert_eq!(bench.store.ingest(other).await.unwrap(), Ingested::Mismatch);
+    assert_eq!(
+        bench.store.events().ingest(other).await.unwrap(),
+        Ingested::Mismatch
+    );
     let other = Ingest {
         dedupe_key: "another key".to_owned(),
         ..event
     };
     assert_eq!(
-        bench.store.ingest(other).await.unwrap(),
+        bench.store.events().ingest(other).await.unwrap(),
         Ingested::EventExists
     );
 }
@@ -141,14 +145,20 @@ async fn refused_event_stores_nothing(bench: StoreFixture) {
     let wanted = Arc::clone(&event.decide);
     event.decide = Arc::new(|_| IngestPlan::Refuse);
     assert_eq!(
-        bench.store.ingest(event.clone()).await.unwrap(),
+        bench.store.events().ingest(event.clone()).await.unwrap(),
         Ingested::Refused
     );
     event.decide = wanted;
-    let stored = bench.store.ingest(event).await.unwrap();
+    let stored = bench.store.events().ingest(event).await.unwrap();
     assert!(matches!(stored, Ingested::Stored { .. }));
     let run = bench.only_run().await;
-    let inputs = bench.store.find_run_inputs(&run).await.unwrap().unwrap();
+    let inputs = bench
+        .store
+        .runs()
+        .find_run_inputs(&run)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(
         inputs.event_seq,
         Some(1),
@@ -178,6 +188,7 @@ async fn append_requires_epoch_and_sequence(bench: StoreFixture) {
     );
     let lines = bench
         .store
+        .runs()
         .read_lines(run.id, 0, 100, usize::MAX)
         .await
         .unwrap();
@@ -208,6 +219,7 @@ async fn reads_events_in_order_across_segments(bench: StoreFixture) {
         for limit in [1, 2, 100] {
             let lines = bench
                 .store
+                .runs()
                 .read_lines(run.id, after, limit, usize::MAX)
                 .await
                 .unwrap();
@@ -278,7 +290,13 @@ async fn ends_run_once_with_output_and_transcript(bench: StoreFixture) {
         limit: 10,
         ..HistoryQuery::default()
     };
-    let items = bench.store.page_history(&key, page).await.unwrap().items;
+    let items = bench
+        .store
+        .conversations()
+        .page_history(&key, page)
+        .await
+        .unwrap()
+        .items;
     let roles: Vec<_> = items
         .iter()
         .map(|item| (item.seq, item.role.as_str()))
@@ -286,6 +304,7 @@ async fn ends_run_once_with_output_and_transcript(bench: StoreFixture) {
     assert_eq!(roles, [(1, "user"), (2, "assistant")]);
     let rejections = bench
         .store
+        .runs()
         .list_rejections(run.id, 0, 10)
         .await
         .unwrap()
@@ -338,7 +357,12 @@ async fn state_write_requires_version_and_live_run(bench: StoreFixture) {
         ..bench.append(&run, 0, &["x"])
     };
     bench.store.write(append).await.unwrap();
-    let whole = bench.store.read_state(&access, 10, 1000).await.unwrap();
+    let whole = bench
+        .store
+        .state()
+        .read_state(&access, 10, 1000)
+        .await
+        .unwrap();
     assert!(whole.is_whole);
     let found: Vec<_> = whole
         .entries
@@ -350,7 +374,12 @@ async fn state_write_requires_version_and_live_run(bench: StoreFixture) {
     let long = bench.put(&run, "k/0", Some("[1,2,3,4]"), None);
     bench.store.write(long).await.unwrap();
     for (limit, bytes, expected) in [(10, 6, vec!["k/1", "k/2"]), (2, 1000, vec!["k/0", "k/1"])] {
-        let part = bench.store.read_state(&access, limit, bytes).await.unwrap();
+        let part = bench
+            .store
+            .state()
+            .read_state(&access, limit, bytes)
+            .await
+            .unwrap();
         let keys: Vec<_> = part.entries.iter().map(|entry| &entry.key).collect();
         assert_eq!(keys, expected);
         assert!(!part.is_whole);
@@ -365,6 +394,7 @@ async fn state_write_requires_version_and_live_run(bench: StoreFixture) {
     ] {
         let keys = bench
             .store
+            .state()
             .list_state_keys(&access, prefix, after, limit)
             .await
             .unwrap();
@@ -387,6 +417,7 @@ async fn records_first_cancel_of_live_run(bench: StoreFixture) {
     let cancel = async |at| {
         bench
             .store
+            .runs()
             .request_cancel(&bench.workspace, run.id, None, at)
             .await
             .unwrap()
@@ -406,6 +437,7 @@ async fn records_first_cancel_of_live_run(bench: StoreFixture) {
     let stranger = WorkspaceId("other".to_owned());
     let unknown = bench
         .store
+        .runs()
         .request_cancel(&stranger, run.id, None, 1)
         .await
         .unwrap();
@@ -436,6 +468,7 @@ async fn accepted_cancel_overrides_final_status(bench: StoreFixture) {
         let told = reason.map(str::to_owned);
         let cancel = bench
             .store
+            .runs()
             .request_cancel(&bench.workspace, run.id, told, 7);
         cancel.await.unwrap();
         for status in [RunStatus::Completed, RunStatus::Failed, RunStatus::Timeout] {
@@ -449,6 +482,7 @@ async fn accepted_cancel_overrides_final_status(bench: StoreFixture) {
         }
         let found = bench
             .store
+            .runs()
             .find_run(&bench.workspace, run.id)
             .await
             .unwrap();
@@ -487,7 +521,12 @@ async fn keeps_messages_in_order(bench: StoreFixture) {
             limit: 100,
             ..HistoryQuery::default()
         };
-        let page = bench.store.page_history(&key, all).await.unwrap();
+        let page = bench
+            .store
+            .conversations()
+            .page_history(&key, all)
+            .await
+            .unwrap();
         let said = page.items.iter().filter(|item| item.role == "assistant");
         let texts: Vec<_> = said.map(|item| item.content.as_deref().unwrap()).collect();
         assert_eq!(texts, expected);
@@ -514,7 +553,7 @@ async fn takes_over_expired_run_once(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let ids = |runs: Vec<Run>| runs.iter().map(|run| run.id).collect::<Vec<_>>();
     let minute = Duration::from_mins(1);
-    let hold = |lease| bench.store.renew_leases("me", vec![run.id], lease);
+    let hold = |lease| bench.store.leases().renew_leases("me", vec![run.id], lease);
     assert!(hold(minute).await.unwrap().held.contains_key(&run.id));
     for (leases, expected) in [
         (LeaseFilter::All, vec![run.id]),
@@ -522,20 +561,30 @@ async fn takes_over_expired_run_once(bench: StoreFixture) {
         (LeaseFilter::Expired, vec![]),
         (LeaseFilter::None, vec![]),
     ] {
-        let expired = bench.store.expired_runs("me", leases, 10).await.unwrap();
+        let expired = bench
+            .store
+            .leases()
+            .expired_runs("me", leases, 10)
+            .await
+            .unwrap();
         assert_eq!(ids(expired), expected, "{leases:?}: its lease holds");
     }
     let renewed = bench
         .store
+        .leases()
         .take_over(&run, "o", minute, LeaseFilter::Expired);
     assert_eq!(renewed.await.unwrap(), None, "its lease holds");
-    let foreign = bench.store.take_over(&run, "o", minute, LeaseFilter::Own);
+    let foreign = bench
+        .store
+        .leases()
+        .take_over(&run, "o", minute, LeaseFilter::Own);
     assert_eq!(foreign.await.unwrap(), None, "its lease is another's");
     hold(Duration::ZERO).await.unwrap();
     // By the database clock, whose millisecond may not have changed yet.
     let lapsed = async {
         let store = &bench.store;
         while (store
+            .leases()
             .expired_runs("me", LeaseFilter::Expired, 10)
             .await
             .unwrap())
@@ -547,17 +596,25 @@ async fn takes_over_expired_run_once(bench: StoreFixture) {
     tokio::time::timeout(minute, lapsed)
         .await
         .expect("the lease lapses");
-    let left = bench.store.take_over(&run, "o", minute, LeaseFilter::None);
+    let left = bench
+        .store
+        .leases()
+        .take_over(&run, "o", minute, LeaseFilter::None);
     assert_eq!(left.await.unwrap(), None, "none may be taken");
     let takers = (0..64).map(|n| {
         let (bench, run) = (&bench, &run);
         async move {
             let (store, taker) = (&bench.store, format!("o-{n}"));
             if n % 2 == 0 {
-                let taking = store.take_over(run, &taker, minute, LeaseFilter::Expired);
+                let taking = store
+                    .leases()
+                    .take_over(run, &taker, minute, LeaseFilter::Expired);
                 return taking.await.unwrap();
             }
-            let taking = store.take_over_batch(vec![run.id], &taker, minute, LeaseFilter::Expired);
+            let taking =
+                store
+                    .leases()
+                    .take_over_batch(vec![run.id], &taker, minute, LeaseFilter::Expired);
             taking.await.unwrap().first().map(|run| run.lease_epoch)
         }
     });
@@ -593,6 +650,7 @@ async fn bad_item_fails_alone(bench: StoreFixture) {
         assert_eq!(
             bench
                 .store
+                .runs()
                 .read_lines(run.id, 0, 10, usize::MAX)
                 .await
                 .unwrap()
@@ -615,7 +673,10 @@ async fn prunes_bounded_bytes_per_transaction(bench: StoreFixture) {
     }
     let age = Duration::from_secs(1);
     for expected in [1, 3, 0] {
-        assert_eq!(bench.store.prune_runs(age).await.unwrap(), expected);
+        assert_eq!(
+            bench.store.retention().prune_runs(age).await.unwrap(),
+            expected
+        );
     }
     // Small runs are limited by their number of events, because measuring would read them.
     for n in 5..8 {
@@ -627,7 +688,10 @@ async fn prunes_bounded_bytes_per_transaction(bench: StoreFixture) {
         bench.tamper(&end).await;
     }
     for expected in [1, 1, 1, 0] {
-        assert_eq!(bench.store.prune_runs(age).await.unwrap(), expected);
+        assert_eq!(
+            bench.store.retention().prune_runs(age).await.unwrap(),
+            expected
+        );
     }
 }
 
@@ -647,6 +711,7 @@ async fn runner_id_belongs_to_one_endpoint(bench: StoreFixture) {
     assert_eq!(bench.discover(second, Some(first)).await, []);
     let found = bench
         .store
+        .endpoints()
         .list_runners(&bench.workspace, None, 10)
         .await
         .unwrap()
@@ -707,7 +772,7 @@ async fn check_frozen_texts(url: &str, create: &str) {
     let mut writers = JoinSet::new();
     writers.spawn(writer);
     assert_eq!(
-        store.find_snapshot(run).await.unwrap().as_deref(),
+        store.runs().find_snapshot(run).await.unwrap().as_deref(),
         Some("frozen")
     );
     store.close().await;
@@ -747,13 +812,13 @@ async fn replays_event_stored_concurrently() {
         if asked.fetch_add(1, Ordering::Relaxed) == 0 {
             return IngestPlan::Refuse;
         }
-        let storing = other.ingest(first.clone());
+        let storing = other.events().ingest(first.clone());
         let stored = tokio::task::block_in_place(|| runtime.block_on(storing));
         assert!(stored.is_ok(), "{stored:?}");
         IngestPlan::Refuse
     });
     let answer = "e-1".to_owned();
-    let told = bench.store.ingest(second).await.unwrap();
+    let told = bench.store.events().ingest(second).await.unwrap();
     assert_eq!(told, Ingested::Replayed { answer });
     bench.database.clone().unwrap().drop().await;
 }
@@ -764,6 +829,7 @@ async fn dispatches_created_run_once() {
     let bench = StoreFixture::sqlite().await;
     bench
         .store
+        .events()
         .ingest(bench.event("e-1", "body"))
         .await
         .unwrap();

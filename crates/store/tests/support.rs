@@ -320,6 +320,7 @@ impl StoreFixture {
         let filter = RunFilter::default();
         let mut runs = self
             .store
+            .runs()
             .list_runs(&self.workspace, &filter, &newest_first(10))
             .await
             .unwrap()
@@ -340,6 +341,7 @@ impl StoreFixture {
     /// A run before its dispatch.
     pub(crate) async fn created(&self, event_id: &str) -> Run {
         self.store
+            .events()
             .ingest(self.event(event_id, "body"))
             .await
             .unwrap();
@@ -348,7 +350,10 @@ impl StoreFixture {
             ..RunFilter::default()
         };
         let newest = newest_first(10);
-        let created = self.store.list_runs(&self.workspace, &filter, &newest);
+        let created = self
+            .store
+            .runs()
+            .list_runs(&self.workspace, &filter, &newest);
         created.await.unwrap().runs.swap_remove(0)
     }
 
@@ -399,6 +404,7 @@ impl StoreFixture {
         };
         let runs = self
             .store
+            .runs()
             .list_runs(&self.workspace, &newest, &newest_first(6))
             .await
             .unwrap()

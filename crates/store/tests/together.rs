@@ -45,7 +45,7 @@ async fn batched_events_match_single_results(bench: StoreFixture) {
     };
     let known = in_conversation(bench.event("known", "a"), "c-0");
     assert_eq!(
-        bench.store.ingest(known.clone()).await.unwrap(),
+        bench.store.events().ingest(known.clone()).await.unwrap(),
         stored("known")
     );
 
@@ -75,7 +75,9 @@ async fn batched_events_match_single_results(bench: StoreFixture) {
         alone,
         without,
     ];
-    let ingests = events.into_iter().map(|event| bench.store.ingest(event));
+    let ingests = events
+        .into_iter()
+        .map(|event| bench.store.events().ingest(event));
     let taken = together(&bench, ingests).await;
     let taken: Vec<_> = taken.into_iter().map(Result::unwrap).collect();
     let expected = [
@@ -100,7 +102,13 @@ async fn batched_events_match_single_results(bench: StoreFixture) {
         ("c-3", "third", 1),
     ] {
         let run = bench.run_of(conversation, event).await.unwrap();
-        let inputs = bench.store.find_run_inputs(&run).await.unwrap().unwrap();
+        let inputs = bench
+            .store
+            .runs()
+            .find_run_inputs(&run)
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(inputs.event_seq, Some(seq), "{event}");
     }
     assert_eq!(runs(&bench).await.len(), 5);
@@ -113,16 +121,26 @@ async fn refused_event_does_not_affect_its_batch(bench: StoreFixture) {
     };
     let take = |id: &str| in_conversation(bench.event(id, "a"), id);
     let events = [take("e-1"), refuse("e-2"), take("e-3")];
-    let taken = together(&bench, events.map(|event| bench.store.ingest(event))).await;
+    let taken = together(
+        &bench,
+        events.map(|event| bench.store.events().ingest(event)),
+    )
+    .await;
     let refused = taken
         .into_iter()
         .map(|taken| taken.unwrap() == Ingested::Refused);
     assert_eq!(refused.collect::<Vec<_>>(), [false, true, false]);
     assert_eq!(runs(&bench).await.len(), 2);
     // The refused event leaves no rows, not even its conversation.
-    bench.store.ingest(take("e-2")).await.unwrap();
+    bench.store.events().ingest(take("e-2")).await.unwrap();
     let run = bench.run_of("e-2", "e-2").await.unwrap();
-    let inputs = bench.store.find_run_inputs(&run).await.unwrap().unwrap();
+    let inputs = bench
+        .store
+        .runs()
+        .find_run_inputs(&run)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!((inputs.event_seq, inputs.transcript_before), (Some(1), 0));
 }
 
@@ -143,7 +161,9 @@ async fn capacity_counts_batched_events(bench: StoreFixture) {
         .collect();
     let taken = together(
         &bench,
-        events.into_iter().map(|event| bench.store.ingest(event)),
+        events
+            .into_iter()
+            .map(|event| bench.store.events().ingest(event)),
     )
     .await;
     let refused = taken
@@ -159,6 +179,7 @@ async fn runs_complete_in_batches(bench: StoreFixture) {
         let name = format!("n-{n}");
         bench
             .store
+            .events()
             .ingest(in_conversation(bench.event(&name, "a"), &name))
     });
     for taken in together(&bench, events).await {
@@ -213,11 +234,13 @@ async fn runs_complete_in_batches(bench: StoreFixture) {
         assert_eq!(ended.unwrap(), expected);
         let lines = bench
             .store
+            .runs()
             .read_lines(run.id, 0, 10, usize::MAX)
             .await
             .unwrap();
         let items = bench
             .store
+            .conversations()
             .page_history(
                 run.conversation_key.as_deref().unwrap(),
                 HistoryQuery {
@@ -243,7 +266,11 @@ async fn opens_one_file_for_escaped_names() {
     let (store, writer) = store::Store::open(&url).await.unwrap();
     let mut writing = tokio::task::JoinSet::new();
     writing.spawn(writer);
-    let stored = store.ingest(bench.event("e-1", "a")).await.unwrap();
+    let stored = store
+        .events()
+        .ingest(bench.event("e-1", "a"))
+        .await
+        .unwrap();
     assert!(matches!(stored, Ingested::Stored { .. }), "{stored:?}");
     assert!(directory.join("my own.db").is_file());
     assert!(!directory.join("my%20own.db").exists());
@@ -259,6 +286,9 @@ async fn runs(bench: &StoreFixture) -> Vec<domain::run::Run> {
         ..RunWindow::default()
     };
     let all = RunFilter::default();
-    let found = bench.store.list_runs(&bench.workspace, &all, &window);
+    let found = bench
+        .store
+        .runs()
+        .list_runs(&bench.workspace, &all, &window);
     found.await.unwrap().runs
 }

@@ -109,7 +109,7 @@ impl App {
         runs.sweep_at_boot()
             .await
             .context("cannot end the runs of an earlier start")?;
-        runs.store().sweep_knowledge_at_boot().await?;
+        runs.store().knowledge().sweep_knowledge_at_boot().await?;
         let knowledge = Knowledge::new(knowledge::Parts {
             store: runs.store().clone(),
             clock,

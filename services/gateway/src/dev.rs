@@ -126,7 +126,7 @@ async fn api_key(app: &App, file: &Path, url: &str) -> anyhow::Result<String> {
     let mut key = None;
     if let Some(DevFile { api_key, .. }) = known {
         let prefix = prefix_of(&api_key).unwrap_or_default();
-        if app.store().find_api_key(prefix).await?.is_some() {
+        if app.store().access().find_api_key(prefix).await?.is_some() {
             key = Some(api_key);
         }
     }

@@ -30,7 +30,10 @@ pub(crate) async fn list_agent_skills(
 ) -> ApiResult<Json<Catalogued<AgentSkill>>> {
     find_agent(&state, &caller.workspace, id).await?;
     let store = state.runs.store();
-    let skills = store.list_agent_skills(&caller.workspace, id).await?;
+    let skills = store
+        .agents()
+        .list_agent_skills(&caller.workspace, id)
+        .await?;
     let skills = skills.into_iter().filter_map(|skill| {
         Some(AgentSkill {
             skill_name: skill.skill_name,
@@ -54,7 +57,10 @@ pub(crate) async fn get_agent_skill(
     PathOf((id, name)): PathOf<(AgentId, String)>,
 ) -> ApiResult<Json<AgentSkillContent>> {
     let store = state.runs.store();
-    let found = store.find_agent_skill(&caller.workspace, id, &name).await?;
+    let found = store
+        .agents()
+        .find_agent_skill(&caller.workspace, id, &name)
+        .await?;
     let found = found.ok_or_else(|| ApiError::not_found("skill"))?;
     Ok(Json(AgentSkillContent {
         content: skill_md(&found.skill_name, &found.description, &found.content),
@@ -94,7 +100,12 @@ pub(crate) async fn delete_agent_skill(
 }
 
 async fn find_agent(state: &ApiState, workspace: &WorkspaceId, id: AgentId) -> ApiResult<()> {
-    let found = state.runs.store().find_agent(workspace, id).await?;
+    let found = state
+        .runs
+        .store()
+        .agents()
+        .find_agent(workspace, id)
+        .await?;
     found
         .map(|_| ())
         .ok_or_else(|| ApiError::not_found("agent"))

@@ -56,6 +56,7 @@ async fn unfit(
     let runner = state
         .runs
         .store()
+        .endpoints()
         .find_runner(workspace, &spec.runner_id)
         .await?;
     Ok(match runner {
@@ -140,6 +141,7 @@ pub(crate) async fn list_agents(
     let found = state
         .runs
         .store()
+        .agents()
         .list_agents(workspace, after.as_deref(), caller.answer.page(limit))
         .await?
         .map(view);
@@ -163,7 +165,12 @@ pub(crate) async fn get_agent(
     State(state): State<ApiState>,
     PathOf(id): PathOf<AgentId>,
 ) -> ApiResult<Json<Agent>> {
-    let record = state.runs.store().find_agent(&caller.workspace, id).await?;
+    let record = state
+        .runs
+        .store()
+        .agents()
+        .find_agent(&caller.workspace, id)
+        .await?;
     Ok(Json(view(
         record.ok_or_else(|| ApiError::not_found("agent"))?,
     )))

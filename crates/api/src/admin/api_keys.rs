@@ -68,6 +68,7 @@ pub(crate) async fn list_api_keys(
     let (after, limit) = name_page(&state, "api-keys", workspace, query.cursor, query.limit)?;
     let store = state.runs.store();
     let found = store
+        .access()
         .list_api_keys(workspace, after.as_deref(), caller.answer.page(limit))
         .await?
         .map(shown);
@@ -93,7 +94,10 @@ pub(crate) async fn get_api_key(
     PathOf(id): PathOf<ApiKeyId>,
 ) -> ApiResult<Json<ApiKey>> {
     let store = state.runs.store();
-    let record = store.find_api_key_by_id(&caller.workspace, id).await?;
+    let record = store
+        .access()
+        .find_api_key_by_id(&caller.workspace, id)
+        .await?;
     let record = record.ok_or_else(|| ApiError::not_found("API key"))?;
     Ok(Json(shown(record)))
 }

@@ -77,6 +77,7 @@ pub(crate) async fn list_budgets(
         let (window_start, resets_at) = budget.window.around(now);
         let store = state.runs.store();
         let used = store
+            .usage()
             .used_of(&caller.workspace, &budget.name, window_start)
             .await?;
         items.push(BudgetView::of(budget, resets_at, used));

@@ -125,6 +125,7 @@ pub(super) async fn find_endpoint(
     let record = state
         .runs
         .store()
+        .endpoints()
         .find_endpoint(&caller.workspace, id)
         .await?;
     record.ok_or_else(|| ApiError::not_found("runner endpoint"))
@@ -197,6 +198,7 @@ pub(crate) async fn list_runner_endpoints(
     let found = state
         .runs
         .store()
+        .endpoints()
         .list_endpoints(workspace, after.as_deref(), caller.answer.page(limit))
         .await?;
     let found = found.map(|record| shown(&state, record));

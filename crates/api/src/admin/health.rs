@@ -56,7 +56,9 @@ pub(crate) async fn list_endpoint_health(
         }
     };
     let store = state.runs.store();
-    let found = store.list_health(endpoint.id, before, caller.answer.page(limit));
+    let found = store
+        .endpoints()
+        .list_health(endpoint.id, before, caller.answer.page(limit));
     let found = found.await?;
     let (records, has_more) = (found.items, found.has_more);
     let next_cursor = records

@@ -78,6 +78,7 @@ pub(crate) async fn list_documents(
     let (after, limit) = name_page(&state, &list, workspace, query.cursor, query.limit)?;
     let store = state.runs.store();
     let found = store
+        .knowledge()
         .list_documents(&base, after.as_deref(), caller.answer.page(limit))
         .await?
         .map(shown);
@@ -103,6 +104,7 @@ pub(crate) async fn get_document(
     let record = state
         .runs
         .store()
+        .knowledge()
         .find_document(&base, &document_id)
         .await?;
     let record = record.ok_or_else(|| ApiError::not_found("document"))?;
@@ -156,6 +158,7 @@ pub(crate) async fn put_document(
     let is_new = state
         .runs
         .store()
+        .knowledge()
         .find_document(&base, &document_id)
         .await?
         .is_none();

@@ -41,7 +41,10 @@ pub(crate) async fn list_runners(
 ) -> ApiResult<Json<Page<RunnerView>>> {
     let store = state.runs.store();
     if let Some(id) = query.id {
-        let found = store.find_runner(&caller.workspace, &id).await?;
+        let found = store
+            .endpoints()
+            .find_runner(&caller.workspace, &id)
+            .await?;
         let mut items = Vec::new();
         if let Some(record) = found {
             items.push(view(&state, &caller, record).await?);
@@ -62,6 +65,7 @@ pub(crate) async fn list_runners(
         query.limit,
     )?;
     let found = store
+        .endpoints()
         .list_runners(
             &caller.workspace,
             after.as_deref(),
@@ -88,6 +92,7 @@ async fn view(
     let endpoint = state
         .runs
         .store()
+        .endpoints()
         .find_endpoint(&caller.workspace, record.endpoint_id)
         .await?;
     Ok(RunnerView {

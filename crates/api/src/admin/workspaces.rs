@@ -61,7 +61,10 @@ pub(crate) async fn list_workspaces(
     let (after, limit) = name_page(&state, "workspaces", &none, query.cursor, query.limit)?;
     let store = state.runs.store();
     let bound = caller.answer.page(limit);
-    let found = store.list_workspaces(after.as_deref(), bound).await?;
+    let found = store
+        .access()
+        .list_workspaces(after.as_deref(), bound)
+        .await?;
     let found = found.map(shown_workspace);
     let id = |item: &Workspace| item.id.clone();
     Ok(Json(to_page(&state, "workspaces", &none, found, id)))

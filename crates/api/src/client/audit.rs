@@ -68,7 +68,12 @@ pub(crate) async fn list_run_audit(
     QueryOf(query): QueryOf<AuditQuery>,
 ) -> ApiResult<Json<Page<AuditEntryView>>> {
     let limit = page_limit(query.limit)?;
-    let run = state.runs.store().find_run(&caller.workspace, id).await?;
+    let run = state
+        .runs
+        .store()
+        .runs()
+        .find_run(&caller.workspace, id)
+        .await?;
     let run = run.ok_or_else(|| ApiError::not_found("run"))?;
     let list = format!("audit\n{}\n{}", run.workspace, run.id);
     let cursors = state.runs.cursors();
@@ -82,6 +87,7 @@ pub(crate) async fn list_run_audit(
     let found = state
         .runs
         .store()
+        .audit_log()
         .list_audit(run.id, after.as_deref(), caller.answer.page(limit))
         .await?;
     let has_more = found.has_more;

@@ -95,6 +95,7 @@ pub(crate) async fn get_event(
     let record = state
         .runs
         .store()
+        .events()
         .find_event(&caller.workspace, &event_id)
         .await?;
     let record = record.ok_or_else(|| ApiError::not_found("event"))?;
@@ -124,7 +125,10 @@ pub(crate) async fn get_raw_payload(
     PathOf(event_id): PathOf<String>,
 ) -> ApiResult<Response> {
     let store = state.runs.store();
-    let payload = store.find_raw_payload(&caller.workspace, &event_id).await?;
+    let payload = store
+        .events()
+        .find_raw_payload(&caller.workspace, &event_id)
+        .await?;
     let payload = payload.ok_or_else(|| ApiError::not_found("payload"))?;
     Ok(([(CONTENT_TYPE, "application/json")], payload).into_response())
 }
@@ -166,6 +170,7 @@ pub(crate) async fn page_events(
     };
     let store = state.runs.store();
     let found = store
+        .events()
         .list_events(workspace, &filter, after.as_ref(), memory.page(limit))
         .await?;
     let cursor = |received_at: i64, event_id: &str| {

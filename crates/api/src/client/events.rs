@@ -156,7 +156,13 @@ async fn stream_from(
         return Ok(Some(begin));
     }
     let seen = cursor(headers, None)?;
-    let Some(run) = state.runs.store().find_run(&caller.workspace, run).await? else {
+    let Some(run) = state
+        .runs
+        .store()
+        .runs()
+        .find_run(&caller.workspace, run)
+        .await?
+    else {
         return Ok(Some(begin));
     };
     let (WatchFrom::After(first) | WatchFrom::Joining(first)) = begin;

@@ -110,7 +110,10 @@ fn corrupt(id: &str) -> StoreError {
 
 async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<InteractionRecord> {
     let store = state.runs.store();
-    let found = store.find_interaction(&caller.workspace, id).await?;
+    let found = store
+        .interactions()
+        .find_interaction(&caller.workspace, id)
+        .await?;
     found.ok_or_else(|| ApiError::not_found("interaction"))
 }
 
@@ -169,6 +172,7 @@ pub(crate) async fn list_interactions(
     };
     let store = state.runs.store();
     let found = store
+        .interactions()
         .list_interactions(&caller.workspace, &filter, caller.answer.page(limit))
         .await?;
     let records = found.records.into_iter();
@@ -359,7 +363,9 @@ async fn submit(
             }
             Answered::AnswerDelivery { replayed } => {
                 let store = state.runs.store();
-                let record = store.find_interaction(workspace, &question.record.id);
+                let record = store
+                    .interactions()
+                    .find_interaction(workspace, &question.record.id);
                 let record = record.await?;
                 let record = record.ok_or_else(|| ApiError::not_found("interaction"))?;
                 let now = state.runs.clock().now_ms();

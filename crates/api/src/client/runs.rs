@@ -30,7 +30,12 @@ use runs::grant::read_snapshot;
 use runs::watch::WatchFrom;
 
 async fn find_run(state: &ApiState, caller: &ClientCaller, id: RunId) -> ApiResult<Run> {
-    let run = state.runs.store().find_run(&caller.workspace, id).await?;
+    let run = state
+        .runs
+        .store()
+        .runs()
+        .find_run(&caller.workspace, id)
+        .await?;
     run.ok_or_else(|| ApiError::not_found("run"))
 }
 
@@ -39,7 +44,12 @@ async fn views(state: &ApiState, runs: Vec<Run>) -> Result<Vec<AgentRun>, StoreE
         .iter()
         .filter_map(|run| run.conversation_key.clone())
         .collect();
-    let conversations = state.runs.store().find_conversations(keys).await?;
+    let conversations = state
+        .runs
+        .store()
+        .conversations()
+        .find_conversations(keys)
+        .await?;
     let view = |run: Run| {
         let parts = run
             .conversation_key
@@ -270,6 +280,7 @@ pub(crate) async fn list_run_rejections(
     let found = state
         .runs
         .store()
+        .runs()
         .list_rejections(run.id, after, caller.answer.page(limit))
         .await?;
     let has_more = found.has_more;
@@ -326,7 +337,7 @@ pub(crate) async fn get_run_authorization(
     PathOf(id): PathOf<RunId>,
 ) -> ApiResult<Response> {
     let run = find_run(&state, &caller, id).await?;
-    let stored = state.runs.store().find_snapshot(id).await?;
+    let stored = state.runs.store().runs().find_snapshot(id).await?;
     let explain = move || -> Result<Response, StoreError> {
         let snapshot = read_snapshot(stored.as_deref().unwrap_or_default());
         let snapshot = snapshot.map_err(|_| StoreError::Corrupt {

@@ -80,9 +80,9 @@ pub(crate) async fn get_run_usage(
     PathOf(id): PathOf<RunId>,
 ) -> ApiResult<Json<RunUsage>> {
     let store = state.runs.store();
-    let run = store.find_run(&caller.workspace, id).await?;
+    let run = store.runs().find_run(&caller.workspace, id).await?;
     let run = run.ok_or_else(|| ApiError::not_found("run"))?;
-    let usage = store.usage_of_run(run.id).await?;
+    let usage = store.usage().usage_of_run(run.id).await?;
     let total = usage.iter().map(Used::of).fold(Used::default(), Used::plus);
     let items = usage
         .into_iter()

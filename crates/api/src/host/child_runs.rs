@@ -99,7 +99,7 @@ pub(super) async fn start(
     let started = runs.start_child(&caller.grant, agent, request, caller.trace_parent);
     let id = started.await?;
     let workspace = &caller.grant.run.workspace;
-    let run = runs.store().find_run(workspace, id).await?;
+    let run = runs.store().runs().find_run(workspace, id).await?;
     shown(run)
 }
 

@@ -47,6 +47,7 @@ pub(super) async fn read_event(
     let record = state
         .runs
         .store()
+        .events()
         .find_event(&run.workspace, event_id)
         .await?;
     let record = record.filter(|record| {

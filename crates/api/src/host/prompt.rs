@@ -33,7 +33,7 @@ pub(crate) async fn get_prompt(
         return Err(ApiError::not_found("prompt"));
     }
     let run = &caller.grant.run;
-    let inputs = state.runs.store().find_run_inputs(run).await?;
+    let inputs = state.runs.store().runs().find_run_inputs(run).await?;
     let inputs = inputs.ok_or_else(|| ApiError::not_found("prompt"))?;
     let event: EventEnvelope =
         serde_json::from_str(&inputs.envelope).map_err(|_| StoreError::Corrupt {

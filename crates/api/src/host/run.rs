@@ -39,11 +39,17 @@ pub(crate) async fn get_own_context(
     };
     caller.record(&state, call, None).await?;
     let store = state.runs.store();
-    let context = store.find_context(caller.grant.run.id, ReadBudget::of(&caller.answer));
+    let context = store
+        .runs()
+        .find_context(caller.grant.run.id, ReadBudget::of(&caller.answer));
     let context = context.await?;
     let context = context.ok_or_else(|| ApiError::not_found("context"))?;
     let grant = &caller.grant;
-    let backlog = state.runs.store().find_backlog(grant.run.id, grant.attempt);
+    let backlog = state
+        .runs
+        .store()
+        .leases()
+        .find_backlog(grant.run.id, grant.attempt);
     let context = if backlog.await?.is_some() {
         // Both texts are in memory at the same time.
         caller.answer.reserve(context.len())?;

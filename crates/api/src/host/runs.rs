@@ -95,6 +95,7 @@ pub(crate) async fn list_scope_runs(
     let total = state
         .runs
         .store()
+        .runs()
         .count_runs(&run.workspace, &filter)
         .await?;
     Ok(Json(Page {
@@ -134,7 +135,12 @@ async fn find_in_scope(
     let found = if id == own.id {
         Some(state.runs.current_run(&caller.grant).await?)
     } else {
-        let run = state.runs.store().find_run(&own.workspace, id).await?;
+        let run = state
+            .runs
+            .store()
+            .runs()
+            .find_run(&own.workspace, id)
+            .await?;
         run.filter(|run| {
             own.conversation_key.is_some()
                 && run.conversation_key == own.conversation_key

@@ -93,6 +93,7 @@ pub(crate) async fn list_state(
     let mut keys = state
         .runs
         .store()
+        .state()
         .list_state_keys(&access, &prefix, &after, limit + 1)
         .await?;
     let has_more = keys.len() as u64 > limit;
@@ -124,7 +125,7 @@ pub(crate) async fn get_state(
     }
     let access = access(&caller, &state, call, &scope).await?;
     behind_appended(&caller, &state).await?;
-    let entry = state.runs.store().find_state(&access, &key).await?;
+    let entry = state.runs.store().state().find_state(&access, &key).await?;
     let entry = entry.ok_or_else(|| ApiError::not_found("state key"))?;
     let value = serde_json::from_str(&entry.value).map_err(|_| StoreError::Corrupt {
         column: "state_entries.value",

@@ -104,6 +104,7 @@ pub(crate) async fn list_blobs(
     caller.record(&state, call, None).await?;
     let store = state.runs.store();
     let mut keys = store
+        .state()
         .list_blob_keys(&access, &prefix, after.as_deref(), limit + 1)
         .await?;
     let has_more = keys.len() as u64 > limit;
@@ -140,6 +141,7 @@ pub(crate) async fn get_blob(
     let size = found.as_ref().map_or(0, |(blob, _)| blob.size);
     let size = usize::try_from(size).unwrap_or(usize::MAX);
     store
+        .audit_log()
         .audit(caller.audit_entry(&state, call, None, size))
         .await?;
     let (blob, first) = found.ok_or_else(|| ApiError::not_found("key"))?;
@@ -160,10 +162,10 @@ async fn open_blob(
     key: &str,
 ) -> Result<Option<(BlobRecord, Vec<u8>)>, StoreError> {
     for _ in 0..LOOKS {
-        let Some(blob) = store.find_blob(access, key).await? else {
+        let Some(blob) = store.state().find_blob(access, key).await? else {
             return Ok(None);
         };
-        if let Some(first) = store.read_chunk(blob.content_id, 0).await? {
+        if let Some(first) = store.state().read_chunk(blob.content_id, 0).await? {
             return Ok(Some((blob, first)));
         }
     }
@@ -184,6 +186,7 @@ fn body_of(store: Store, blob: &BlobRecord, first: Vec<u8>) -> Body {
                 return Ok(None);
             }
             let chunk = store
+                .state()
                 .read_chunk(content, n)
                 .await
                 .map_err(std::io::Error::other)?;

@@ -296,7 +296,10 @@ impl ToolCalling<'_> {
             return Ok(None);
         };
         let (workspace, store) = (&self.caller.grant.run.workspace, self.state.runs.store());
-        let found = store.find_agent_skill(workspace, snapshot.agent_id, &skill.skill_name);
+        let found =
+            store
+                .agents()
+                .find_agent_skill(workspace, snapshot.agent_id, &skill.skill_name);
         let Some(found) = found.await? else {
             let message = "the skill was withdrawn; go on without it";
             return Err(ApiError::tool_withdrawn("skill_gone", message));

@@ -123,7 +123,10 @@ impl Runs {
             Reach::Open => true,
             Reach::IfEventWasHad => {
                 let store = &self.0.store;
-                store.has_had_event(run, event_id, sharers).await?
+                store
+                    .artifacts()
+                    .has_had_event(run, event_id, sharers)
+                    .await?
             }
             Reach::Closed => false,
         };
@@ -147,7 +150,13 @@ impl Runs {
     ) -> Result<Option<ArtifactRecord>, StoreError> {
         match Uuid::parse_str(id) {
             // An id has one form: what is not written so names nothing.
-            Ok(uuid) if uuid.to_string() == id => self.0.store.find_artifact(workspace, uuid).await,
+            Ok(uuid) if uuid.to_string() == id => {
+                self.0
+                    .store
+                    .artifacts()
+                    .find_artifact(workspace, uuid)
+                    .await
+            }
             _ => Ok(None),
         }
     }

@@ -50,7 +50,7 @@ impl Runs {
 
     /// Deletes artifacts that have had their time, bytes first; says how many.
     pub(crate) async fn sweep_artifacts(&self) -> Result<u64, StoreError> {
-        let claimed = self.0.store.claim_expired_artifacts().await?;
+        let claimed = self.0.store.artifacts().claim_expired_artifacts().await?;
         let mut gone = Vec::with_capacity(claimed.len());
         for one in &claimed {
             match self.0.artifacts.delete(&one.place).await {
@@ -63,7 +63,7 @@ impl Runs {
         }
         let count = gone.len() as u64;
         if count > 0 {
-            self.0.store.delete_artifact_rows(gone).await?;
+            self.0.store.artifacts().delete_artifact_rows(gone).await?;
         }
         Ok(count)
     }

@@ -22,7 +22,7 @@ impl PostgresBus {
         let mut is_away = false;
         while let Some(first) = rings.recv().await {
             let notice = Gathered::of(first, rings).write(me);
-            let sent = self.store.notify(&notice).await;
+            let sent = self.store.notifications().notify(&notice).await;
             if let Err(error) = &sent
                 && !is_away
             {
@@ -44,10 +44,13 @@ impl Bus for PostgresBus {
         hear: Hear<'a>,
     ) -> BoxFuture<'a, ()> {
         let me = Name::new();
-        let listening = self.store.listen(move |notice| match notice {
-            NotifyEvent::Missed => hear(Heard::Missed),
-            NotifyEvent::Text(text) => me.read(text).for_each(|ring| hear(Heard::Ring(ring))),
-        });
+        let listening = self
+            .store
+            .notifications()
+            .listen(move |notice| match notice {
+                NotifyEvent::Missed => hear(Heard::Missed),
+                NotifyEvent::Text(text) => me.read(text).for_each(|ring| hear(Heard::Ring(ring))),
+            });
         Box::pin(async move {
             tokio::join!(self.send(me, rings), listening);
         })

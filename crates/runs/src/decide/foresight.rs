@@ -118,6 +118,7 @@ async fn quiet_place(deciding: &Deciding<'_>) -> Option<PlaceAhead> {
     };
     let store = &deciding.inner.store;
     let now = store
+        .conversations()
         .conversation_state(deciding.workspace, &identity)
         .await;
     let (events, items) = match now.ok()? {

@@ -57,12 +57,18 @@ impl Runs {
 
     async fn try_take_turns(&self, most: usize) -> Result<Vec<EndpointRecord>, StoreError> {
         let now = self.0.clock.now_ms();
-        let due = self.0.store.due_endpoints(now, most as u64).await?;
+        let due = self
+            .0
+            .store
+            .endpoints()
+            .due_endpoints(now, most as u64)
+            .await?;
         let mut taken = Vec::with_capacity(due.len());
         for endpoint in due {
             if self
                 .0
                 .store
+                .endpoints()
                 .claim_check(&endpoint, now + millis(TURN))
                 .await?
             {

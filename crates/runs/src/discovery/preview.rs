@@ -78,6 +78,7 @@ impl Runs {
         let agents = self
             .0
             .store
+            .agents()
             .agents_of_runners(&record.workspace, &touched_runners(&diff), MOST_AGENTS)
             .await?;
         let agents = agents.iter().map(|agent| (agent.id, &agent.spec));
@@ -87,7 +88,10 @@ impl Runs {
 
     async fn known_runners(&self, record: &EndpointRecord) -> Result<Vec<KnownRunner>, StoreError> {
         let store = &self.0.store;
-        let runners = store.runners_of(&record.workspace, record.id).await?;
+        let runners = store
+            .endpoints()
+            .runners_of(&record.workspace, record.id)
+            .await?;
         let known = runners.into_iter().map(|runner| KnownRunner {
             bindable: runner.is_bindable(),
             listed: runner.status != RunnerStatus::Absent,
@@ -105,6 +109,7 @@ impl Runs {
     ) -> Result<BTreeMap<RunnerId, String>, StoreError> {
         let store = &self.0.store;
         let runners = store
+            .endpoints()
             .runners_elsewhere(&record.workspace, record.id, listed)
             .await?;
         let mut names = BTreeMap::new();

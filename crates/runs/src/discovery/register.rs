@@ -83,7 +83,13 @@ impl Runs {
         })?;
         let claims = replaces.map_or(Claims::All, Claims::Replacing);
         self.save_discovery(&record, discovery, claims).await?;
-        if let Some(saved) = self.0.store.find_endpoint(workspace, record.id).await? {
+        if let Some(saved) = self
+            .0
+            .store
+            .endpoints()
+            .find_endpoint(workspace, record.id)
+            .await?
+        {
             record = saved;
         }
         Ok(Registered {
@@ -102,13 +108,19 @@ impl Runs {
         let replaces = match &spec.replaces {
             None => None,
             Some(name) => {
-                let replaced = store.find_endpoint_by_name(workspace, name).await?;
+                let replaced = store
+                    .endpoints()
+                    .find_endpoint_by_name(workspace, name)
+                    .await?;
                 let fault = || Fault::new("/replaces", "names no endpoint of this workspace");
                 let replaced = replaced.ok_or_else(|| RegisterError::Faults(vec![fault()]))?;
                 Some(replaced.id)
             }
         };
-        let same_name = store.find_endpoint_by_name(workspace, &spec.name).await?;
+        let same_name = store
+            .endpoints()
+            .find_endpoint_by_name(workspace, &spec.name)
+            .await?;
         match same_name {
             Some(_) => Err(RegisterError::NameTaken),
             None => Ok(replaces),

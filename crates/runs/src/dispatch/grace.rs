@@ -50,7 +50,7 @@ fn tell_runner(inner: &Inner, prepared: &Prepared, run: &Run) {
 /// A runner may be told of a cancel by another replica before we are.
 pub(crate) async fn was_cancelled_elsewhere(inner: &Inner, live: &LiveRun, run: &Run) -> bool {
     let found = tokio::select! {
-        found = inner.store.find_run(&run.workspace, run.id) => found,
+        found = inner.store.runs().find_run(&run.workspace, run.id) => found,
         () = live.lost.cancelled() => return false,
         () = inner.closing.cancelled() => return false,
     };

@@ -131,9 +131,10 @@ async fn read_state(
         identity: identity.clone(),
     });
     // Most scopes of most runs are empty, which one question tells.
-    for access in inner.store.filled_scopes(granted.collect()).await? {
+    for access in inner.store.state().filled_scopes(granted.collect()).await? {
         let part = inner
             .store
+            .state()
             .read_state(&access, STATE_KEYS, STATE_BYTES)
             .await?;
         let map = match access.scope {

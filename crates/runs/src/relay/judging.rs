@@ -74,7 +74,7 @@ impl Relay<'_> {
             return Ok(());
         };
         let (store, run) = (&self.inner.store, self.run);
-        let ask = || store.is_artifact_of(&run.workspace, run.id, id);
+        let ask = || store.artifacts().is_artifact_of(&run.workspace, run.id, id);
         // In a box of its own: few results announce one, and every run would keep its room.
         let found = tokio::select! {
             found = Box::pin(surely(self.inner, run.id, ask)) => found.map_err(Stopped::Unwritable)?,

@@ -169,11 +169,13 @@ impl<'a> Appended<'a> {
         let heard = self
             .inner
             .store
+            .leases()
             .heartbeat_remaining(self.run, self.attempt)
             .await?;
         let appended = self
             .inner
             .store
+            .leases()
             .appended_results(self.run, self.read_through)
             .await?;
         if let Some((last, results)) = appended {

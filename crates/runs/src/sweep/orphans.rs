@@ -33,6 +33,7 @@ impl Runs {
             let mut expired = self
                 .0
                 .store
+                .leases()
                 .expired_runs(&self.0.owner, leases, BATCH)
                 .await?;
             let is_last = (expired.len() as u64) < BATCH;
@@ -49,6 +50,7 @@ impl Runs {
                 let taken = self
                     .0
                     .store
+                    .leases()
                     .take_over_batch(ids, owner, lease, leases)
                     .await?;
                 failpoint::pass("orphan.after_takeover").await?;
@@ -65,7 +67,7 @@ impl Runs {
     /// runner with its gateway.
     async fn succeed(&self, taken: Vec<Run>, held_until: Instant) -> Result<(), StoreError> {
         let ids: Vec<_> = taken.iter().map(|run| run.id).collect();
-        let deferred = self.0.store.async_runs_of(&ids).await?;
+        let deferred = self.0.store.leases().async_runs_of(&ids).await?;
         let each = taken.into_iter().map(|run| async {
             if deferred.contains(&run.id) {
                 self.resume(run, held_until).await;
@@ -79,7 +81,13 @@ impl Runs {
 
     async fn resume(&self, run: Run, held_until: Instant) {
         let lease = self.0.limits.append_lease;
-        match self.0.store.resume(run.id, run.attempt, lease).await {
+        match self
+            .0
+            .store
+            .leases()
+            .resume(run.id, run.attempt, lease)
+            .await
+        {
             Ok(Some(left_off)) => {
                 tracing::info!(run.id = %run.id, "run {} is without a gateway, and goes on", run.id);
                 metrics::swept(Swept::Continued);

@@ -66,7 +66,7 @@ impl Runs {
         }
         let keeper = match keeper {
             Some(keeper) => keeper,
-            None => keeper.insert(self.0.store.lease_keeper().await?),
+            None => keeper.insert(self.0.store.leases().lease_keeper().await?),
         };
         // Before the database's clock is asked: ours ends first.
         let until = Instant::now() + self.0.limits.lease;

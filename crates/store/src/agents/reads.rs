@@ -4,29 +4,30 @@ use protocol::admin::AgentSpec;
 use protocol::id::{AgentId, RunnerId, WorkspaceId};
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 
-use super::{AgentRecord, ORIGIN_CONFIG, agent_record, columns, is_unchanged};
-use crate::connect::Store;
+use super::{ORIGIN_CONFIG, agent_record, columns, is_unchanged};
 use crate::entity::agents;
 use crate::error::StoreError;
+use crate::model::registry::AgentRecord;
 use crate::page::{ListPage, PageBound, PageOf};
+use crate::repositories::AgentRepository;
 
-impl Store {
+impl AgentRepository<'_> {
     /// An agent of the workspace.
     pub async fn find_agent(
-        &self,
+        self,
         workspace: &WorkspaceId,
         id: AgentId,
     ) -> Result<Option<AgentRecord>, StoreError> {
         let row = agents::Entity::find_by_id(id.to_string())
             .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         row.map(agent_record).transpose()
     }
 
     /// Agents of the workspace by name, after `after`.
     pub async fn list_agents(
-        &self,
+        self,
         workspace: &WorkspaceId,
         after: Option<&str>,
         bound: impl Into<PageBound<'_>>,
@@ -41,13 +42,13 @@ impl Store {
             owner: own.into(),
             without: None,
         };
-        let found = page.read::<String>(&self.readers, bound.into()).await?;
+        let found = page.read::<String>(&self.db.readers, bound.into()).await?;
         found.try_map(agent_record)
     }
 
     /// Enabled agents of the config file other than `names`, by name.
     pub async fn other_configured_agents(
-        &self,
+        self,
         workspace: &WorkspaceId,
         names: &[String],
     ) -> Result<Vec<String>, StoreError> {
@@ -59,12 +60,12 @@ impl Store {
             .filter(agents::Column::Enabled.eq(true))
             .filter(agents::Column::Name.is_not_in(names))
             .order_by_asc(agents::Column::Name);
-        Ok(beside.into_tuple().all(&self.readers).await?)
+        Ok(beside.into_tuple().all(&self.db.readers).await?)
     }
 
     /// Enabled agents with these names that were created over the API.
     pub async fn agents_from_api(
-        &self,
+        self,
         workspace: &WorkspaceId,
         names: &[String],
     ) -> Result<Vec<String>, StoreError> {
@@ -76,26 +77,26 @@ impl Store {
             .filter(agents::Column::Enabled.eq(true))
             .filter(agents::Column::Name.is_in(names))
             .order_by_asc(agents::Column::Name);
-        Ok(made.into_tuple().all(&self.readers).await?)
+        Ok(made.into_tuple().all(&self.db.readers).await?)
     }
 
     /// True when an earlier start stored the same agent from the config file.
     pub async fn is_configured(
-        &self,
+        self,
         workspace: &WorkspaceId,
         spec: &AgentSpec,
     ) -> Result<bool, StoreError> {
         let row = agents::Entity::find()
             .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
             .filter(agents::Column::Name.eq(spec.name.as_str()))
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         Ok(row.is_some_and(|row| is_unchanged(&row, &columns(spec, &[]))))
     }
 
     /// Agents bound to one of these runners, by name.
     pub async fn agents_of_runners(
-        &self,
+        self,
         workspace: &WorkspaceId,
         runners: &[RunnerId],
         limit: u64,
@@ -105,7 +106,7 @@ impl Store {
             .filter(agents::Column::RunnerId.is_in(runners.iter().map(ToString::to_string)))
             .order_by_asc(agents::Column::Name)
             .limit(limit)
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         rows.into_iter().map(agent_record).collect()
     }

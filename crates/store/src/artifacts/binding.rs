@@ -9,7 +9,7 @@ use super::{ArtifactOrigin, ArtifactRecord, READY, record};
 use crate::database_clock::database_now;
 use crate::entity::artifacts;
 use crate::error::StoreError;
-use crate::writer::Mutation;
+use crate::mutation::Mutation;
 
 /// Binds a client's artifact to an event that names it.
 #[derive(Clone, Debug)]

@@ -4,9 +4,9 @@ use domain::run::Run;
 use sea_orm::sea_query::{Expr, ExprTrait, Query};
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QuerySelect};
 
-use crate::connect::Store;
 use crate::entity::{runs, steering_items};
 use crate::error::StoreError;
+use crate::repositories::ArtifactRepository;
 use crate::steering::PULLED;
 
 /// Scope of runs in a conversation that share the artifacts of their events.
@@ -18,11 +18,11 @@ pub enum Sharers {
     Agent,
 }
 
-impl Store {
+impl ArtifactRepository<'_> {
     /// True when the run was created for the event or has pulled it. Other runs in the sharing scope of its
     /// conversation count, too.
     pub async fn has_had_event(
-        &self,
+        self,
         run: &Run,
         event_id: &str,
         sharers: Sharers,
@@ -51,7 +51,7 @@ impl Store {
             .filter(runs::Column::EventId.eq(event_id).or(Expr::exists(pulled)))
             .limit(1)
             .into_tuple()
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         Ok(found.is_some())
     }

@@ -10,12 +10,12 @@ use sea_orm::{
 use uuid::Uuid;
 
 use super::{DELETING, READY};
-use crate::connect::Store;
 use crate::database_clock::{database_now, lease_end};
 use crate::entity::artifacts;
 use crate::error::{StoreError, parsed};
-use crate::retention::skip_locked;
-use crate::writer::Mutation;
+use crate::mutation::Mutation;
+use crate::repositories::ArtifactRepository;
+use crate::sql::skip_locked;
 
 /// Maximum artifacts per sweep.
 const SWEEP: u64 = 16;
@@ -96,15 +96,15 @@ pub(crate) async fn expire_of_runs(
     Ok(())
 }
 
-impl Store {
+impl ArtifactRepository<'_> {
     /// Claims a batch of artifacts expired by the database clock. The caller deletes their bytes, then calls
     /// [`Self::delete_artifact_rows`].
-    pub async fn claim_expired_artifacts(&self) -> Result<Vec<ExpiredArtifact>, StoreError> {
-        self.write(Claim).await
+    pub async fn claim_expired_artifacts(self) -> Result<Vec<ExpiredArtifact>, StoreError> {
+        self.db.write(Claim).await
     }
 
     /// Deletes the rows of artifacts without bytes.
-    pub async fn delete_artifact_rows(&self, ids: Vec<Uuid>) -> Result<(), StoreError> {
-        self.write(DeleteArtifactRows(ids)).await
+    pub async fn delete_artifact_rows(self, ids: Vec<Uuid>) -> Result<(), StoreError> {
+        self.db.write(DeleteArtifactRows(ids)).await
     }
 }

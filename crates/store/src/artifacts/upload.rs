@@ -11,13 +11,13 @@ use sea_orm::{
 use uuid::Uuid;
 
 use super::{ArtifactOrigin, PENDING, READY};
-use crate::audit::AuditEntry;
 use crate::database_clock::{lease_end, millis, read_now};
 use crate::entity::artifacts;
 use crate::error::{StoreError, signed};
+use crate::model::audit::AuditEntry;
+use crate::mutation::Mutation;
 use crate::shares::agent_of;
 use crate::state::lock_live_run;
-use crate::writer::Mutation;
 
 /// Reserves room for an artifact and records the location of its bytes.
 #[derive(Clone, Debug)]

@@ -10,12 +10,12 @@ use sea_orm::{
 use uuid::Uuid;
 
 use super::find;
-use crate::connect::Store;
 use crate::database_clock::read_now;
 use crate::entity::{run_appends, run_deferrals, runs};
 use crate::error::StoreError;
+use crate::mutation::Mutation;
+use crate::repositories::LeaseRepository;
 use crate::state::lock_live_run;
-use crate::writer::Mutation;
 
 /// Maximum runs of one sweep.
 const SWEEP: u64 = 50;
@@ -111,10 +111,10 @@ impl Mutation for SweepAppends {
     }
 }
 
-impl Store {
+impl LeaseRepository<'_> {
     /// Deletes appended results of ended runs, up to a limit; the ledger contains them. Returns the number of
     /// runs.
-    pub async fn sweep_appends(&self) -> Result<u64, StoreError> {
-        self.write(SweepAppends).await
+    pub async fn sweep_appends(self) -> Result<u64, StoreError> {
+        self.db.write(SweepAppends).await
     }
 }

@@ -6,11 +6,12 @@ use protocol::id::WorkspaceId;
 
 use super::known::known_among;
 use super::rows::{Rows, lock_conversations};
-use super::{DecisionFacts, Ingest, IngestPlan, Ingested};
 use crate::capacity::{Capacities, lock_capacity};
 use crate::conversation::{busy_among, live_runs};
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::model::ingest::{DecisionFacts, Ingest, IngestPlan, Ingested};
+use crate::new_run::cached_candidates;
 use crate::sql::Sql;
 use crate::tx_cache::TxCache;
 
@@ -121,7 +122,7 @@ async fn facts_of(
         all_facts.push(DecisionFacts {
             unanswerable: None,
             child_refused: None,
-            candidates: tx_cache.candidates(tx, &event.workspace).await?,
+            candidates: cached_candidates(tx, &event.workspace, tx_cache).await?,
             live: live_runs(tx, key.filter(|key| busy.contains(*key))).await?,
             place,
             capacities: Capacities::default(),

@@ -9,10 +9,10 @@ use sea_orm::{
     QuerySelect,
 };
 
-use super::{Ingest, Ingested};
-use crate::connect::Store;
 use crate::entity::events;
 use crate::error::{StoreError, signed};
+use crate::model::ingest::{Ingest, Ingested};
+use crate::repositories::EventRepository;
 use crate::sql::{EACH_ALONE, Sql, returned};
 
 /// Lifetime of an idempotency key.
@@ -87,14 +87,11 @@ pub(super) async fn known_among(
         .collect())
 }
 
-impl Store {
+impl EventRepository<'_> {
     /// The answer of an earlier event with this key or id. `None`: new so far; the ingest transaction checks
     /// again.
-    pub async fn find_known_event(
-        &self,
-        key: EventKey<'_>,
-    ) -> Result<Option<Ingested>, StoreError> {
-        let find_matches = key.find_matches(&self.readers).await?;
+    pub async fn find_known_event(self, key: EventKey<'_>) -> Result<Option<Ingested>, StoreError> {
+        let find_matches = key.find_matches(&self.db.readers).await?;
         Ok(key.judge(&find_matches))
     }
 }

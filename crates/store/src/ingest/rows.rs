@@ -6,10 +6,11 @@ use protocol::id::RunId;
 use sea_orm::{DbBackend, Value};
 use uuid::Uuid;
 
-use super::{ConversationPosition, Ingest, IngestPlan, Ingested};
 use crate::conversation::cancel_all;
 use crate::error::StoreError;
-use crate::new_run::{Begin, NewRun, RunEvent, RunRow, insert_runs, user_item};
+use crate::model::ingest::{ConversationPosition, Ingest, IngestPlan, Ingested};
+use crate::model::new_run::NewRun;
+use crate::new_run::{Begin, RunEvent, RunRow, insert_runs, user_item};
 use crate::sql::{Sql, SqlRow, executed, inserted, returned};
 use crate::steering::absorb;
 use crate::transcript::{TranscriptRow, write_transcripts};

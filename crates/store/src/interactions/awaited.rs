@@ -6,13 +6,13 @@ use protocol::run::RunStatus;
 use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QuerySelect, Value};
 use uuid::Uuid;
 
-use crate::audit::AuditEntry;
-use crate::connect::Store;
 use crate::entity::runs;
 use crate::error::StoreError;
-use crate::interactions::Unanswerable;
+use crate::model::audit::AuditEntry;
+use crate::model::ingest::Unanswerable;
+use crate::mutation::Mutation;
+use crate::repositories::InteractionRepository;
 use crate::sql::{Sql, locked};
-use crate::writer::Mutation;
 
 /// A question from the view of the asking run. Times are epoch milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,17 +25,17 @@ pub struct AwaitedRecord {
     pub given: Option<String>,
 }
 
-impl Store {
+impl InteractionRepository<'_> {
     /// A question of this run, by its runner's id.
     pub async fn find_awaited(
-        &self,
+        self,
         run: RunId,
         interaction_id: &str,
     ) -> Result<Option<AwaitedRecord>, StoreError> {
         let sql = "SELECT i.is_awaited, i.expires_at, i.closed_at, i.given_answer FROM interactions i \
             WHERE i.run_id = $1 AND i.interaction_id = $2";
         let values = vec![run.to_string().into(), interaction_id.into()];
-        let rows = self.readers.query_sql(sql.to_owned(), values).await?;
+        let rows = self.db.readers.query_sql(sql.to_owned(), values).await?;
         let Some(row) = rows.first() else {
             return Ok(None);
         };

@@ -5,8 +5,8 @@ use sea_orm::{ConnectionTrait, DatabaseTransaction, DbBackend, Value};
 use super::SPAN;
 use crate::database_clock::read_now;
 use crate::error::{StoreError, signed};
+use crate::mutation::Mutation;
 use crate::sql::{Sql, executed, inserted};
-use crate::writer::Mutation;
 
 /// A chunk to write.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@ use sea_orm::{DatabaseTransaction, Value};
 use super::{BaseKey, COLUMNS, DocumentFacts, DocumentRecord, Recipe, find_row, record};
 use crate::database_clock::read_now;
 use crate::error::{StoreError, signed};
+use crate::mutation::Mutation;
 use crate::sql::{Sql, executed, inserted};
-use crate::writer::Mutation;
 
 /// Reserves a new content for a document.
 #[derive(Clone, Debug)]

@@ -6,11 +6,12 @@ use sea_orm::{ConnectionTrait, DatabaseTransaction, DbBackend};
 
 use super::indexing::{FailIndexing, changed, discard};
 use super::{BaseKey, SPAN, find_row};
-use crate::connect::{Backend, Store};
 use crate::database_clock::{millis, read_now};
+use crate::engine::Backend;
 use crate::error::StoreError;
+use crate::mutation::Mutation;
+use crate::repositories::KnowledgeRepository;
 use crate::sql::Sql;
-use crate::writer::Mutation;
 
 /// An indexing without a write for this long has lost its process.
 const ABANDONED: Duration = Duration::from_mins(5);
@@ -122,12 +123,13 @@ async fn delete_some(tx: &DatabaseTransaction, content: i64) -> Result<(), Store
     Ok(())
 }
 
-impl Store {
+impl KnowledgeRepository<'_> {
     /// Abandons indexings of dead processes and deletes a batch of unused contents. True: more are left.
-    pub async fn sweep_knowledge(&self) -> Result<bool, StoreError> {
+    pub async fn sweep_knowledge(self) -> Result<bool, StoreError> {
         let sql = "SELECT content AS one FROM knowledge_garbage UNION ALL \
             SELECT pending FROM knowledge_documents WHERE pending > 0 LIMIT 1";
         if self
+            .db
             .readers
             .query_sql(sql.to_owned(), Vec::new())
             .await?
@@ -136,15 +138,15 @@ impl Store {
             return Ok(false);
         }
         let abandoned = ABANDONED;
-        self.write(SweepKnowledge { abandoned }).await
+        self.db.write(SweepKnowledge { abandoned }).await
     }
 
     /// The same at boot. On `SQLite` this process is the only one, so every begun indexing has lost its process.
-    pub async fn sweep_knowledge_at_boot(&self) -> Result<bool, StoreError> {
-        let abandoned = match self.backend() {
+    pub async fn sweep_knowledge_at_boot(self) -> Result<bool, StoreError> {
+        let abandoned = match self.db.backend() {
             Backend::Sqlite => Duration::ZERO,
             Backend::Postgres => ABANDONED,
         };
-        self.write(SweepKnowledge { abandoned }).await
+        self.db.write(SweepKnowledge { abandoned }).await
     }
 }

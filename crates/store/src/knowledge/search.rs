@@ -9,8 +9,9 @@ use sea_orm::Value;
 use serde_json::json;
 
 use super::{BaseKey, COLUMNS, DocumentRecord, SPAN, record};
-use crate::connect::{Backend, Store};
+use crate::engine::Backend;
 use crate::error::{StoreError, unsigned};
+use crate::repositories::KnowledgeRepository;
 use crate::sql::{Sql, padded};
 
 /// Maximum chunks read per term. A term with more is too common to rank by.
@@ -91,14 +92,15 @@ fn passes(backend: Backend, filters: &Filters, values: &mut Vec<Value>) -> Strin
     conditions.concat()
 }
 
-impl Store {
+impl KnowledgeRepository<'_> {
     /// Size of a base, and the counted version.
-    pub async fn knowledge_corpus(&self, base: &BaseKey) -> Result<(Corpus, i64), StoreError> {
+    pub async fn knowledge_corpus(self, base: &BaseKey) -> Result<(Corpus, i64), StoreError> {
         let sql = "SELECT CAST(COALESCE(SUM(chunks), 0) AS BIGINT) AS chunks, \
             CAST(COALESCE(SUM(units), 0) AS BIGINT) AS units, \
             (SELECT version FROM knowledge_bases WHERE workspace_id = $1 AND kb_id = $2) AS version \
             FROM knowledge_documents WHERE workspace_id = $1 AND kb_id = $2 AND content > 0";
         let rows = self
+            .db
             .readers
             .query_sql(sql.to_owned(), base.values().to_vec())
             .await?;
@@ -114,7 +116,7 @@ impl Store {
     }
 
     /// Number of chunks with each term, up to 500. An estimate: includes chunks being written or deleted.
-    pub async fn knowledge_frequencies(&self, terms: &[String]) -> Result<Vec<u64>, StoreError> {
+    pub async fn knowledge_frequencies(self, terms: &[String]) -> Result<Vec<u64>, StoreError> {
         let mut counts = Vec::with_capacity(terms.len());
         for some in terms.chunks(COUNTED) {
             let mut values: Vec<Value> = Vec::new();
@@ -126,7 +128,7 @@ impl Store {
                      FROM knowledge_terms WHERE {held} LIMIT {COUNTED_CHUNKS}) AS s{place}) AS chunks"
                 ));
             }
-            let rows = self.readers.query_sql(parts.join(" UNION ALL "), values);
+            let rows = self.db.readers.query_sql(parts.join(" UNION ALL "), values);
             let mut found = vec![0; some.len()];
             for row in rows.await? {
                 let place = usize::try_from(row.number("term")?).unwrap_or(COUNTED);
@@ -140,12 +142,12 @@ impl Store {
     }
 
     /// SQL condition that a chunk has a term; appends to `values`.
-    fn holds(&self, term: &str, values: &mut Vec<Value>) -> String {
-        values.push(match self.backend() {
+    fn holds(self, term: &str, values: &mut Vec<Value>) -> String {
+        values.push(match self.db.backend() {
             Backend::Sqlite => format!("\"{term}\"").into(),
             Backend::Postgres => format!("'{term}'").into(),
         });
-        match self.backend() {
+        match self.db.backend() {
             Backend::Sqlite => format!("knowledge_terms MATCH ${}", values.len()),
             Backend::Postgres => format!(
                 "knowledge_terms.terms @@ CAST(CAST(${} AS text) AS tsquery)",
@@ -156,7 +158,7 @@ impl Store {
 
     /// Chunks with each term, in documents that pass the filters.
     pub async fn knowledge_postings(
-        &self,
+        self,
         base: &BaseKey,
         terms: &[String],
         filters: &Filters,
@@ -164,7 +166,7 @@ impl Store {
         let mut postings = vec![Posting::default(); terms.len()];
         for (chunk, some) in terms.chunks(TERMS).enumerate() {
             let mut values = base.values().to_vec();
-            let condition = passes(self.backend(), filters, &mut values);
+            let condition = passes(self.db.backend(), filters, &mut values);
             let mut parts = Vec::new();
             for (place, term) in some.iter().enumerate() {
                 let held = self.holds(term, &mut values);
@@ -177,6 +179,7 @@ impl Store {
                 ));
             }
             for row in self
+                .db
                 .readers
                 .query_sql(parts.join(" UNION ALL "), values)
                 .await?
@@ -196,15 +199,15 @@ impl Store {
 
     /// The first chunks of the base with all of these terms, for queries of common terms only.
     pub async fn knowledge_holding_all(
-        &self,
+        self,
         base: &BaseKey,
         terms: &[String],
         filters: &Filters,
         most: usize,
     ) -> Result<Vec<i64>, StoreError> {
         let mut values = base.values().to_vec();
-        let condition = passes(self.backend(), filters, &mut values);
-        let (quote, and) = match self.backend() {
+        let condition = passes(self.db.backend(), filters, &mut values);
+        let (quote, and) = match self.db.backend() {
             Backend::Sqlite => ('"', " AND "),
             Backend::Postgres => ('\'', " & "),
         };
@@ -213,7 +216,7 @@ impl Store {
             .map(|term| format!("{quote}{term}{quote}"))
             .collect();
         values.push(quoted.join(and).into());
-        let held = match self.backend() {
+        let held = match self.db.backend() {
             Backend::Sqlite => format!("knowledge_terms MATCH ${}", values.len()),
             Backend::Postgres => format!(
                 "knowledge_terms.terms @@ CAST(CAST(${} AS text) AS tsquery)",
@@ -226,13 +229,13 @@ impl Store {
              WHERE {held} AND d.content = knowledge_terms.rowid / {SPAN} AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2{condition} \
              ORDER BY knowledge_terms.rowid LIMIT {most}"
         );
-        let rows = self.readers.query_sql(sql, values).await?;
+        let rows = self.db.readers.query_sql(sql, values).await?;
         rows.iter().map(|row| row.number("id")).collect()
     }
 
     /// The searchable ones of these chunks, with their documents, unordered.
     pub async fn knowledge_chunks(
-        &self,
+        self,
         base: &BaseKey,
         ids: &[i64],
     ) -> Result<Vec<FoundChunk>, StoreError> {
@@ -251,7 +254,7 @@ impl Store {
                  WHERE c.id IN ({}) AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2",
                 places.join(", ")
             );
-            for row in self.readers.query_sql(sql, values).await? {
+            for row in self.db.readers.query_sql(sql, values).await? {
                 found.push(found_chunk(&row)?);
             }
         }
@@ -260,7 +263,7 @@ impl Store {
 
     /// Chunks of a content in order, from number `from`, for re-chunking.
     pub async fn knowledge_content(
-        &self,
+        self,
         base: &BaseKey,
         content: i64,
         from: u64,
@@ -276,13 +279,13 @@ impl Store {
              WHERE c.id >= $3 AND c.id < $4 AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2 \
              ORDER BY c.id LIMIT {limit}"
         );
-        let rows = self.readers.query_sql(sql, values).await?;
+        let rows = self.db.readers.query_sql(sql, values).await?;
         rows.iter().map(found_chunk).collect()
     }
 
     /// Vectors of one model in documents that pass the filters, after the chunk `after`.
     pub async fn knowledge_vectors(
-        &self,
+        self,
         base: &BaseKey,
         model: &str,
         filters: &Filters,
@@ -291,14 +294,14 @@ impl Store {
     ) -> Result<Vec<StoredVector>, StoreError> {
         let mut values = base.values().to_vec();
         values.extend([model.into(), after.into()]);
-        let condition = passes(self.backend(), filters, &mut values);
+        let condition = passes(self.db.backend(), filters, &mut values);
         let sql = format!(
             "SELECT v.id, v.vector FROM knowledge_vectors v \
              CROSS JOIN knowledge_documents d \
              WHERE v.id > $4 AND d.content = v.id / {SPAN} AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2 \
              AND d.vector_model = $3{condition} ORDER BY v.id LIMIT {limit}"
         );
-        let rows = self.readers.query_sql(sql, values).await?;
+        let rows = self.db.readers.query_sql(sql, values).await?;
         let read = |row: &crate::sql::SqlRow| {
             Ok(StoredVector {
                 id: row.number("id")?,

@@ -11,38 +11,40 @@ use sea_orm::{
 };
 
 use super::IDS;
-use crate::connect::Store;
 use crate::database_clock::lease_end;
+use crate::engine::StoreEngine;
 use crate::entity::runs;
 use crate::error::{StoreError, parsed};
+use crate::mutation::Mutation;
+use crate::repositories::LeaseRepository;
 use crate::sql::{locked, unlocked};
-use crate::writer::Mutation;
 
-impl Store {
+impl LeaseRepository<'_> {
     /// Renews the leases of `owner` on these runs. Skips locked rows.
     pub async fn renew_leases(
-        &self,
+        self,
         owner: &str,
         ids: Vec<RunId>,
         lease: Duration,
     ) -> Result<Renewed, StoreError> {
-        self.write(RenewLeases {
-            owner: owner.to_owned(),
-            ids,
-            lease,
-        })
-        .await
+        self.db
+            .write(RenewLeases {
+                owner: owner.to_owned(),
+                ids,
+                lease,
+            })
+            .await
     }
 
     /// Returns a lease keeper for the caller's runtime, which depends on no other runtime. The `SQLite` writer
     /// has its own thread; on `PostgreSQL` the keeper has its own connection.
-    pub async fn lease_keeper(&self) -> Result<LeaseKeeper, StoreError> {
-        let own = match &self.renewing {
+    pub async fn lease_keeper(self) -> Result<LeaseKeeper, StoreError> {
+        let own = match &self.db.renewing {
             Some(options) => Some(Database::connect(options.as_ref().clone()).await?),
             None => None,
         };
         Ok(LeaseKeeper {
-            store: self.clone(),
+            db: self.db.clone(),
             own,
         })
     }
@@ -50,7 +52,7 @@ impl Store {
 
 /// Renews the leases of one process.
 pub struct LeaseKeeper {
-    store: Store,
+    db: StoreEngine,
     own: Option<DatabaseConnection>,
 }
 
@@ -65,7 +67,8 @@ impl LeaseKeeper {
         lease: Duration,
     ) -> Result<Renewed, StoreError> {
         let Some(own) = &self.own else {
-            return self.store.renew_leases(owner, ids, lease).await;
+            let leases = LeaseRepository { db: &self.db };
+            return leases.renew_leases(owner, ids, lease).await;
         };
         let work = RenewLeases {
             owner: owner.to_owned(),

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use protocol::id::RunId;
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 
-use crate::connect::Store;
 use crate::entity::{conversations, run_rejections, run_segments};
 use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::page::{ListPage, PageBound, PageOf, ReadBudget};
+use crate::repositories::RunRepository;
 use crate::sql::{Sql, padded};
 
 /// A stored event: its sequence and its line.
@@ -78,10 +78,10 @@ fn numbered(
     Ok((first..).zip(segment.payload.lines()))
 }
 
-impl Store {
+impl RunRepository<'_> {
     /// Events of a run after `after`, in order: at most `limit` events and `bytes` bytes, but at least one.
     pub async fn read_lines(
-        &self,
+        self,
         run: RunId,
         after: u64,
         limit: usize,
@@ -95,7 +95,7 @@ impl Store {
                 .filter(run_segments::Column::FirstSequence.gte(from))
                 .order_by_asc(run_segments::Column::FirstSequence)
                 .limit(SEGMENTS)
-                .all(&self.readers)
+                .all(&self.db.readers)
                 .await?;
             let Some(last) = segments.last() else { break };
             from = last.last_sequence + 1;
@@ -109,7 +109,7 @@ impl Store {
 
     /// Events of a run before `before` and after `after`, newest first, within the same bounds.
     pub async fn read_lines_back(
-        &self,
+        self,
         run: RunId,
         before: u64,
         after: u64,
@@ -123,7 +123,7 @@ impl Store {
                 .filter(run_segments::Column::RunId.eq(run.to_string()))
                 .filter(run_segments::Column::FirstSequence.lt(signed(end)))
                 .order_by_desc(run_segments::Column::FirstSequence)
-                .one(&self.readers)
+                .one(&self.db.readers)
                 .await?;
             let Some(segment) = segment else { break };
             let mut lines: Vec<_> = numbered(&segment)?.collect();
@@ -136,7 +136,7 @@ impl Store {
     }
 
     /// Start of the segment that contains this sequence.
-    async fn segment_of(&self, run: RunId, sequence: u64) -> Result<i64, StoreError> {
+    async fn segment_of(self, run: RunId, sequence: u64) -> Result<i64, StoreError> {
         let first: Option<i64> = run_segments::Entity::find()
             .select_only()
             .column(run_segments::Column::FirstSequence)
@@ -144,14 +144,14 @@ impl Store {
             .filter(run_segments::Column::FirstSequence.lte(signed(sequence)))
             .order_by_desc(run_segments::Column::FirstSequence)
             .into_tuple()
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         Ok(first.unwrap_or(0))
     }
 
     /// Rejected results of a run.
     pub async fn list_rejections(
-        &self,
+        self,
         run: RunId,
         after: u64,
         bound: impl Into<PageBound<'_>>,
@@ -166,7 +166,7 @@ impl Store {
             owner: own.into(),
             without: None,
         };
-        let found = page.read::<i64>(&self.readers, bound.into()).await?;
+        let found = page.read::<i64>(&self.db.readers, bound.into()).await?;
         found.try_map(|row| {
             let number = row.runner_sequence.as_deref();
             Ok(RejectionRecord {
@@ -185,7 +185,7 @@ impl Store {
     /// Reserves the bytes of the events between two sequences, up to `bytes`: the maximum that a page of them
     /// reads.
     pub async fn take_lines(
-        &self,
+        self,
         run: RunId,
         (after, before): (u64, u64),
         bytes: usize,
@@ -198,14 +198,14 @@ impl Store {
             signed(after).into(),
             signed(before).into(),
         ];
-        let found = self.readers.query_sql(sql.to_owned(), values).await?;
+        let found = self.db.readers.query_sql(sql.to_owned(), values).await?;
         let all = found.first().map_or(Ok(0), |row| row.number("bytes"))?;
         budget.take(usize::try_from(all).unwrap_or(0).min(bytes))
     }
 
     /// Conversations by key, for views of runs: (bot, conversation, thread), `''` for none.
     pub async fn find_conversations(
-        &self,
+        self,
         keys: Vec<String>,
     ) -> Result<HashMap<String, (String, String, String)>, StoreError> {
         if keys.is_empty() {
@@ -213,7 +213,7 @@ impl Store {
         }
         let rows = conversations::Entity::find()
             .filter(conversations::Column::Key.is_in(padded(keys)))
-            .all(&self.readers)
+            .all(&self.db.readers)
             .await?;
         Ok(rows
             .into_iter()

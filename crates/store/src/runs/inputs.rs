@@ -4,11 +4,12 @@ use domain::run::Run;
 use protocol::id::RunId;
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 
-use crate::connect::Store;
 use crate::entity::{events, transcript_items};
 use crate::error::StoreError;
 use crate::new_run::frozen_in;
 use crate::page::ReadBudget;
+use crate::repositories::RunRepository;
+use crate::shared_parts::whole;
 use crate::sql::Sql;
 
 /// The inputs of a run.
@@ -33,12 +34,12 @@ struct Frozen {
     snapshot: String,
 }
 
-impl Store {
+impl RunRepository<'_> {
     /// The inputs of a run, read again at its dispatch.
-    pub async fn find_run_inputs(&self, run: &Run) -> Result<Option<RunInputs>, StoreError> {
+    pub async fn find_run_inputs(self, run: &Run) -> Result<Option<RunInputs>, StoreError> {
         let frozen = self.find_frozen(run.id).await?;
         let event = events::Entity::find_by_id((run.workspace.to_string(), run.event_id.clone()))
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         let Some((frozen, event)) = frozen.zip(event) else {
             return Ok(None);
@@ -58,20 +59,20 @@ impl Store {
     }
 
     /// The authorization snapshot of a run, as JSON.
-    pub async fn find_snapshot(&self, id: RunId) -> Result<Option<String>, StoreError> {
+    pub async fn find_snapshot(self, id: RunId) -> Result<Option<String>, StoreError> {
         let frozen = self.find_frozen(id).await?;
         Ok(frozen.map(|frozen| frozen.snapshot))
     }
 
-    async fn find_frozen(&self, id: RunId) -> Result<Option<Frozen>, StoreError> {
-        let (table, key) = frozen_in(self.readers.backend());
+    async fn find_frozen(self, id: RunId) -> Result<Option<Frozen>, StoreError> {
+        let (table, key) = frozen_in(self.db.readers.backend());
         let sql = format!("SELECT agent_spec, snapshot FROM {table} WHERE {key} = $1");
         let row = id.to_string();
-        let found = self.readers.query_sql(sql, vec![row.as_str().into()]);
+        let found = self.db.readers.query_sql(sql, vec![row.as_str().into()]);
         let Some(found) = found.await?.pop() else {
             return Ok(None);
         };
-        let whole = |stored| self.whole(&row, stored, ReadBudget::default());
+        let whole = |stored| whole(self.db, &row, stored, ReadBudget::default());
         Ok(Some(Frozen {
             agent_spec: whole(found.text("agent_spec")?).await?,
             snapshot: whole(found.text("snapshot")?).await?,
@@ -79,7 +80,7 @@ impl Store {
     }
 
     /// Newest transcript sequence of the conversation, without the run's own message.
-    async fn transcript_before(&self, event_id: &str, key: &str) -> Result<i64, StoreError> {
+    async fn transcript_before(self, event_id: &str, key: &str) -> Result<i64, StoreError> {
         let newest: Option<i64> = transcript_items::Entity::find()
             .select_only()
             .column(transcript_items::Column::Seq)
@@ -87,7 +88,7 @@ impl Store {
             .filter(transcript_items::Column::EventId.ne(event_id))
             .order_by_desc(transcript_items::Column::Seq)
             .into_tuple()
-            .one(&self.readers)
+            .one(&self.db.readers)
             .await?;
         Ok(newest.unwrap_or(0))
     }

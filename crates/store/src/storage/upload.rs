@@ -12,12 +12,12 @@ use sea_orm::{
 use uuid::Uuid;
 
 use super::{AreaAccess, Quota, area_lock, discard, find_row, freed_at_once, usage, within_shares};
-use crate::audit::AuditEntry;
 use crate::database_clock::{lease_end, millis, read_now};
 use crate::entity::{storage_blobs, storage_chunks, storage_garbage};
 use crate::error::{StoreError, signed};
+use crate::model::audit::AuditEntry;
+use crate::mutation::Mutation;
 use crate::state::lock_live_run;
-use crate::writer::Mutation;
 
 /// Result of a step of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

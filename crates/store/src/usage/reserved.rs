@@ -16,11 +16,11 @@ use sea_orm::{
 use uuid::Uuid;
 
 use super::{BudgetLine, LOCK, SumKey, add};
-use crate::connect::Store;
 use crate::database_clock::{database_now, lease_end, millis, read_now};
 use crate::entity::{budget_reservations, runs};
 use crate::error::{StoreError, signed, unsigned};
-use crate::writer::Mutation;
+use crate::mutation::Mutation;
+use crate::repositories::UsageRepository;
 
 /// Maximum rows per transaction.
 const BATCH: u64 = 200;
@@ -42,7 +42,7 @@ pub struct ReserveBudget {
     pub run_id: RunId,
     pub lines: Vec<BudgetLine>,
     pub amount: Amount,
-    /// Lease of the reservation, see [`Store::extend_reservations`].
+    /// Lease of the reservation, see [`UsageRepository::extend_reservations`].
     pub lease: Duration,
 }
 
@@ -232,25 +232,25 @@ fn minus(one: Amount, other: Amount) -> Amount {
     }
 }
 
-impl Store {
+impl UsageRepository<'_> {
     /// Extends the reservations of these calls by `lease`. Their process repeats this before the lease expires.
     pub async fn extend_reservations(
-        &self,
+        self,
         call_ids: Vec<Uuid>,
         lease: Duration,
     ) -> Result<(), StoreError> {
-        self.write(ExtendReservations { call_ids, lease }).await
+        self.db.write(ExtendReservations { call_ids, lease }).await
     }
 
     /// Releases a batch of abandoned reservations; returns the number of rows.
-    pub async fn release_reservations(&self) -> Result<u64, StoreError> {
+    pub async fn release_reservations(self) -> Result<u64, StoreError> {
         // Skips the writer when there is nothing to do.
         let found = budget_reservations::Entity::find()
-            .filter(abandoned(self.readers.get_database_backend()))
-            .one(&self.readers)
+            .filter(abandoned(self.db.readers.get_database_backend()))
+            .one(&self.db.readers)
             .await?;
         match found {
-            Some(_) => self.write(ReleaseReservations).await,
+            Some(_) => self.db.write(ReleaseReservations).await,
             None => Ok(0),
         }
     }

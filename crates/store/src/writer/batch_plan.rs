@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use futures_util::FutureExt;
 
 use super::job::Item;
-use crate::batch::{self, BatchKey};
+use crate::batch;
+use crate::batch_op::BatchKey;
 use crate::error::StoreError;
 use crate::sql::Sql;
 use crate::tx_cache::TxCache;

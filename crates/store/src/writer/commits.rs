@@ -1,21 +1,19 @@
 //! Transactions over gathered items, and the handling of failures.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sea_orm::{DatabaseConnection, DbBackend};
 
-use super::batch_plan::{BatchPlan, apply_batched, catch_panic};
+use super::direct::DirectCommits;
 use super::job::Item;
 use super::lock_wait_queue::{BATCH_LOCK_TIMEOUT, LockWaitQueue};
 use super::transaction::{Applied, Outage, transact};
 use super::tx_timeout::TxTimeout;
 use crate::error::StoreError;
+use crate::metrics;
 use crate::sqlite_direct::SqliteDirect;
-use crate::tx_cache::TxCache;
-use crate::{failpoint, metrics};
 
 /// Maximum tries of one item under contention.
 const TRIES: u32 = 5;
@@ -28,10 +26,8 @@ const KEPT: usize = 1024;
 /// The write connection, and the handling of batches on it.
 pub(super) struct Commits {
     db: DatabaseConnection,
-    /// The direct `SQLite` connection, used by most items.
-    sqlite_direct: Option<SqliteDirect>,
-    /// Reads of the last direct transaction, with their database version.
-    cached_reads: Mutex<(i64, TxCache)>,
+    /// Commits on the direct `SQLite` connection, used by most items.
+    direct: Option<DirectCommits>,
     is_failing: Arc<AtomicBool>,
     outage: Outage,
     pub(super) tx_timeout: TxTimeout,
@@ -52,8 +48,7 @@ impl Commits {
     ) -> Self {
         Self {
             db,
-            sqlite_direct,
-            cached_reads: Mutex::default(),
+            direct: sqlite_direct.map(DirectCommits::new),
             is_failing,
             outage: Outage::default(),
             tx_timeout,
@@ -63,16 +58,10 @@ impl Commits {
         }
     }
 
-    /// Empties the write-ahead log, so the database file alone is a complete copy.
+    /// See [`DirectCommits::truncate_wal`].
     pub(super) fn truncate_wal(&self) {
-        const STAYS: &str = "write-ahead log is not merged into the database file, copy both";
-        match self.sqlite_direct.as_ref().map(SqliteDirect::truncate_log) {
-            None | Some(Ok(true)) => {}
-            Some(Ok(false)) => tracing::warn!("another process reads the database: {STAYS}"),
-            Some(Err(error)) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "{STAYS}");
-            }
+        if let Some(direct) = &self.direct {
+            direct.truncate_wal();
         }
     }
 
@@ -130,10 +119,10 @@ impl Commits {
     /// Commits all items in one transaction, retries once after contention, then falls back to one transaction
     /// per item.
     pub(super) async fn batched(&self, mut batch: Vec<Box<dyn Item>>) -> DatabaseReached {
-        if let Some(sqlite_direct) = &self.sqlite_direct
+        if let Some(direct) = &self.direct
             && !batch.is_empty()
         {
-            batch = self.commit_direct(sqlite_direct, batch).await;
+            batch = direct.commit(batch).await;
         }
         batch = batch
             .into_iter()
@@ -255,103 +244,6 @@ impl Commits {
             Err(error) => self.fail(item, error),
         }
         reached
-    }
-
-    /// Commits batch operations on the direct connection. Returns the remaining items, or the whole batch after
-    /// an error.
-    async fn commit_direct(
-        &self,
-        sqlite_direct: &SqliteDirect,
-        mut batch: Vec<Box<dyn Item>>,
-    ) -> Vec<Box<dyn Item>> {
-        let began = Instant::now();
-        let left = match self.transact_direct(sqlite_direct, &mut batch).await {
-            Ok(left) => left,
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::debug!(
-                    error,
-                    "direct commit failed, retrying the batch through the pool"
-                );
-                return batch;
-            }
-        };
-        let done = batch.len() - left.len();
-        if done > 0 {
-            metrics::transacted(done, began.elapsed(), true);
-        }
-        let mut rest = Vec::with_capacity(left.len());
-        for (place, item) in batch.into_iter().enumerate() {
-            if left.contains(&place) {
-                rest.push(item);
-            } else {
-                item.finish(None);
-            }
-        }
-        rest
-    }
-
-    /// Returns the positions of the remaining items.
-    async fn transact_direct(
-        &self,
-        sqlite_direct: &SqliteDirect,
-        batch: &mut [Box<dyn Item>],
-    ) -> Result<HashSet<usize>, StoreError> {
-        let batch_plan = BatchPlan::of(batch);
-        let mut left: HashSet<_> = batch_plan
-            .alone
-            .into_iter()
-            .chain(batch_plan.after)
-            .collect();
-        if left.len() == batch.len() {
-            return Ok(left);
-        }
-        // A panic may have left a transaction open.
-        sqlite_direct.roll_back()?;
-        sqlite_direct.run("BEGIN IMMEDIATE")?;
-        let mut tx_cache = TxCache::default();
-        let applying = async {
-            let version = sqlite_direct.version()?;
-            tx_cache = self.take_cached_reads(version);
-            for batch_plan in [&batch_plan.events, &batch_plan.others] {
-                let applying = catch_panic(apply_batched(
-                    sqlite_direct,
-                    batch,
-                    batch_plan,
-                    &mut tx_cache,
-                ));
-                left.extend(applying.await?);
-            }
-            failpoint::pass("writer.before_commit").await?;
-            sqlite_direct.commit()?;
-            Ok(version)
-        };
-        match applying.await {
-            Ok(version) => *self.cached_reads() = (version, tx_cache),
-            Err(error) => {
-                sqlite_direct.roll_back()?;
-                return Err(error);
-            }
-        }
-        failpoint::pass("writer.after_commit").await?;
-        Ok(left)
-    }
-
-    // Valid after a panic: only replaced as a whole.
-    fn cached_reads(&self) -> MutexGuard<'_, (i64, TxCache)> {
-        self.cached_reads
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The cached reads, unless another connection has written since. Direct work changes no agents.
-    fn take_cached_reads(&self, version: i64) -> TxCache {
-        let (at, cached_reads) = std::mem::take(&mut *self.cached_reads());
-        if at == version {
-            cached_reads
-        } else {
-            TxCache::default()
-        }
     }
 
     /// `lock_wait`: overrides the session's lock timeout.

@@ -5,13 +5,14 @@ use sea_orm::DatabaseTransaction;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::batch::{BatchOp, BatchResult};
+use crate::advisory_key::Share;
+use crate::batch_op::{BatchOp, BatchResult};
 use crate::error::StoreError;
+use crate::mutation::Mutation;
 use crate::tx_cache::TxCache;
-use crate::writer::{Mutation, Share};
 
 /// A queued item, independent of the type of its work.
-pub(super) trait Item: Send {
+pub(crate) trait Item: Send {
     fn order(&self) -> Uuid;
     fn in_savepoint(&self) -> bool;
     fn is_urgent(&self) -> bool;
@@ -39,14 +40,14 @@ pub(super) trait Item: Send {
 }
 
 /// A mutation and the channel for its result.
-pub(super) struct Job<W: Mutation> {
+pub(crate) struct Job<W: Mutation> {
     work: W,
     output: Option<W::Output>,
     reply: Option<oneshot::Sender<Result<W::Output, StoreError>>>,
 }
 
 impl<W: Mutation> Job<W> {
-    pub(super) fn new(
+    pub(crate) fn new(
         work: W,
         reply: Option<oneshot::Sender<Result<W::Output, StoreError>>>,
     ) -> Self {

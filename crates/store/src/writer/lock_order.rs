@@ -4,36 +4,18 @@
 use std::collections::{BTreeSet, HashSet};
 use std::mem::discriminant;
 
-use aws_lc_rs::digest::{SHA256, digest};
 use sea_orm::{DatabaseTransaction, DbBackend};
 use uuid::Uuid;
 
 use super::job::Item;
-use crate::batch::{BatchKey, BatchOp};
+use crate::advisory_key::Share;
+use crate::batch_op::{BatchKey, BatchOp};
 use crate::conversation::{lock_all, lock_runs};
 use crate::error::StoreError;
 use crate::sql::Sql;
 
-/// Advisory lock key of rows shared by runs of any conversation: a state scope or an agent. Colliding keys wait
-/// for each other for one commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Share(u16);
-
-/// Number of distinct keys. A server holds a few thousand locks, and one commit may need many.
-const DISTINCT_KEYS: u16 = 4096;
 /// First number of the two-part advisory lock key in `PostgreSQL`.
 const KEY_CLASS: i32 = 0x5275_6e6c;
-
-impl Share {
-    /// The key of a scope or an agent, by its identity.
-    pub(crate) fn of(identity: &str) -> Self {
-        let hash = digest(&SHA256, identity.as_bytes());
-        let &[first, second, ..] = hash.as_ref() else {
-            return Self(0);
-        };
-        Self(u16::from_be_bytes([first, second]) % DISTINCT_KEYS)
-    }
-}
 
 /// The locks of a batch: conversations and runs that its items would otherwise lock out of order.
 #[derive(Default)]
@@ -106,7 +88,7 @@ impl LockSet {
         }
         let hold = "SELECT pg_advisory_xact_lock($1, share) FROM \
                     (SELECT unnest(CAST($2 AS integer[])) AS share ORDER BY 1) AS s";
-        let shares: Vec<_> = self.shares.iter().map(|share| share.0).collect();
+        let shares: Vec<_> = self.shares.iter().map(|share| share.number()).collect();
         let shares = shares.iter().map(ToString::to_string).collect::<Vec<_>>();
         let values = vec![KEY_CLASS.into(), format!("{{{}}}", shares.join(",")).into()];
         tx.execute_sql(hold.to_owned(), values).await

@@ -32,7 +32,7 @@ pub(crate) struct Writer {
     byte_permits: Arc<Semaphore>,
     wake: Arc<Notify>,
     /// True after a commit failed on the database, until a small write succeeds.
-    pub(super) is_failing: Arc<AtomicBool>,
+    is_failing: Arc<AtomicBool>,
 }
 
 enum QueueMessage {
@@ -88,7 +88,7 @@ pub(super) fn queue(is_failing: Arc<AtomicBool>) -> (Writer, WriteQueue) {
 }
 
 impl Writer {
-    pub(super) async fn send(&self, item: Box<dyn Item>) -> Result<(), StoreError> {
+    pub(crate) async fn send(&self, item: Box<dyn Item>) -> Result<(), StoreError> {
         if item.is_urgent() {
             let sent = self.lane.send(item).await;
             self.wake.notify_one();
@@ -126,6 +126,11 @@ impl Writer {
     /// True from a commit that failed on the database until the next successful probe.
     pub(crate) fn is_failing(&self) -> bool {
         self.is_failing.load(Ordering::Acquire)
+    }
+
+    /// Clears the failure after a successful probe.
+    pub(crate) fn note_recovered(&self) {
+        self.is_failing.store(false, Ordering::Release);
     }
 
     pub(crate) async fn close(&self) {
@@ -213,7 +218,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use crate::writer::WriteProbe;
+    use crate::probe::WriteProbe;
     use crate::writer::job::Job;
 
     fn item(is_awaited: bool) -> Box<dyn Item> {

@@ -87,7 +87,7 @@ async fn refused_by_runners(
         if unfit.is_empty() {
             continue;
         }
-        if !spec.enabled || store.is_configured(workspace, spec).await? {
+        if !spec.enabled || store.agents().is_configured(workspace, spec).await? {
             tracing::warn!(
                 agent.name = spec.name,
                 faults = unfit.len(),
@@ -123,11 +123,17 @@ async fn manifest_before(
     spec: &AgentSpec,
     listed: &Listed<'_>,
 ) -> anyhow::Result<Option<AgentRunnerManifest>> {
-    let runner = store.find_runner(workspace, &spec.runner_id).await?;
+    let runner = store
+        .endpoints()
+        .find_runner(workspace, &spec.runner_id)
+        .await?;
     let Some(runner) = runner.filter(RunnerRecord::is_bindable) else {
         return Ok(None);
     };
-    let endpoint = store.find_endpoint(workspace, runner.endpoint_id).await?;
+    let endpoint = store
+        .endpoints()
+        .find_endpoint(workspace, runner.endpoint_id)
+        .await?;
     if endpoint.is_none_or(|endpoint| listed.by.contains(endpoint.name.as_str())) {
         return Ok(None);
     }
@@ -141,7 +147,7 @@ async fn enter_endpoints(
 ) -> anyhow::Result<()> {
     let store = runs.store();
     let names: Vec<_> = asked.iter().map(|one| one.name().to_owned()).collect();
-    for (name, is_configured) in store.enabled_endpoints(workspace).await? {
+    for (name, is_configured) in store.endpoints().enabled_endpoints(workspace).await? {
         match (names.contains(&name), is_configured) {
             (false, true) => tracing::warn!(
                 endpoint.name = name,
@@ -174,7 +180,10 @@ async fn warn_of_unserved(
     agents: &[AgentSpec],
 ) -> anyhow::Result<()> {
     for spec in agents {
-        let runner = store.find_runner(workspace, &spec.runner_id).await?;
+        let runner = store
+            .endpoints()
+            .find_runner(workspace, &spec.runner_id)
+            .await?;
         if !runner.is_some_and(|runner| runner.is_bindable()) {
             tracing::warn!(
                 agent.name = spec.name,
@@ -194,13 +203,17 @@ async fn enter_agents(
 ) -> anyhow::Result<()> {
     let (store, at) = (runs.store(), runs.clock().now_ms());
     let names: Vec<_> = agents.iter().map(|spec| spec.name.clone()).collect();
-    for name in store.other_configured_agents(workspace, &names).await? {
+    for name in store
+        .agents()
+        .other_configured_agents(workspace, &names)
+        .await?
+    {
         tracing::warn!(
             agent.name = name,
             "agent {name} of an earlier configuration, or of another replica's, is disabled: this configuration lacks it"
         );
     }
-    for name in store.agents_from_api(workspace, &names).await? {
+    for name in store.agents().agents_from_api(workspace, &names).await? {
         tracing::warn!(
             agent.name = name,
             "agent {name} was created over the API; the configuration replaces it"

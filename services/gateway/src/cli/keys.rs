@@ -83,7 +83,7 @@ pub(super) async fn keys(command: KeysCommand, json: bool) -> anyhow::Result<Exi
 
 async fn list(store: &Store, json: bool) -> anyhow::Result<()> {
     let now = Clock::system().now_ms();
-    let records = store.list_signing_keys().await?;
+    let records = store.access().list_signing_keys().await?;
     let mut items = Vec::new();
     if !json {
         output::line(&format!(

@@ -108,7 +108,7 @@ async fn run(
     command: TokenCommand,
     json: bool,
 ) -> anyhow::Result<()> {
-    let Some(workspace) = store.find_workspace(workspace).await? else {
+    let Some(workspace) = store.access().find_workspace(workspace).await? else {
         bail!(
             "there is no workspace {workspace}; `runnel workspace list` shows them, and \
              `runnel workspace create` makes one"
@@ -149,6 +149,7 @@ async fn list(store: &Store, workspace: &WorkspaceId, json: bool) -> anyhow::Res
     loop {
         let after = keys.last().map(|key| key.id.to_string());
         let page = store
+            .access()
             .list_api_keys(workspace, after.as_deref(), PAGE)
             .await?;
         keys.extend(page.items);
@@ -231,8 +232,11 @@ async fn find(
     named: &str,
 ) -> anyhow::Result<Option<ApiKeyRecord>> {
     if let Ok(id) = named.parse() {
-        return Ok(store.find_api_key_by_id(workspace, id).await?);
+        return Ok(store.access().find_api_key_by_id(workspace, id).await?);
     }
     let prefix = prefix_of(named).unwrap_or(named);
-    Ok(store.find_api_key_by_prefix(workspace, prefix).await?)
+    Ok(store
+        .access()
+        .find_api_key_by_prefix(workspace, prefix)
+        .await?)
 }

@@ -84,7 +84,10 @@ async fn list(store: &Store, json: bool) -> anyhow::Result<()> {
     let mut all: Vec<WorkspaceRecord> = Vec::new();
     loop {
         let after = all.last().map(|workspace| workspace.id.to_string());
-        let page = store.list_workspaces(after.as_deref(), PAGE).await?;
+        let page = store
+            .access()
+            .list_workspaces(after.as_deref(), PAGE)
+            .await?;
         all.extend(page.items);
         if !page.has_more {
             break;

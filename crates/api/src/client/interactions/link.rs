@@ -24,7 +24,10 @@ impl LinkCaller {
         state: &ApiState,
     ) -> ApiResult<(WorkspaceId, Question)> {
         let store = state.runs.store();
-        let found = store.find_interaction_of_link(&self.token_sha256).await?;
+        let found = store
+            .interactions()
+            .find_interaction_of_link(&self.token_sha256)
+            .await?;
         let replaced = || ApiError::unauthenticated().of_link();
         let (workspace, record) = found.ok_or_else(replaced)?;
         let sender = AnswerSender::Link {
@@ -45,6 +48,7 @@ impl FromRequestParts<ApiState> for LinkCaller {
         let store = state.runs.store();
         let token_sha256 = sha256_hex(token.as_bytes());
         if store
+            .interactions()
             .find_interaction_of_link(&token_sha256)
             .await?
             .is_none()

@@ -6,18 +6,17 @@ use domain::run::Failure;
 use protocol::run::RunStatus;
 use sea_orm::Value;
 
-use super::text;
 use crate::conversation::{lock_all, lock_runs, waiting_among};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
-use crate::ledger::{Append, Appended, RunEnd};
-use crate::sql::{Sql, inserted, updated};
+use crate::model::append::{Append, Appended, RunEnd};
+use crate::mutation::Mutation;
+use crate::sql::{Sql, inserted, text, updated};
 use crate::steering::with_unpulled_among;
 use crate::transcript::{TranscriptRow, write_transcripts};
-use crate::writer::Mutation;
 
 /// Appends that end no run and have no other effects.
-pub(super) async fn append_all(
+pub(crate) async fn append_all(
     tx: &impl Sql,
     appends: &[&Append],
 ) -> Result<Vec<Appended>, StoreError> {
@@ -33,7 +32,7 @@ pub(super) async fn append_all(
 }
 
 /// Ends runs without a successor. `None`: another run waits for this end, so apply it singly.
-pub(super) async fn end_all(
+pub(crate) async fn end_all(
     tx: &impl Sql,
     ends: &[&Append],
 ) -> Result<Vec<Option<Appended>>, StoreError> {

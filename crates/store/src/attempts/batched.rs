@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use protocol::id::RunId;
 use sea_orm::Value;
 
-use super::text;
-use crate::attempts::{AttemptOutcome, Dispatch, Dispatched};
 use crate::database_clock::{lease_end_sql, millis};
 use crate::error::StoreError;
-use crate::shared_parts::{NamedParts, SharedParts};
-use crate::sql::{Sql, executed, inserted, returned};
+use crate::model::dispatch::{AttemptOutcome, Dispatch, Dispatched};
+use crate::part_text::SharedParts;
+use crate::shared_parts::NamedParts;
+use crate::sql::{Sql, executed, inserted, returned, text};
 
 /// Moves runs into their first or next attempt. `None`: the run changed since the caller read it.
-pub(super) async fn dispatch_all(
+pub(crate) async fn dispatch_all(
     tx: &impl Sql,
     dispatches: &[&Dispatch],
 ) -> Result<Vec<Option<Dispatched>>, StoreError> {
@@ -100,7 +100,7 @@ pub(crate) async fn insert_intents(
 }
 
 /// Records the outcomes of attempts.
-pub(super) async fn note_all(
+pub(crate) async fn note_all(
     tx: &impl Sql,
     outcomes: &[&AttemptOutcome],
 ) -> Result<(), StoreError> {

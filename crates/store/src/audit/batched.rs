@@ -1,12 +1,11 @@
 //! Outcomes of audited host calls.
 
-use super::text;
-use crate::audit::AuditOutcome;
 use crate::error::{StoreError, signed};
-use crate::sql::{Sql, executed};
+use crate::model::audit::AuditOutcome;
+use crate::sql::{Sql, executed, text};
 
 /// Records the outcomes of audited calls.
-pub(super) async fn end_all(tx: &impl Sql, outcomes: &[&AuditOutcome]) -> Result<(), StoreError> {
+pub(crate) async fn end_all(tx: &impl Sql, outcomes: &[&AuditOutcome]) -> Result<(), StoreError> {
     let rows = outcomes.iter().map(|end| {
         [
             end.id.to_string().into(),

@@ -1,0 +1,111 @@
+//! Events of a run with the other rows of their commit.
+
+use std::sync::Arc;
+
+use domain::normalize::{Question, Rejection, StateUpdate};
+use protocol::id::{RunId, WorkspaceId};
+use protocol::run::RunStatus;
+use uuid::Uuid;
+
+use crate::model::audit::AuditEntry;
+use crate::model::new_run::NewRun;
+use crate::model::registry::Candidate;
+
+/// One commit of one run. When the compare-and-set updates no row, the owner has lost the run and nothing is
+/// written.
+#[derive(Clone, Debug)]
+pub struct Append {
+    pub run_id: RunId,
+    pub workspace: WorkspaceId,
+    pub epoch: i64,
+    /// Last sequence before and after; equal when the commit has only rejections or an end.
+    pub from: u64,
+    pub to: u64,
+    /// The events as JSON lines, each terminated by LF.
+    pub lines: String,
+    pub states: Vec<StateUpdate>,
+    pub rejections: Vec<Rejection>,
+    /// Number of the first rejection, from 1.
+    pub first_rejection: u64,
+    pub audits: Vec<AuditEntry>,
+    /// Announced artifacts, each with the sequence of its event.
+    pub artifacts: Vec<(Uuid, u64)>,
+    /// Questions asked by these events.
+    pub interactions: Vec<NewInteraction>,
+    /// For async runs: all results up to this number are in the ledger after this commit.
+    pub judged_through: Option<u64>,
+    pub terminal: Option<RunEnd>,
+    /// Epoch milliseconds.
+    pub at: i64,
+}
+
+/// The end of a run, written with its last event.
+#[derive(Clone, Debug)]
+pub struct RunEnd {
+    pub status: RunStatus,
+    pub reason: String,
+    pub output: Option<String>,
+    pub error: Option<String>,
+    pub usage: Option<String>,
+    pub metadata: String,
+    /// Messages of the run in order, for a run with a conversation.
+    pub transcript: Vec<TranscriptWrite>,
+    /// Follow-up of the end, for a run with a conversation.
+    pub promotion: Option<Promotion>,
+}
+
+/// Result of an append.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// `next`: queued runs promoted by this end, to be dispatched.
+    Written { next: Vec<RunId> },
+    /// The run has another owner, or has ended.
+    Lost,
+}
+
+/// A question to store.
+#[derive(Clone, Debug)]
+pub struct NewInteraction {
+    pub id: Uuid,
+    /// Sequence of the ledger event that asks.
+    pub sequence: u64,
+    pub question: Question,
+}
+
+/// A transcript item; the transaction assigns its sequence.
+#[derive(Clone, Debug)]
+pub struct TranscriptWrite {
+    pub id: Uuid,
+    pub conversation_key: String,
+    pub event_id: String,
+    pub role: &'static str,
+    pub content: Option<String>,
+    pub content_json: String,
+    /// A JSON list.
+    pub attachment_refs: String,
+    /// The author, as JSON.
+    pub author: Option<String>,
+    /// See [`crate::terms_of`].
+    pub terms: String,
+}
+
+/// Follow-up work of a run's end: re-queue unpulled steering events and start the next waiting run.
+#[derive(Clone)]
+pub struct Promotion {
+    pub conversation_key: String,
+    /// Creates a run for an unpulled event, if an agent still accepts it.
+    pub promote_next: CreateForEvent,
+}
+
+/// Decides on an event that the run left unpulled.
+pub type CreateForEvent = Arc<dyn Fn(&SteeredEvent, &[Candidate]) -> Option<NewRun> + Send + Sync>;
+
+/// An absorbed event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SteeredEvent {
+    pub event_id: String,
+    /// The envelope as JSON.
+    pub envelope: String,
+    /// Time of absorption, epoch milliseconds.
+    pub at: i64,
+}

@@ -1,0 +1,37 @@
+//! Audited host calls.
+
+use std::borrow::Cow;
+
+use protocol::id::{RunId, WorkspaceId};
+use uuid::Uuid;
+
+/// An audited call. Contains no values, tokens or user texts.
+#[derive(Clone, Debug)]
+pub struct AuditEntry {
+    /// A `UUIDv7`, which orders the entries of a run.
+    pub id: Uuid,
+    pub workspace: WorkspaceId,
+    pub run_id: RunId,
+    pub action: &'static str,
+    pub resource: String,
+    pub operation: &'static str,
+    pub allowed: bool,
+    pub rule: Cow<'static, str>,
+    pub bytes: u64,
+    pub at: i64,
+    /// Aggregates denied calls: an existing id increments its count.
+    pub is_shared: bool,
+}
+
+/// Outcome of an allowed call.
+#[derive(Clone, Debug)]
+pub struct AuditOutcome {
+    /// Id of the call's entry.
+    pub id: Uuid,
+    pub run_id: RunId,
+    /// Bytes sent to the runner.
+    pub bytes: u64,
+    /// `ok`, or the error code.
+    pub outcome: &'static str,
+    pub duration_ms: i64,
+}

@@ -1,0 +1,172 @@
+//! An event to ingest, the input of its decision, and the outcome.
+
+use std::sync::Arc;
+
+use domain::event::ConversationIdentity;
+use protocol::child_run::MOST_CHILDREN;
+use protocol::id::{AgentId, RunId, WorkspaceId};
+use protocol::run::RunStatus;
+use uuid::Uuid;
+
+use crate::capacity::Capacities;
+use crate::model::new_run::{FirstAttempt, NewRun, UserMessage};
+use crate::model::registry::Candidate;
+
+/// Input of a decision, read under the conversation's lock.
+#[derive(Debug)]
+pub struct DecisionFacts {
+    pub candidates: Arc<[Candidate]>,
+    /// Position of the event, if it has a conversation.
+    pub place: Option<ConversationPosition>,
+    /// Live runs of the event's conversation, oldest first.
+    pub live: Vec<ConversationRun>,
+    pub capacities: Capacities,
+    /// Set when the event answers a question that no longer accepts answers.
+    pub unanswerable: Option<Unanswerable>,
+    /// Set when the parent may not start the requested child run.
+    pub child_refused: Option<ChildRefused>,
+}
+
+/// Position of an event in its conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConversationPosition {
+    /// Key of the conversation's row.
+    pub conversation_key: String,
+    pub event_seq: i64,
+    /// Newest transcript sequence before the event's own message; 0 for none.
+    pub transcript_before: i64,
+}
+
+/// Outcome of a decision: the rows to store.
+#[derive(Clone, Debug)]
+pub enum IngestPlan {
+    /// Nothing: the caller answers with a 4xx or 5xx of its own.
+    Refuse,
+    /// The event without a run.
+    Keep { answer: String },
+    /// The event and its run, for dispatch now. With `attempt` the same transaction dispatches the run, and its
+    /// owner may POST after the commit.
+    Start {
+        run: Box<NewRun>,
+        attempt: Option<Box<FirstAttempt>>,
+        message: Option<UserMessage>,
+        answer: String,
+    },
+    /// The event and its run, queued behind the live ones. Cancels the runs in `cancel`.
+    Queue {
+        run: Box<NewRun>,
+        message: Option<UserMessage>,
+        cancel: Vec<RunId>,
+        answer: String,
+    },
+    /// The event, steered into a live run.
+    Absorb {
+        run: RunId,
+        message: Option<UserMessage>,
+        answer: String,
+    },
+}
+
+/// An event to ingest.
+#[derive(Clone)]
+pub struct Ingest {
+    pub workspace: WorkspaceId,
+    pub event_id: String,
+    pub dedupe_key: String,
+    pub body_sha256: String,
+    pub event_type: String,
+    pub source: String,
+    pub bot_id: Option<String>,
+    pub conversation: Option<ConversationIdentity>,
+    /// Key of the conversation's row, if it is new.
+    pub new_conversation_key: Uuid,
+    /// The envelope as JSON.
+    pub envelope: String,
+    /// The platform's own payload as JSON, stored separately.
+    pub raw: Option<String>,
+    /// Maximum live runs of the workspace.
+    pub max_live_runs: Option<u64>,
+    pub at: i64,
+    pub decide: Decide,
+    /// Approximate bytes that the decision adds: a prepared context.
+    pub ready_bytes: usize,
+    /// The question that the event answers.
+    pub answers: Option<AnsweredBy>,
+    /// The parent, when the event requests a child run.
+    pub parent: Option<ParentRun>,
+}
+
+/// Decides on an event; called in each try of the transaction.
+pub type Decide = Arc<dyn Fn(&DecisionFacts) -> IngestPlan + Send + Sync>;
+
+/// Result of an ingest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ingested {
+    /// Stored now.
+    Stored { answer: String },
+    /// A duplicate: the answer of the first event.
+    Replayed { answer: String },
+    /// The key was used with another body.
+    Mismatch,
+    /// The event id was used with another key.
+    EventExists,
+    /// The decision was to refuse; nothing is stored.
+    Refused,
+}
+
+/// An unfinished run of the conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConversationRun {
+    pub run_id: RunId,
+    pub agent_id: AgentId,
+    pub status: RunStatus,
+    pub cancel_requested: bool,
+    /// Absorbed events not yet pulled.
+    pub steering: u64,
+    /// Sequence of the newest event in its ledger; 0 for none.
+    pub last_sequence: u64,
+}
+
+/// The parent of a requested child run.
+#[derive(Clone, Copy, Debug)]
+pub struct ParentRun {
+    pub run_id: RunId,
+    /// The requesting attempt: a later attempt has another token.
+    pub attempt: u32,
+}
+
+/// Reason to refuse a child run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChildRefused {
+    /// Or another attempt has begun.
+    #[error("the run has ended and starts no child run")]
+    Ended,
+    #[error("the run was cancelled and starts no child run")]
+    Cancelled,
+    #[error(
+        "the run has started {} child runs, and no more may; do the rest itself",
+        MOST_CHILDREN
+    )]
+    TooMany,
+}
+
+/// Question and link of an incoming answer.
+#[derive(Clone, Debug)]
+pub struct AnsweredBy {
+    pub interaction: String,
+    /// Hex SHA-256 of the link's token; `None`: sent with an API key.
+    pub token_sha256: Option<String>,
+}
+
+/// Reason to refuse an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unanswerable {
+    /// For an answer as an event: the run awaits it, or has received one. See [`crate::DeliverAnswer`].
+    Awaited,
+    /// The asking run was cancelled or has a cancel request.
+    Cancelled,
+    /// Received after `expires_at`.
+    Expired,
+    /// A newer link replaced this one.
+    LinkReplaced,
+}

@@ -1,0 +1,59 @@
+//! A new run and its first attempt.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::trace::TraceParent;
+use protocol::id::{AgentId, EndpointId, RunId, RunnerId};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::part_text::SharedParts;
+
+/// The row of a new run.
+#[derive(Clone, Debug)]
+pub struct NewRun {
+    pub id: RunId,
+    /// Span of the event's trace context, if kept.
+    pub trace_parent: Option<TraceParent>,
+    /// The parent, for a child run.
+    pub parent_run_id: Option<RunId>,
+    pub agent_id: AgentId,
+    pub agent_version: i64,
+    pub runner_id: RunnerId,
+    pub endpoint_id: EndpointId,
+    pub deadline_at: i64,
+    /// The frozen agent specification, as JSON.
+    pub agent_spec: Arc<str>,
+    /// The complete authorization snapshot; its hash covers all of it.
+    pub snapshot: Arc<str>,
+    pub snapshot_sha256: String,
+    /// Parts of these texts and of the run's contexts that are shared with other runs.
+    pub shared: SharedParts,
+}
+
+/// The user's transcript item of a message event.
+#[derive(Clone, Debug)]
+pub struct UserMessage {
+    pub id: Uuid,
+    pub content: Option<String>,
+    pub content_json: String,
+    pub attachment_refs: String,
+    /// The author, as JSON.
+    pub author: Option<String>,
+}
+
+/// The first attempt of a run dispatched at ingest: one transaction stores its intent and the run.
+#[derive(Clone, Debug)]
+pub struct FirstAttempt {
+    pub owner: String,
+    /// Duration of the owner's lease, from the commit on.
+    pub lease: Duration,
+    /// The context as sent.
+    pub context: Arc<RawValue>,
+}
+
+impl FirstAttempt {
+    /// Number of the attempt, and epoch of its lease.
+    pub const NUMBER: u32 = 1;
+}

@@ -1,0 +1,88 @@
+//! Texts apart from their shared parts.
+//!
+//! A stored text replaces a part by its hash between two marks. The mark is a control character, which JSON text
+//! cannot contain. Texts without marks are complete.
+
+use std::sync::Arc;
+
+use base::digest::sha256_hex;
+
+
+/// Encloses the hash of a part.
+pub(crate) const MARK: char = '\u{1}';
+/// Minimum size of a part: marks and rows of a shared part cost about 200 bytes.
+const MIN_PART_BYTES: usize = 512;
+
+/// Candidate parts in the stored texts of a run. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SharedParts(Arc<[SharedPart]>);
+
+#[derive(Debug)]
+pub(crate) struct SharedPart {
+    pub(crate) sha256: String,
+    pub(crate) text: String,
+}
+
+/// A text with its parts replaced by marks.
+pub(crate) struct StoredText<'a> {
+    pub(crate) text: String,
+    pub(crate) named: Vec<&'a SharedPart>,
+}
+
+impl Default for SharedParts {
+    fn default() -> Self {
+        Self(Arc::new([]))
+    }
+}
+
+impl SharedParts {
+    /// Keeps the texts of at least 512 bytes.
+    pub fn of(texts: impl IntoIterator<Item = String>) -> Self {
+        let worth = texts
+            .into_iter()
+            .filter(|text| text.len() >= MIN_PART_BYTES);
+        let mut parts: Vec<_> = worth
+            .map(|text| SharedPart {
+                sha256: sha256_hex(text.as_bytes()),
+                text,
+            })
+            .collect();
+        // Longest first, because a part may contain another.
+        parts.sort_by_key(|part| std::cmp::Reverse(part.text.len()));
+        Self(parts.into())
+    }
+
+    /// Replaces the first occurrence of each part by a mark.
+    pub(crate) fn apart(&self, whole: &str) -> StoredText<'_> {
+        let mut apart = StoredText {
+            text: whole.to_owned(),
+            named: Vec::new(),
+        };
+        for part in self.0.iter() {
+            if let Some(at) = apart.text.find(&part.text) {
+                let mark = format!("{MARK}{}{MARK}", part.sha256);
+                apart.text.replace_range(at..at + part.text.len(), &mark);
+                apart.named.push(part);
+            }
+        }
+        apart
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extracts_each_long_part_once() {
+        let long = "a".repeat(MIN_PART_BYTES);
+        let longer = format!("{long}b");
+        let parts = SharedParts::of([long.clone(), longer.clone(), "short".to_owned()]);
+        assert_eq!(parts.0.len(), 2);
+        let apart = parts.apart(&format!("[\"{longer}\",\"short\"]"));
+        let hash = sha256_hex(longer.as_bytes());
+        assert_eq!(apart.text, format!("[\"\u{1}{hash}\u{1}\",\"short\"]"));
+        assert_eq!(apart.named.len(), 1);
+        assert_eq!(SharedParts::default().apart(&long).text, long);
+    }
+}

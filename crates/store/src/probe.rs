@@ -1,0 +1,127 @@
+//! Probes of the database, for readiness.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sea_orm::{ConnectionTrait, DatabaseTransaction, DbBackend};
+use tokio::sync::Mutex;
+
+use crate::engine::StoreEngine;
+use crate::error::StoreError;
+use crate::mutation::Mutation;
+
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time and result of the last probe. The lock is held during a probe, so concurrent callers share its result.
+type ProbeResult<T> = Arc<Mutex<Option<(Instant, T)>>>;
+
+/// Last results of the probes.
+#[derive(Clone, Default)]
+pub(crate) struct DatabaseProbes {
+    answered: ProbeResult<bool>,
+    write_probe: ProbeResult<DatabaseCondition>,
+}
+
+impl DatabaseProbes {
+    /// See `Store::condition`.
+    pub(crate) async fn condition(&self, db: &StoreEngine) -> DatabaseCondition {
+        // Boxed, like the other probe: the future is large, and every waiting handler embeds it.
+        if !db.writer.is_open() || !probed(&self.answered, Box::pin(answers(db))).await {
+            return DatabaseCondition::Unreachable;
+        }
+        if !db.writer.is_failing() {
+            return DatabaseCondition::Healthy;
+        }
+        let proving = async {
+            if probe_write(db).await {
+                DatabaseCondition::Healthy
+            } else if answers(db).await {
+                DatabaseCondition::WritesFail
+            } else {
+                // The database went away since the last probe.
+                DatabaseCondition::Unreachable
+            }
+        };
+        probed(&self.write_probe, Box::pin(proving)).await
+    }
+}
+
+async fn answers(db: &StoreEngine) -> bool {
+    db.readers.ping().await.is_ok()
+}
+
+/// Commits a small write; true on success.
+async fn probe_write(db: &StoreEngine) -> bool {
+    let proven = db.write(WriteProbe).await.is_ok();
+    if proven {
+        db.writer.note_recovered();
+    }
+    proven
+}
+
+/// Current state of the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatabaseCondition {
+    Healthy,
+    /// Reads work and writes fail, for example on a full or broken disk.
+    WritesFail,
+    /// The database does not answer, or the store is closed.
+    Unreachable,
+}
+
+/// Returns the last result if it is younger than one second, or probes now.
+async fn probed<T: Copy>(last: &ProbeResult<T>, trying: impl Future<Output = T>) -> T {
+    let mut last = last.lock().await;
+    if let Some((at, known)) = *last
+        && at.elapsed() < PROBE_INTERVAL
+    {
+        return known;
+    }
+    let found = trying.await;
+    *last = Some((Instant::now(), found));
+    found
+}
+
+/// A commit that reaches the disk and changes nothing.
+pub(crate) struct WriteProbe;
+
+impl Mutation for WriteProbe {
+    type Output = ();
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        if tx.get_database_backend() == DbBackend::Sqlite {
+            // A header field that SQLite leaves to applications; nothing else sets it.
+            tx.execute_unprepared("PRAGMA user_version = 1").await?;
+        } else {
+            tx.execute_unprepared("SELECT pg_current_xact_id()").await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn shares_one_probe_per_second() {
+        let (last, asked) = (ProbeResult::<bool>::default(), AtomicUsize::new(0));
+        let ask = || {
+            probed(&last, async {
+                asked.fetch_add(1, Ordering::Relaxed);
+                // The other callers arrive meanwhile.
+                tokio::task::yield_now().await;
+                true
+            })
+        };
+        let answers = tokio::join!(ask(), ask(), ask());
+        assert_eq!(answers, (true, true, true));
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        let before = Instant::now().checked_sub(2 * PROBE_INTERVAL).unwrap();
+        *last.lock().await = Some((before, true));
+        assert!(!probed(&last, async { false }).await, "it is old");
+        assert!(!ask().await, "what failed is kept, too");
+    }
+}
