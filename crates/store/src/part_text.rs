@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use base::digest::sha256_hex;
 
-
 /// Encloses the hash of a part.
 pub(crate) const MARK: char = '\u{1}';
 /// Minimum size of a part: marks and rows of a shared part cost about 200 bytes.
