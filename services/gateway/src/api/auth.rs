@@ -16,12 +16,12 @@ use protocol::id::{ApiKeyId, WorkspaceId};
 use store::{ApiKeyRecord, AuditEntry, sha256_hex};
 use uuid::Uuid;
 
-use crate::api::ApiState;
 use crate::api::answers::AnswerMemory;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::recheck::{Accepted, AfterCancel, Credential, RunAccess};
 use crate::api::refusals::Source;
 use crate::api::room::Sender;
+use crate::api::state::ApiState;
 use crate::api_key::prefix_of;
 use crate::runs::denials::DeniedEntry;
 use crate::runs::grant::Grant;

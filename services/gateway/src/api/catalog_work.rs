@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::api::ApiState;
 use crate::api::auth::RunCaller;
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::state::ApiState;
 use crate::runs::grant::Grant;
 
 /// Limits concurrent catalog work to 4 in the process and 1 for each run. Further work queues.

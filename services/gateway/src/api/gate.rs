@@ -17,9 +17,9 @@ use http::header::{
 use http::{HeaderMap, Method};
 use utoipa::openapi::OpenApi;
 
-use crate::api::ApiState;
 use crate::api::answers::AnswerRoom;
 use crate::api::client::body_files::most_of_event;
+use crate::api::error::body::{chunked_twice, encoded_body, unknown_transfer_coding};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::{messages::face, results};
 use crate::api::json::BodyPatience;
@@ -27,6 +27,7 @@ use crate::api::metrics_page::Served;
 use crate::api::names::{OwnNames, host_header, refuse_foreign};
 use crate::api::query::WritesWithoutQuery;
 use crate::api::room::BodyRoom;
+use crate::api::state::ApiState;
 use crate::telemetry::metrics;
 use domain::knowledge::MOST_DOCUMENT_BYTES;
 
@@ -136,10 +137,8 @@ fn refuse_framed(headers: &HeaderMap) -> ApiResult<()> {
         .collect();
     match codings.as_slice() {
         [coding] if is_chunked(coding) => Ok(()),
-        codings if codings.iter().all(|coding| is_chunked(coding)) => {
-            Err(ApiError::chunked_twice())
-        }
-        _ => Err(ApiError::unknown_transfer_coding()),
+        codings if codings.iter().all(|coding| is_chunked(coding)) => Err(chunked_twice()),
+        _ => Err(unknown_transfer_coding()),
     }
 }
 
@@ -149,7 +148,7 @@ fn refuse_encoded(headers: &HeaderMap) -> ApiResult<()> {
     if encodings.all(|encoding| encoding == "identity") {
         Ok(())
     } else {
-        Err(ApiError::encoded_body())
+        Err(encoded_body())
     }
 }
 

@@ -11,9 +11,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult, Consumed};
+use crate::api::state::ApiState;
 use crate::outbound::model::Paid;
 use crate::outbound::upstream::UpstreamError;
 use crate::runs::Runs;

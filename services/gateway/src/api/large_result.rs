@@ -7,8 +7,8 @@ use protocol::resources::ArtifactOperation;
 use serde_json::Value;
 use store::ArtifactOrigin;
 
-use crate::api::ApiState;
 use crate::api::auth::RunCaller;
+use crate::api::state::ApiState;
 use crate::outbound::tool::{HandedOver, KnownTool, LargeResult};
 use crate::runs::artifacts::{NewArtifact, UploadError, Whose};
 

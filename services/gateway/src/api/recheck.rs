@@ -13,9 +13,9 @@ use http::request::Parts;
 use protocol::api_key::KeyRole;
 use protocol::id::{ApiKeyId, WorkspaceId};
 
-use crate::api::ApiState;
 use crate::api::drain::drain;
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::state::ApiState;
 use crate::runs::grant::Grant;
 use crate::runs::over::{Known, Over};
 

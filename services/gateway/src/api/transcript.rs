@@ -7,10 +7,10 @@ use protocol::id::WorkspaceId;
 use protocol::run::Page;
 use store::{HistoryMatch, HistoryQuery as StoreQuery, ListPage, ReadBudget, TranscriptRecord};
 
-use crate::api::ApiState;
 use crate::api::answers::AnswerMemory;
 use crate::api::error::ApiResult;
 use crate::api::query::page_limit;
+use crate::api::state::ApiState;
 use crate::api::view::{Direction, transcript_item};
 use crate::cursor::{InvalidCursor, history_place};
 

@@ -9,11 +9,11 @@ use protocol::id::{AgentId, WorkspaceId};
 use protocol::skill::{AgentSkill, AgentSkillContent};
 use store::WithdrawSkill;
 
-use crate::api::ApiState;
 use crate::api::admin::catalog::Catalogued;
 use crate::api::auth::AdminCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::PathOf;
+use crate::api::state::ApiState;
 
 /// Lists the skills that runs of an agent have registered, with the run that wrote each.
 ///

@@ -12,12 +12,13 @@ use protocol::run::Page;
 use store::{AgentRecord, SaveAgent, SavedAgent, StoreError};
 use uuid::Uuid;
 
-use crate::api::ApiState;
 use crate::api::admin::endpoints::{NameQuery, name_page, to_page};
 use crate::api::auth::AdminCaller;
+use crate::api::error::version::{read_only, version_conflict};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf, if_match};
+use crate::api::state::ApiState;
 
 fn view(record: AgentRecord) -> Agent {
     Agent {
@@ -92,8 +93,8 @@ async fn save(state: &ApiState, change: SaveAgent) -> ApiResult<Option<Agent>> {
         SavedAgent::Saved(record) => Ok(Some(view(*record))),
         SavedAgent::Done => Ok(None),
         SavedAgent::Unknown => Err(ApiError::not_found("agent")),
-        SavedAgent::ReadOnly => Err(ApiError::read_only()),
-        SavedAgent::Mismatch(version) => Err(ApiError::version_conflict(version)),
+        SavedAgent::ReadOnly => Err(read_only()),
+        SavedAgent::Mismatch(version) => Err(version_conflict(version)),
     }
 }
 

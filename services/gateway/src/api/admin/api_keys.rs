@@ -12,12 +12,12 @@ use secrecy::ExposeSecret;
 use serde_json::json;
 use store::{LastAdmin, RevokeApiKey, Revoked};
 
-use crate::api::ApiState;
 use crate::api::admin::endpoints::{NameQuery, name_page, to_page};
 use crate::api::auth::AdminCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf};
+use crate::api::state::ApiState;
 use crate::api_key::{issue, shown};
 
 /// Creates an API key in the caller's workspace.

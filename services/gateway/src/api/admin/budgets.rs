@@ -7,10 +7,10 @@ use protocol::error::ErrorBody;
 use serde::Serialize;
 use store::UsedBudget;
 
-use crate::api::ApiState;
 use crate::api::auth::AdminCaller;
 use crate::api::error::ApiResult;
 use crate::api::host_call::micros;
+use crate::api::state::ApiState;
 
 /// All budgets in the order of the configuration.
 #[derive(Serialize, utoipa::ToSchema)]

@@ -15,11 +15,11 @@ use protocol::id::{AgentId, RunId, RunnerId};
 use protocol::resources::AgentResources;
 use serde::Serialize;
 
-use crate::api::ApiState;
 use crate::api::auth::AdminCaller;
 use crate::api::client::event_body::EventBody;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::PathOf;
+use crate::api::state::ApiState;
 use crate::runs::preview::{AgentPreview, Considered, Outcome, Preview};
 
 /// Maximum number of candidates in a response.

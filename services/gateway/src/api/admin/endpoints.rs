@@ -12,11 +12,12 @@ use protocol::run::Page;
 use serde::{Deserialize, Serialize};
 use store::{EndpointRecord, ListPage, SaveEndpoint};
 
-use crate::api::ApiState;
 use crate::api::auth::AdminCaller;
+use crate::api::error::version::read_only;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf, page_limit};
+use crate::api::state::ApiState;
 use crate::cursor::Kind;
 use crate::runs::discovery::Findings;
 
@@ -276,7 +277,7 @@ pub(in crate::api) async fn delete_runner_endpoint(
     };
     match state.runs.store().write(delete).await? {
         None => Err(ApiError::not_found("runner endpoint")),
-        Some(record) if record.origin == "config" => Err(ApiError::read_only()),
+        Some(record) if record.origin == "config" => Err(read_only()),
         Some(_) => Ok(StatusCode::NO_CONTENT),
     }
 }

@@ -10,11 +10,11 @@ use serde::Deserialize;
 use serde_json::json;
 use store::HealthRecord;
 
-use crate::api::ApiState;
 use crate::api::admin::endpoints::find_endpoint;
 use crate::api::auth::AdminCaller;
 use crate::api::error::ApiResult;
 use crate::api::query::{PathOf, QueryOf, page_limit};
+use crate::api::state::ApiState;
 use crate::cursor::{InvalidCursor, Kind};
 
 /// Cursor and size of a page.

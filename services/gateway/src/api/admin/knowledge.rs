@@ -14,14 +14,14 @@ use protocol::run::Page;
 use serde::Deserialize;
 use store::{BaseKey, DocumentFacts, sha256_hex};
 
-use crate::api::ApiState;
 use crate::api::admin::endpoints::{NameQuery, name_page, to_page};
 use crate::api::auth::AdminCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::{JsonBody, media_type, parse_part, read_body};
 use crate::api::knowledge::shown;
-use crate::api::openapi::Binary;
+use crate::api::openapi::binary::Binary;
 use crate::api::query::{PathOf, QueryOf, single_header};
+use crate::api::state::ApiState;
 use crate::cursor::Kind as CursorKind;
 use crate::knowledge::extract::Kind;
 use crate::knowledge::index::{Indexed, NewDocument, Source};

@@ -5,10 +5,10 @@ use axum::extract::State;
 use protocol::error::ErrorBody;
 use protocol::tool::McpServer;
 
-use crate::api::ApiState;
 use crate::api::admin::catalog::Catalogued;
 use crate::api::auth::AdminCaller;
 use crate::api::error::ApiResult;
+use crate::api::state::ApiState;
 
 /// Lists the MCP servers with their state on this replica: whether each is callable, and its tools.
 #[utoipa::path(get, path = "/v1/mcp-servers", tag = "admin", security(("api_key" = [])), responses(

@@ -5,10 +5,10 @@ use axum::extract::State;
 use protocol::error::ErrorBody;
 use protocol::model::ModelProvider;
 
-use crate::api::ApiState;
 use crate::api::admin::catalog::Catalogued;
 use crate::api::auth::AdminCaller;
 use crate::api::error::ApiResult;
+use crate::api::state::ApiState;
 
 /// Lists the model providers with their health on this replica.
 ///

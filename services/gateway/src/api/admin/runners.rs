@@ -9,11 +9,11 @@ use protocol::run::Page;
 use serde::Deserialize;
 use store::{ListPage, RunnerRecord};
 
-use crate::api::ApiState;
 use crate::api::admin::endpoints::name_page;
 use crate::api::auth::AdminCaller;
 use crate::api::error::ApiResult;
 use crate::api::query::QueryOf;
+use crate::api::state::ApiState;
 
 /// Filter, cursor and size of a page.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]

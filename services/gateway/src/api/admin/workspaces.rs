@@ -8,12 +8,12 @@ use protocol::id::WorkspaceId;
 use protocol::run::Page;
 use protocol::workspace::{CreatedWorkspace, Workspace, WorkspaceSpec};
 
-use crate::api::ApiState;
 use crate::api::admin::endpoints::{NameQuery, name_page, to_page};
 use crate::api::auth::OwnerCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::QueryOf;
+use crate::api::state::ApiState;
 use crate::api_key::{issue_workspace, shown_workspace};
 
 /// Creates a workspace and its first API key, of role admin.

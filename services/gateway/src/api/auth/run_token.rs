@@ -6,13 +6,14 @@ use http::request::Parts;
 use protocol::id::RunId;
 
 use super::{RunCaller, bearer};
-use crate::api::ApiState;
 use crate::api::answers::AnswerMemory;
 use crate::api::error::ApiError;
+use crate::api::error::limits::{host_calls_full, rate_limited};
 use crate::api::query::trace_header;
 use crate::api::recheck::{Accepted, AfterCancel, Credential, RunAccess};
 use crate::api::refusals::Source;
 use crate::api::room::Sender;
+use crate::api::state::ApiState;
 use crate::runs::grant::Grant;
 use crate::runs::token::TokenFault;
 
@@ -58,10 +59,10 @@ async fn run_of(
         return Err(ApiError::deadline_exceeded());
     }
     if !state.runs.admit_call(&grant) {
-        return Err(ApiError::rate_limited());
+        return Err(rate_limited());
     }
     let place = state.runs.begin_call(&grant);
-    let place = place.ok_or_else(ApiError::host_calls_full)?;
+    let place = place.ok_or_else(host_calls_full)?;
     let answer = AnswerMemory::of(&parts.extensions)?;
     answer.is_for(Sender::Run(grant.run.id, grant.run.endpoint_id));
     answer.hold(place);

@@ -15,10 +15,10 @@ use http::{HeaderMap, StatusCode};
 use protocol::JsonObject;
 use store::InteractionRecord;
 
-use crate::api::ApiState;
 use crate::api::client::interactions::{LinkCaller, check_open, read_request, take_answer};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::{media_type, read_body};
+use crate::api::state::ApiState;
 use html::{Form, Notice};
 
 /// Maximum number of form pairs: 50 fields with at most 100 options each, a button, and a margin for unknown

@@ -9,14 +9,14 @@ use protocol::error::ErrorBody;
 use protocol::host_api::ArtifactMetadata;
 use store::ArtifactOrigin;
 
-use crate::api::ApiState;
 use crate::api::artifact_content::RequestedRange;
 use crate::api::artifact_upload::{UploadQuery, metadata, read};
 use crate::api::auth::{AdminCaller, ClientCaller};
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::openapi::Binary;
+use crate::api::openapi::binary::Binary;
 use crate::api::query::{PathOf, QueryOf};
 use crate::api::recheck::StreamedBody;
+use crate::api::state::ApiState;
 use crate::runs::artifacts::{PATIENCE, Readable, Whose};
 
 async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<Readable> {

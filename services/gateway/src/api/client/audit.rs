@@ -7,10 +7,10 @@ use protocol::id::RunId;
 use protocol::run::Page;
 use serde::{Deserialize, Serialize};
 
-use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, page_limit};
+use crate::api::state::ApiState;
 use crate::cursor::{InvalidCursor, Kind};
 
 /// Cursor and size of a page.

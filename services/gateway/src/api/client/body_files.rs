@@ -8,10 +8,10 @@ use domain::event::RAW_BYTES;
 use domain::large_text::Step::{self, Each, Member};
 use protocol::pipeline::PipelineQuery;
 
-use crate::api::ApiState;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::{json_bytes_of, parse};
 use crate::api::room::Held;
+use crate::api::state::ApiState;
 use crate::runs::artifacts::BodyFiles;
 
 /// Limit of an event document without its files and raw payload, in bytes.

@@ -10,10 +10,10 @@ use protocol::admin::Fault;
 use protocol::event::{EventBatchAccepted, EventBatchItem};
 use protocol::id::WorkspaceId;
 
-use crate::api::ApiState;
 use crate::api::client::event_body::Posted;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::query::trace_header;
+use crate::api::query::{IDEMPOTENCY_KEY, trace_header};
+use crate::api::state::ApiState;
 use crate::runs::artifacts::UploadError;
 use crate::runs::start::{Accepted, StartError};
 
@@ -25,7 +25,7 @@ pub(super) async fn accept_batch(
     headers: &HeaderMap,
     batch: Vec<Posted>,
 ) -> ApiResult<Response> {
-    if headers.contains_key(super::events::IDEMPOTENCY_KEY) {
+    if headers.contains_key(IDEMPOTENCY_KEY) {
         let message = "a batch takes no `Idempotency-Key`: each event's source and id are its key";
         return Err(ApiError::invalid_argument(message));
     }
@@ -40,7 +40,7 @@ pub(super) async fn accept_batch(
         let event_id = posted.event.event_id.clone().unwrap_or_default();
         let conversation = conversation_of(&posted.event);
         let outcome = if waiting.keeps_back(conversation.as_ref()) {
-            Err(ApiError::not_tried())
+            Err(not_tried())
         } else {
             let event = (posted.event, &posted.files.files);
             let taken = state.runs.accept(workspace, event, None, trace);
@@ -112,6 +112,11 @@ fn item(event_id: String, outcome: ApiResult<Accepted>) -> EventBatchItem {
             }
         }
     }
+}
+
+/// An earlier event of the batch failed temporarily, so this one was not tried.
+fn not_tried() -> ApiError {
+    ApiError::unavailable("an earlier event was not accepted; send both again, in this order")
 }
 
 #[cfg(test)]

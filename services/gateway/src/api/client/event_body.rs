@@ -18,12 +18,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::api::ApiState;
 use crate::api::client::body_files::{
     DOCUMENT_BYTES, Document, KeptFiles, in_envelope, most_of_event,
 };
 use crate::api::error::ApiError;
 use crate::api::json::{media_type, parse, parse_part, read_json_of};
+use crate::api::state::ApiState;
 
 /// Maximum number of events in a batch.
 const BATCH_EVENTS: usize = 100;

@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::{EventFilter, EventPosition, EventRecord, StoreError};
 
-use crate::api::ApiState;
 use crate::api::answers::AnswerMemory;
 use crate::api::auth::{AdminCaller, ClientCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, conversations_of, names_of, page_limit};
+use crate::api::state::ApiState;
 use crate::cursor::{InvalidCursor, Kind};
 
 /// Maximum characters of a summary.

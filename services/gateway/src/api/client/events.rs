@@ -10,20 +10,19 @@ use protocol::event::{EventAccepted, EventBatchAccepted, EventEnvelope};
 use protocol::id::RunId;
 use protocol::run::AgentRunEvent;
 
-use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::client::body_files::KeptFiles;
 use crate::api::client::event_batch::accept_batch;
 use crate::api::client::event_body::EventBody;
 use crate::api::client::runs::cursor;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::query::{single_header, trace_header};
+use crate::api::query::{IDEMPOTENCY_KEY, single_header, trace_header};
 use crate::api::run_pages::{GoesOn, goes_on};
+use crate::api::state::ApiState;
 use crate::api::stream::{stream_run, wants_stream};
 use crate::runs::start::Accepted;
 use crate::runs::watch::WatchFrom;
 
-pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 

@@ -9,10 +9,10 @@ use protocol::history::{HistoryFilters, HistorySearch, HistorySearchResult, Tran
 use protocol::run::Page;
 use serde::Deserialize;
 
-use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, names_of};
+use crate::api::state::ApiState;
 use crate::api::transcript::{Transcript, TranscriptQuery};
 use crate::api::view::Direction;
 

@@ -20,12 +20,15 @@ use store::{
 };
 use uuid::Uuid;
 
-use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::client::events::REPLAYED;
+use crate::api::error::interaction::{
+    already_submitted, interaction_cancelled, interaction_expired,
+};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf, conversations_of, page_limit};
+use crate::api::state::ApiState;
 use crate::api_key::link_token;
 use crate::runs::interactions::{AnswerSender, Answered, Question};
 use crate::runs::start::StartError;
@@ -227,7 +230,7 @@ pub(in crate::api) async fn link_interaction(
 ) -> ApiResult<Json<InteractionLink>> {
     let record = find(&state, &caller, &id).await?;
     if record.answered.is_some() {
-        return Err(ApiError::already_submitted());
+        return Err(already_submitted());
     }
     check_open(&state, &record)?;
     let token = link_token();
@@ -306,10 +309,10 @@ pub(in crate::api) async fn submit_interaction_by_link(
 /// Fails if an unanswered interaction no longer accepts an answer.
 pub(super) fn check_open(state: &ApiState, record: &InteractionRecord) -> ApiResult<()> {
     if record.cancelled {
-        return Err(ApiError::interaction_cancelled());
+        return Err(interaction_cancelled());
     }
     if record.is_closed || record.expires_at <= state.runs.clock().now_ms() {
-        return Err(ApiError::interaction_expired());
+        return Err(interaction_expired());
     }
     Ok(())
 }
@@ -335,9 +338,9 @@ pub(super) async fn take_answer(
         .runs
         .submit_interaction(workspace, question, submission);
     answered.await.map_err(|error| match error {
-        StartError::IdempotencyMismatch => ApiError::already_submitted(),
-        StartError::Unanswerable(Unanswerable::Cancelled) => ApiError::interaction_cancelled(),
-        StartError::Unanswerable(Unanswerable::Expired) => ApiError::interaction_expired(),
+        StartError::IdempotencyMismatch => already_submitted(),
+        StartError::Unanswerable(Unanswerable::Cancelled) => interaction_cancelled(),
+        StartError::Unanswerable(Unanswerable::Expired) => interaction_expired(),
         StartError::Unanswerable(Unanswerable::LinkReplaced) => {
             ApiError::unauthenticated().of_link()
         }

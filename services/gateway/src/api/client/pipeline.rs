@@ -11,11 +11,11 @@ use protocol::pipeline::PipelineQuery;
 use protocol::run::AgentRunEvent;
 use store::sha256_hex;
 
-use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::client::body_files::{DOCUMENT_BYTES, QueryBody};
 use crate::api::client::events::accept_event;
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::state::ApiState;
 
 /// Posts a bot pipeline's Query as an event.
 ///

@@ -16,14 +16,15 @@ use protocol::run::{AgentRun, AgentRunEvent, Page};
 use serde::{Deserialize, Serialize};
 use store::{CancelOutcome, RunFilter, StoreError};
 
-use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::catalog_work::in_turn;
+use crate::api::error::cursor::cursor_expired;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf, conversations_of, page_limit, single_header};
 use crate::api::run_pages::{
     EventsPart, GoesOn, RunsPart, goes_on, list_part, page_run_events, statuses,
 };
+use crate::api::state::ApiState;
 use crate::api::stream::{stream_run, wants_stream};
 use crate::api::view::{Direction, agent_run};
 use crate::runs::grant::read_snapshot;
@@ -265,7 +266,7 @@ pub(in crate::api) async fn list_run_rejections(
     let limit = page_limit(query.limit)?;
     let after = cursor(&headers, query.after.as_deref())?;
     if run.pruned_at.is_some() {
-        return Err(ApiError::cursor_expired(run.id, run.last_sequence));
+        return Err(cursor_expired(run.id, run.last_sequence));
     }
     let found = state
         .runs

@@ -7,11 +7,11 @@ use protocol::id::RunId;
 use serde::Serialize;
 use store::UsageOfRun;
 
-use crate::api::ApiState;
 use crate::api::auth::ClientCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host_call::micros;
 use crate::api::query::PathOf;
+use crate::api::state::ApiState;
 
 /// Use of a run so far, without calls in progress.
 #[derive(Serialize, utoipa::ToSchema)]

@@ -12,15 +12,16 @@ use protocol::error::ErrorBody;
 use protocol::host_api::ArtifactMetadata;
 use protocol::resources::ArtifactOperation;
 
-use crate::api::ApiState;
 use crate::api::artifact_content::RequestedRange;
 use crate::api::artifact_upload::UploadQuery;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
+use crate::api::error::limits::uploads_full;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host_call::HostCall;
-use crate::api::openapi::Binary;
+use crate::api::openapi::binary::Binary;
 use crate::api::query::{PathOf, QueryOf};
 use crate::api::recheck::StreamedBody;
+use crate::api::state::ApiState;
 use crate::outbound::artifact::PlaceError;
 use crate::runs::artifacts::Readable;
 
@@ -51,7 +52,7 @@ pub(in crate::api) async fn create_artifact(
 ) -> ApiResult<(StatusCode, Json<ArtifactMetadata>)> {
     let Some(_room) = state.runs.begin_upload(&caller.grant) else {
         body.drain().await;
-        return Err(ApiError::uploads_full());
+        return Err(uploads_full());
     };
     let stored = upload::store(&caller, &state, query, &headers, &mut body).await;
     if stored.is_err() {

@@ -17,13 +17,13 @@ use store::CancelOutcome;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::runs::{ScopeEventsQuery, check_reason, events_part};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf};
 use crate::api::run_pages::{RawPage, page_run_events};
+use crate::api::state::ApiState;
 use crate::api::view::child_run;
 
 /// Routes of child runs.

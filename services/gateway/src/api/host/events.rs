@@ -8,11 +8,11 @@ use protocol::run::Page;
 use serde::Deserialize;
 use store::EventFilter;
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::client::event_log::{EventsPart, page_events, view};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf};
+use crate::api::state::ApiState;
 
 /// Retrieves an event: the run's own, or another of its conversation.
 #[utoipa::path(get, path = "/host/v1/events/{*event_id}", tag = "host", security(("run_token" = [])),

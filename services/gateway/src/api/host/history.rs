@@ -8,11 +8,11 @@ use protocol::resources::HistoryOperation;
 use protocol::run::Page;
 use serde::Deserialize;
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::QueryOf;
+use crate::api::state::ApiState;
 use crate::api::transcript::{Transcript, TranscriptQuery};
 use crate::api::view::Direction;
 

@@ -11,10 +11,10 @@ use protocol::error::ErrorBody;
 use protocol::interaction::{AwaitedInteraction, MOST_WAIT_SECONDS};
 use serde::Deserialize;
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::{PathOf, QueryOf};
+use crate::api::state::ApiState;
 
 /// Wait time.
 #[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::IntoParams)]

@@ -7,12 +7,12 @@ use protocol::knowledge::{KnowledgeBaseList, RetrievalQuery, RetrievalResults};
 use protocol::resources::KnowledgeOperation;
 use store::BaseKey;
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::ApiResult;
 use crate::api::host_call::Spend;
 use crate::api::json::JsonBody;
 use crate::api::query::PathOf;
+use crate::api::state::ApiState;
 
 /// Lists the granted knowledge bases.
 #[utoipa::path(get, path = "/host/v1/knowledge-bases", tag = "host", security(("run_token" = [])), responses(

@@ -21,15 +21,15 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::models::begin_call;
+use crate::api::host::models::body::ModelBody;
 use crate::api::host::models::most::{check_most, said_bytes};
-use crate::api::host::models::room::ModelBody;
 use crate::api::host::openai::{LIST, named_model};
 use crate::api::host_call::HostCall;
 use crate::api::query::PathOf;
+use crate::api::state::ApiState;
 use crate::api::stream::event_stream;
 use crate::outbound::model::{Form, Models};
 use crate::outbound::upstream::UpstreamError;

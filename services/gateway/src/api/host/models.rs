@@ -1,5 +1,6 @@
 //! Granted models: invoke, stream and count tokens (host API §3).
 
+pub(in crate::api::host) mod body;
 pub(in crate::api) mod reading;
 pub(in crate::api) mod room;
 
@@ -24,24 +25,22 @@ use protocol::model::{
 use protocol::resources::ModelOperation;
 use serde_json::{Value, json};
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host_call::HostCall;
 use crate::api::query::PathOf;
 use crate::api::room::Taken;
+use crate::api::state::ApiState;
 use crate::api::stream::event_stream;
 use crate::outbound::model::{Chunks, Model};
 use crate::outbound::upstream::UpstreamError;
+use body::ModelBody;
 use images::with_images;
 use members::check_members;
 pub(in crate::api::host) use most::said_bytes;
 use most::{asked_texts, chat_spend, check_most};
 use parts::check_places;
-use room::ModelBody;
 
-/// Maximum size of a model request, in bytes.
-pub(in crate::api) const BODY_BYTES: usize = 20 * 1024 * 1024;
 const MOST_MESSAGES: usize = 10_000;
 const MOST_TOOLS: usize = 512;
 /// Fields that `extra_args` must not contain: separate request fields, and fields that change the shape of the

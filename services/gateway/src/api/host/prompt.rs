@@ -7,9 +7,9 @@ use protocol::event::EventEnvelope;
 use protocol::host_api::EffectivePrompt;
 use store::StoreError;
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller};
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::state::ApiState;
 
 /// Retrieves the effective prompt of the run, as preprocessed by the event's adapter.
 #[utoipa::path(get, path = "/host/v1/prompt", tag = "host", security(("run_token" = [])), responses(

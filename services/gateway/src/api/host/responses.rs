@@ -19,13 +19,13 @@ use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::models::begin_call;
-use crate::api::host::models::room::ModelBody;
+use crate::api::host::models::body::ModelBody;
 use crate::api::host::openai::named_model;
 use crate::api::query::PathOf;
+use crate::api::state::ApiState;
 use crate::api::stream::event_stream;
 use asking::{Asking, input_tokens};
 use errors::in_openai_form;

@@ -14,10 +14,13 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use store::{Heartbeating, ResultsAppended};
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, RunCaller};
+use crate::api::error::appended::{
+    appended_too_much, not_deferred, sequence_conflict, sequence_gap,
+};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::{json_bytes_of, parse};
+use crate::api::state::ApiState;
 use crate::telemetry::tolerance::{Peer, tolerated};
 
 /// Maximum results of a call.
@@ -182,9 +185,9 @@ pub(in crate::api) async fn append_results(
         ResultsAppended::Through(accepted_through) => {
             Ok(Json(AppendedResults { accepted_through }))
         }
-        ResultsAppended::Gap { expected } => Err(ApiError::sequence_gap(expected)),
-        ResultsAppended::Conflict { sequence } => Err(ApiError::sequence_conflict(sequence)),
-        ResultsAppended::Full => Err(ApiError::appended_too_much()),
+        ResultsAppended::Gap { expected } => Err(sequence_gap(expected)),
+        ResultsAppended::Conflict { sequence } => Err(sequence_conflict(sequence)),
+        ResultsAppended::Full => Err(appended_too_much()),
         ResultsAppended::NotAsync => Err(not_deferred(&caller, &state, RESULTS).await?),
         ResultsAppended::RunEnded => Err(ApiError::unauthenticated()),
     }
@@ -225,7 +228,7 @@ fn early() -> ApiError {
 }
 
 async fn not_deferred(caller: &RunCaller, state: &ApiState, call: Call<'_>) -> ApiResult<ApiError> {
-    let refused = ApiError::not_deferred();
+    let refused = not_deferred();
     caller.record(state, call, Some(refused.message())).await?;
     Ok(refused)
 }

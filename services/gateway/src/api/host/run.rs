@@ -15,10 +15,10 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use store::ReadBudget;
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::catalog_work;
 use crate::api::error::{ApiError, ApiResult};
+use crate::api::state::ApiState;
 use crate::api::view::agent_run;
 
 /// Retrieves the original context of the run.

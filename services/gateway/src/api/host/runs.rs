@@ -11,12 +11,12 @@ use serde::Deserialize;
 use serde_json::json;
 use store::{CancelOutcome, RunFilter};
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf};
 use crate::api::run_pages::{EventsPart, RawPage, RunsPart, list_part, page_run_events, statuses};
+use crate::api::state::ApiState;
 use crate::api::view::{Direction, agent_run};
 
 const MOST_REASON: usize = 500;

@@ -11,11 +11,13 @@ use protocol::resources::StateScope;
 use serde::Deserialize;
 use store::{STATE_KEYS, StateAccess, StateChange, StateWritten, StoreError};
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
+use crate::api::error::appended::appended_wait;
+use crate::api::error::version::version_conflict;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::{PathOf, QueryOf, if_match, page_limit};
+use crate::api::state::ApiState;
 
 /// Scope and key for the audit log.
 fn resource(scope: &str, key: &str) -> String {
@@ -46,7 +48,7 @@ async fn behind_appended(caller: &RunCaller, state: &ApiState) -> ApiResult<()> 
     if state.runs.judges_appended(&caller.grant).await? {
         Ok(())
     } else {
-        Err(ApiError::appended_wait())
+        Err(appended_wait())
     }
 }
 
@@ -242,7 +244,7 @@ async fn change(
 
 fn refusal(outcome: StateWritten) -> ApiError {
     match outcome {
-        StateWritten::Mismatch(version) => ApiError::version_conflict(version),
+        StateWritten::Mismatch(version) => version_conflict(version),
         StateWritten::Full => ApiError::too_large(format!(
             "a scope has at most {STATE_KEYS} keys; delete some"
         )),

@@ -8,11 +8,11 @@ use protocol::event::EventEnvelope;
 use protocol::host_api::{SteeringInputItem, SteeringMode, SteeringPull, SteeringPullResult};
 use store::{PULL_BYTES, PullSteering, SteeredEvent, StoreError};
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::json::JsonBody;
 use crate::api::query::page_limit;
+use crate::api::state::ApiState;
 
 /// Takes the events that arrived during the run, oldest first.
 ///

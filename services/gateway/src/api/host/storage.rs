@@ -17,12 +17,13 @@ use serde::Deserialize;
 use serde_json::json;
 use store::{AreaAccess, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, Store, StoreError};
 
-use crate::api::ApiState;
 use crate::api::auth::{Call, LiveCaller, RunCaller};
+use crate::api::error::limits::uploads_full;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::openapi::Binary;
+use crate::api::openapi::binary::Binary;
 use crate::api::query::{PathOf, QueryOf, page_limit};
 use crate::api::recheck::StreamedBody;
+use crate::api::state::ApiState;
 use crate::cursor::Kind;
 use upload::Upload;
 
@@ -220,7 +221,7 @@ pub(in crate::api) async fn put_blob(
 ) -> ApiResult<Response> {
     let Some(_room) = state.runs.begin_upload(&caller.grant) else {
         body.drain().await;
-        return Err(ApiError::uploads_full());
+        return Err(uploads_full());
     };
     let stored = store_blob(&caller, &state, (&area, key), &headers, &mut body).await;
     if stored.is_err() {
@@ -270,7 +271,7 @@ pub(in crate::api) async fn delete_blob(
     let access = granted_area(&caller, &state, call).await?;
     caller.legal_key(&state, call, &key).await?;
     let Some(_room) = state.runs.begin_upload(&caller.grant) else {
-        return Err(ApiError::uploads_full());
+        return Err(uploads_full());
     };
     let delete = DeleteBlob {
         run_id: caller.grant.run.id,

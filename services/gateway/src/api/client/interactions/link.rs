@@ -5,11 +5,11 @@ use http::request::Parts;
 use protocol::id::WorkspaceId;
 use store::sha256_hex;
 
-use crate::api::ApiState;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::query::PathOf;
 use crate::api::recheck::{Accepted, Credential};
 use crate::api::refusals::Source;
+use crate::api::state::ApiState;
 use crate::runs::interactions::{AnswerSender, Question};
 
 /// A caller with a link token. The interaction is read after the body is complete.

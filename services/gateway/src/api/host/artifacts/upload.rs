@@ -5,11 +5,11 @@ use protocol::host_api::ArtifactMetadata;
 use protocol::resources::ArtifactOperation;
 use store::ArtifactOrigin;
 
-use crate::api::ApiState;
 use crate::api::artifact_upload::{UploadQuery, metadata, read};
 use crate::api::auth::{Call, RunCaller};
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::recheck::StreamedBody;
+use crate::api::state::ApiState;
 use crate::runs::artifacts::{PATIENCE, Whose};
 
 const CALL: Call<'static> = Call {

@@ -10,7 +10,6 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::Value;
 
-use crate::api::ApiState;
 use crate::api::auth::RunCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::models::images::Images;
@@ -18,6 +17,7 @@ use crate::api::host::models::members::check_members;
 use crate::api::host::models::most::chat_spend;
 use crate::api::host_call::{HostCall, Spend};
 use crate::api::room::Taken;
+use crate::api::state::ApiState;
 use crate::outbound::model::{Asked, Form, Model};
 use crate::telemetry::tolerance::{Peer, tolerated};
 

@@ -9,11 +9,11 @@ use protocol::JsonObject;
 use protocol::resources::ArtifactOperation;
 use serde_json::{Value, json};
 
-use crate::api::ApiState;
 use crate::api::auth::RunCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::artifacts::find;
 use crate::api::room::Taken;
+use crate::api::state::ApiState;
 use crate::outbound::artifact::PlaceError;
 
 /// Supported image types.

@@ -11,15 +11,15 @@ use protocol::resources::ModelOperation;
 use serde::Serialize;
 use serde_json::json;
 
+use super::body::ModelBody;
 use super::most::asked_texts;
-use super::room::ModelBody;
 use super::{begin_call, check_count, extra_args};
-use crate::api::ApiState;
 use crate::api::auth::LiveCaller;
 use crate::api::error::{ApiError, ApiResult};
 use crate::api::host_call::{HostCall, Spend};
 use crate::api::query::PathOf;
 use crate::api::room::Taken;
+use crate::api::state::ApiState;
 use crate::outbound::model::{Model, object};
 use crate::outbound::upstream::UpstreamError;
 

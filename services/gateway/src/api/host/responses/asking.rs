@@ -10,14 +10,13 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::frames::{Answer, too_large};
-use super::refused;
-use crate::api::ApiState;
 use crate::api::auth::RunCaller;
-use crate::api::error::ApiResult;
+use crate::api::error::{ApiError, ApiResult};
 use crate::api::host::models::most::{asked_texts, check_most, said_bytes};
 use crate::api::host::openai::{Prompt, prepare};
 use crate::api::host_call::HostCall;
 use crate::api::room::Taken;
+use crate::api::state::ApiState;
 use crate::outbound::model::{Form, Model};
 
 /// A request to a granted model.
@@ -114,9 +113,10 @@ impl Asking<'_> {
         } else {
             Target::Chat
         };
-        let mut asked = read_request(&request, id, target, opened).map_err(refused)?;
+        let mut asked = read_request(&request, id, target, opened)
+            .map_err(|fault| ApiError::faults(&[fault]))?;
         let body = std::mem::take(&mut asked.chat);
-        check_most(&body).map_err(|fault| refused(asked.fault(fault)))?;
+        check_most(&body).map_err(|fault| ApiError::faults(&[asked.fault(fault)]))?;
         let prompt = Prompt {
             body,
             beside: &asked.beside,
