@@ -1,6 +1,6 @@
 //! Authentication. Each handler takes a caller as an argument; without one it has no workspace to query.
 
-mod run_token;
+pub(super) mod run_token;
 
 use std::sync::Arc;
 
@@ -18,16 +18,13 @@ use uuid::Uuid;
 
 use crate::api::answers::AnswerMemory;
 use crate::api::error::{ApiError, ApiResult};
-use crate::api::recheck::{Accepted, AfterCancel, Credential, RunAccess};
+use crate::api::recheck::{Accepted, Credential, RunAccess};
 use crate::api::refusals::Source;
 use crate::api::room::Sender;
 use crate::api::state::ApiState;
 use crate::api_key::prefix_of;
 use crate::runs::denials::DeniedEntry;
 use crate::runs::grant::Grant;
-
-use run_token::authenticate_run;
-pub(super) use run_token::run_of_token;
 
 /// Maximum characters of a resource name in the audit log.
 const RESOURCE_CHARS: usize = 200;
@@ -115,26 +112,6 @@ impl FromRequestParts<ApiState> for AdminCaller {
             }),
             KeyRole::Owner | KeyRole::Client => Err(needs("admin")),
         }
-    }
-}
-
-impl FromRequestParts<ApiState> for RunCaller {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        authenticate_run(parts, state, AfterCancel::Open).await
-    }
-}
-
-impl FromRequestParts<ApiState> for LiveCaller {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        let caller = authenticate_run(parts, state, AfterCancel::Refused).await?;
-        if state.runs.is_cancel_requested(&caller.grant) {
-            return Err(ApiError::cancelled());
-        }
-        Ok(Self(caller))
     }
 }
 

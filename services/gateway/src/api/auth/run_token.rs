@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use axum::extract::FromRequestParts;
 use http::request::Parts;
 use protocol::id::RunId;
 
-use super::{RunCaller, bearer};
+use super::{LiveCaller, RunCaller, bearer};
 use crate::api::answers::AnswerMemory;
 use crate::api::error::ApiError;
 use crate::api::error::limits::{host_calls_full, rate_limited};
@@ -17,8 +18,28 @@ use crate::api::state::ApiState;
 use crate::runs::grant::Grant;
 use crate::runs::token::TokenFault;
 
+impl FromRequestParts<ApiState> for RunCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        authenticate_run(parts, state, AfterCancel::Open).await
+    }
+}
+
+impl FromRequestParts<ApiState> for LiveCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let caller = authenticate_run(parts, state, AfterCancel::Refused).await?;
+        if state.runs.is_cancel_requested(&caller.grant) {
+            return Err(ApiError::cancelled());
+        }
+        Ok(Self(caller))
+    }
+}
+
 /// Authenticates the run token in the request header.
-pub(super) async fn authenticate_run(
+async fn authenticate_run(
     parts: &mut Parts,
     state: &ApiState,
     after_cancel: AfterCancel,
