@@ -1,6 +1,5 @@
 //! Errors of appended results.
 
-use http::StatusCode;
 use serde_json::json;
 
 use super::api_error::ApiError;

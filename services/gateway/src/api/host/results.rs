@@ -188,7 +188,7 @@ pub(in crate::api) async fn append_results(
         ResultsAppended::Gap { expected } => Err(sequence_gap(expected)),
         ResultsAppended::Conflict { sequence } => Err(sequence_conflict(sequence)),
         ResultsAppended::Full => Err(appended_too_much()),
-        ResultsAppended::NotAsync => Err(not_deferred(&caller, &state, RESULTS).await?),
+        ResultsAppended::NotAsync => Err(audited_not_deferred(&caller, &state, RESULTS).await?),
         ResultsAppended::RunEnded => Err(ApiError::unauthenticated()),
     }
 }
@@ -211,7 +211,7 @@ pub(in crate::api) async fn run_heartbeat(
     let heard = state.runs.hear_heartbeat(&caller.grant).await?;
     let deferral = match heard.ok_or_else(early)? {
         Heartbeating::Alive(deferral) => deferral,
-        Heartbeating::NotAsync => return Err(not_deferred(&caller, &state, call).await?),
+        Heartbeating::NotAsync => return Err(audited_not_deferred(&caller, &state, call).await?),
         Heartbeating::RunEnded => return Err(ApiError::unauthenticated()),
     };
     caller.record(&state, call, None).await?;
@@ -227,7 +227,12 @@ fn early() -> ApiError {
     ApiError::rate_limited_by("early_results", message.to_owned(), 1)
 }
 
-async fn not_deferred(caller: &RunCaller, state: &ApiState, call: Call<'_>) -> ApiResult<ApiError> {
+/// Audits a call of a run without `202`, and returns its error.
+async fn audited_not_deferred(
+    caller: &RunCaller,
+    state: &ApiState,
+    call: Call<'_>,
+) -> ApiResult<ApiError> {
     let refused = not_deferred();
     caller.record(state, call, Some(refused.message())).await?;
     Ok(refused)
