@@ -15,7 +15,8 @@ use http::{HeaderMap, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use protocol::host_api::ArtifactMetadata;
 
-use crate::error::{ApiError, ApiResult};
+use crate::error::ApiResult;
+use crate::error::artifact::no_such_range;
 use crate::query::single_header;
 
 /// Characters of a file name that stay unescaped in a header.
@@ -42,7 +43,7 @@ impl RequestedRange {
                 status: StatusCode::PARTIAL_CONTENT,
                 range,
             }),
-            Asked::Nothing => Err(ApiError::no_such_range(artifact.size)),
+            Asked::Nothing => Err(no_such_range(artifact.size)),
         }
     }
 

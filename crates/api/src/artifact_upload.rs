@@ -10,6 +10,7 @@ use protocol::id::{RunId, WorkspaceId};
 use serde::Deserialize;
 use store::ArtifactOrigin;
 
+use crate::error::body::slow_body;
 use crate::error::{ApiError, ApiResult};
 use crate::query::single_header;
 use crate::recheck::StreamedBody;
@@ -75,13 +76,13 @@ pub(super) async fn read(
         loop {
             let frame = tokio::time::timeout(SILENCE, body.next())
                 .await
-                .map_err(|_| ApiError::slow_body())?;
+                .map_err(|_| slow_body())?;
             let Some(frame) = frame? else { return Ok(()) };
             upload.take(&frame).await?;
         }
     };
     let read = tokio::time::timeout(time, reading).await;
-    read.map_err(|_| ApiError::slow_body()).flatten()
+    read.map_err(|_| slow_body()).flatten()
 }
 
 /// Builds the metadata of a stored artifact for the response.

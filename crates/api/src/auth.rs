@@ -1,6 +1,6 @@
 //! Authentication. Each handler takes a caller as an argument; without one it has no workspace to query.
 
-mod run_token;
+pub(super) mod run_token;
 
 use std::sync::Arc;
 
@@ -19,15 +19,13 @@ use uuid::Uuid;
 use crate::ApiState;
 use crate::answers::AnswerMemory;
 use crate::error::{ApiError, ApiResult};
-use crate::recheck::{Accepted, AfterCancel, Credential, RunAccess};
+use crate::recheck::{Accepted, Credential, RunAccess};
 use crate::refusals::Source;
 use crate::room::Sender;
+use keys::api::state::ApiState;
 use keys::api_key::prefix_of;
 use runs::denials::DeniedEntry;
 use runs::grant::Grant;
-
-use run_token::authenticate_run;
-pub(super) use run_token::run_of_token;
 
 /// Maximum characters of a resource name in the audit log.
 const RESOURCE_CHARS: usize = 200;
@@ -115,26 +113,6 @@ impl FromRequestParts<ApiState> for AdminCaller {
             }),
             KeyRole::Owner | KeyRole::Client => Err(needs("admin")),
         }
-    }
-}
-
-impl FromRequestParts<ApiState> for RunCaller {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        authenticate_run(parts, state, AfterCancel::Open).await
-    }
-}
-
-impl FromRequestParts<ApiState> for LiveCaller {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        let caller = authenticate_run(parts, state, AfterCancel::Refused).await?;
-        if state.runs.is_cancel_requested(&caller.grant) {
-            return Err(ApiError::cancelled());
-        }
-        Ok(Self(caller))
     }
 }
 

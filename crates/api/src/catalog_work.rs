@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 use crate::ApiState;
 use crate::auth::RunCaller;
 use crate::error::{ApiError, ApiResult};
+use crate::state::ApiState;
 use runs::grant::Grant;
 
 /// Limits concurrent catalog work to 4 in the process and 1 for each run. Further work queues.

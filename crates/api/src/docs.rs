@@ -13,8 +13,8 @@ use http::header::{
 };
 use utoipa_swagger_ui::{Config, serve};
 
-use crate::ApiState;
-use crate::error::ApiError;
+use crate::error::routing::no_route;
+use crate::state::ApiState;
 
 /// Content security policy: own scripts and requests to this gateway only. Icons are inlined in the style sheet.
 const POLICY: HeaderValue = HeaderValue::from_static(
@@ -46,7 +46,7 @@ pub(super) fn page() -> Router<ApiState> {
             get(
                 async |name: Result<Path<String>, PathRejection>| match name {
                     Ok(Path(name)) => file(&name),
-                    Err(_) => ApiError::no_route().into_response(),
+                    Err(_) => no_route().into_response(),
                 },
             ),
         )
@@ -55,7 +55,7 @@ pub(super) fn page() -> Router<ApiState> {
 fn file(name: &str) -> Response {
     let found = serve(name, Arc::clone(&CONFIG));
     let Some(file) = found.expect("our settings are JSON and the files are UTF-8") else {
-        return ApiError::no_route().into_response();
+        return no_route().into_response();
     };
     let cache = HeaderValue::from_static("public, max-age=300");
     let no_referrer = HeaderValue::from_static("no-referrer");

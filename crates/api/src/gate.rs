@@ -20,6 +20,7 @@ use utoipa::openapi::OpenApi;
 use crate::ApiState;
 use crate::answers::AnswerRoom;
 use crate::client::body_files::most_of_event;
+use crate::error::body::{chunked_twice, encoded_body, unknown_transfer_coding};
 use crate::error::{ApiError, ApiResult};
 use crate::host::{messages::face, results};
 use crate::json::BodyPatience;
@@ -136,10 +137,8 @@ fn refuse_framed(headers: &HeaderMap) -> ApiResult<()> {
         .collect();
     match codings.as_slice() {
         [coding] if is_chunked(coding) => Ok(()),
-        codings if codings.iter().all(|coding| is_chunked(coding)) => {
-            Err(ApiError::chunked_twice())
-        }
-        _ => Err(ApiError::unknown_transfer_coding()),
+        codings if codings.iter().all(|coding| is_chunked(coding)) => Err(chunked_twice()),
+        _ => Err(unknown_transfer_coding()),
     }
 }
 
@@ -149,7 +148,7 @@ fn refuse_encoded(headers: &HeaderMap) -> ApiResult<()> {
     if encodings.all(|encoding| encoding == "identity") {
         Ok(())
     } else {
-        Err(ApiError::encoded_body())
+        Err(encoded_body())
     }
 }
 

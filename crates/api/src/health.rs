@@ -1,17 +1,14 @@
-//! Health checks and public documents.
-
-use std::sync::LazyLock;
+//! Health checks and public keys.
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use http::StatusCode;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{CACHE_CONTROL, HeaderValue};
 use serde::Serialize;
 use store::DatabaseCondition;
 
-use crate::{ApiState, openapi};
+use crate::state::ApiState;
 
 /// The result of a health check.
 #[derive(Serialize, utoipa::ToSchema)]
@@ -62,17 +59,4 @@ pub(super) async fn jwks(State(state): State<ApiState>) -> impl IntoResponse {
         [(CACHE_CONTROL, cache)],
         Json(serde_json::json!(state.runs.tokens().jwks())),
     )
-}
-
-/// Returns this document.
-#[utoipa::path(get, path = "/openapi.json", tag = "operation", responses(
-    (status = 200, description = "OpenAPI 3.1", body = Object)))]
-pub(super) async fn openapi_json() -> impl IntoResponse {
-    // Serialized once: this costs thousands of times more than a request, and it is the same for every client.
-    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
-        let document = serde_json::to_vec(&serde_json::json!(openapi::gateway_document()));
-        document.expect("a document has string keys only").into()
-    });
-    let json = HeaderValue::from_static("application/json");
-    ([(CONTENT_TYPE, json)], DOCUMENT.clone())
 }

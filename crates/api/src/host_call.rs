@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::ApiState;
 use crate::auth::{Call, RunCaller};
 use crate::error::{ApiError, ApiResult, Consumed};
+use crate::state::ApiState;
 use egress::upstream::UpstreamError;
 use models::Paid;
 use runs::Runs;

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 
 use crate::drain::drain;
+use crate::error::body::slow_body;
 use crate::error::{ApiError, ApiResult};
 use crate::recheck::{Accepted, ChecksSenders};
 use crate::room::{BodyRoom, Held, Sender, Taken};
@@ -29,6 +30,9 @@ impl Default for BodyPatience {
         Self(Duration::from_secs(30))
     }
 }
+
+/// Default body limit of a route, in bytes.
+pub(super) const BODY_BYTES: usize = 1024 * 1024;
 
 /// Body limit of a route, in bytes. An extension of every request.
 #[derive(Clone, Copy)]
@@ -133,7 +137,7 @@ fn in_utf8(mut body: Held, sender: Sender) -> ApiResult<Held> {
 }
 
 fn most_of(request: &Request) -> usize {
-    let MostBytes(most) = extension(request).unwrap_or(MostBytes(super::BODY_BYTES));
+    let MostBytes(most) = extension(request).unwrap_or(MostBytes(BODY_BYTES));
     most
 }
 
@@ -160,7 +164,7 @@ async fn read_body_of(
         read_frames(&mut frames, &mut permit, most).await
     };
     let read = tokio::time::timeout(patience, reading).await;
-    match read.map_err(|_| ApiError::slow_body())? {
+    match read.map_err(|_| slow_body())? {
         Ok(bytes) => {
             state.check_again(accepted.as_ref()).await?;
             Ok(Held {

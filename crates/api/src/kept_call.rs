@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use dashmap::DashSet;
 use domain::canonical::canonical_json;
 use domain::tool_call::Decision;
 use protocol::JsonObject;
@@ -14,17 +13,14 @@ use store::{
 };
 use uuid::Uuid;
 
-use crate::ApiState;
 use crate::auth::RunCaller;
+use crate::calls_in_progress::CallsThatGoOn;
 use crate::error::{ApiError, ApiResult};
 use crate::large_result::hand_over;
+use crate::state::ApiState;
 use egress::upstream::UpstreamError;
 use runs::Runs;
 use tools::{KnownTool, SkillsOfRun};
-
-/// Idempotent calls in progress in this process.
-#[derive(Clone, Default)]
-pub(super) struct CallsThatGoOn(Arc<DashSet<Uuid>>);
 
 /// A tool call with an idempotency key.
 pub(super) struct KeptCall<'a> {
@@ -66,7 +62,7 @@ impl KeptCall<'_> {
     async fn begin(&self, id: Uuid, parameters: &JsonObject) -> ApiResult<ToolCallBegun> {
         let request = json!({"tool": self.granted.tool_name, "parameters": parameters});
         let calls = self.state.calls_that_go_on().clone();
-        let goes_on: GoesOn = Arc::new(move |call| calls.0.contains(&call));
+        let goes_on: GoesOn = Arc::new(move |call| calls.contains(call));
         let at = self.state.runs.clock().now_ms();
         let longest = i64::try_from(self.tool.timeout().as_millis()).unwrap_or(i64::MAX);
         let begin = BeginToolCall {
@@ -98,7 +94,7 @@ struct GoingOn {
 impl GoingOn {
     fn enter(call: &KeptCall<'_>, id: Uuid) -> Self {
         let calls = call.state.calls_that_go_on().clone();
-        calls.0.insert(id);
+        calls.insert(id);
         Self {
             runs: call.state.runs.clone(),
             calls,
@@ -137,11 +133,11 @@ impl Drop for GoingOn {
             Some(finish) => {
                 let (calls, id) = (self.calls.clone(), self.id);
                 self.runs.finish_later(finish, move || {
-                    calls.0.remove(&id);
+                    calls.remove(id);
                 });
             }
             None => {
-                self.calls.0.remove(&self.id);
+                self.calls.remove(self.id);
             }
         }
     }

@@ -7,8 +7,8 @@ use protocol::resources::ArtifactOperation;
 use serde_json::Value;
 use store::ArtifactOrigin;
 
-use crate::ApiState;
 use crate::auth::RunCaller;
+use crate::state::ApiState;
 use runs::artifacts::{NewArtifact, UploadError, Whose};
 use tools::{HandedOver, KnownTool, LargeResult};
 

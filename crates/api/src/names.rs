@@ -8,6 +8,7 @@ use axum::extract::Request;
 use http::Version;
 use http::header::{HOST, HeaderValue, ORIGIN};
 
+use crate::error::routing::{foreign_name, foreign_origin};
 use crate::error::{ApiError, ApiResult};
 
 /// Allowed host names in lower case: that of `public_url` and those of `server.allowed_hosts`.
@@ -73,11 +74,11 @@ pub(super) fn refuse_foreign(names: &OwnNames, request: &Request) -> ApiResult<(
         None => header.map(readable).transpose()?,
     };
     if host.is_some_and(|host| !names.may_be_host(host)) {
-        return Err(ApiError::foreign_name());
+        return Err(foreign_name());
     }
     for origin in request.headers().get_all(ORIGIN) {
         if !names.may_be_origin(readable(origin)?, host) {
-            return Err(ApiError::foreign_origin());
+            return Err(foreign_origin());
         }
     }
     Ok(())
@@ -94,7 +95,7 @@ pub(super) fn host_header(request: &Request) -> ApiResult<Option<&HeaderValue>> 
 }
 
 fn readable(header: &HeaderValue) -> ApiResult<&str> {
-    header.to_str().map_err(|_| ApiError::foreign_name())
+    header.to_str().map_err(|_| foreign_name())
 }
 
 #[cfg(test)]

@@ -1,20 +1,28 @@
 //! The OpenAPI documents `gateway.json` and `runner.json`.
 
+pub(super) mod binary;
+
 mod bounds;
 mod general;
+mod runner;
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
+use axum::body::Bytes;
+use axum::response::IntoResponse;
 use domain::interaction::SUBMISSION_BYTES;
 use domain::knowledge::MOST_DOCUMENT_BYTES;
-use utoipa::openapi::schema::{ArrayItems, KnownFormat, Object, Schema, SchemaFormat, Type};
+use http::header::{CONTENT_TYPE, HeaderValue};
+use utoipa::openapi::schema::{ArrayItems, Schema};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Ref, RefOr};
-use utoipa::{Modify, OpenApi, PartialSchema, ToSchema};
+use utoipa::{Modify, OpenApi};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::json::most_bytes;
-use crate::{ApiState, admin, client, health, host};
+use crate::state::ApiState;
+use crate::{admin, client, health, host};
 
 /// All routes with their documentation.
 pub(super) fn documented() -> OpenApiRouter<ApiState> {
@@ -25,7 +33,7 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::jwks))
-        .routes(routes!(health::openapi_json))
+        .routes(routes!(openapi_json))
 }
 
 fn client_routes() -> OpenApiRouter<ApiState> {
@@ -172,6 +180,7 @@ fn host_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(host::tools::get_tool))
         .routes(routes!(host::tools::call_tool))
         .merge(host::mcp::routes())
+        .merge(host::mcp::shared::routes())
         .routes(routes!(host::knowledge::list_granted_knowledge_bases))
         .routes(routes!(host::knowledge::retrieve_knowledge))
         .routes(routes!(host::results::append_results))
@@ -197,7 +206,7 @@ fn model_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(host::openai::get_openai_model))
         .merge(host::messages::routes())
         .merge(host::responses::routes())
-        .layer(most_bytes(host::models::BODY_BYTES))
+        .layer(most_bytes(host::models::room::BODY_BYTES))
 }
 
 /// The document of the gateway, committed as `openapi/gateway.json`.
@@ -216,6 +225,19 @@ pub fn gateway_document() -> utoipa::openapi::OpenApi {
         open_parts(&mut components.schemas);
     }
     document
+}
+
+/// Returns this document.
+#[utoipa::path(get, path = "/openapi.json", tag = "operation", responses(
+    (status = 200, description = "OpenAPI 3.1", body = Object)))]
+async fn openapi_json() -> impl IntoResponse {
+    // Serialized once: this costs thousands of times more than a request, and it is the same for every client.
+    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
+        let document = serde_json::to_vec(&serde_json::json!(gateway_document()));
+        document.expect("a document has string keys only").into()
+    });
+    let json = HeaderValue::from_static("application/json");
+    ([(CONTENT_TYPE, json)], DOCUMENT.clone())
 }
 
 /// Replaces inlined item schemas of pages (`Page_AgentRun`) by references, so that generated clients have one
@@ -270,19 +292,6 @@ fn open_parts(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     }
 }
 
-/// A binary body. utoipa would describe bytes as a JSON array.
-pub(super) struct Binary;
-
-impl PartialSchema for Binary {
-    fn schema() -> RefOr<Schema> {
-        let format = SchemaFormat::KnownFormat(KnownFormat::Binary);
-        let text = Object::builder().schema_type(Type::String);
-        text.format(Some(format)).into()
-    }
-}
-
-impl ToSchema for Binary {}
-
 /// The document of a runner endpoint, committed as `openapi/runner.json`.
 pub fn runner_document() -> utoipa::openapi::OpenApi {
     runner::Runner::openapi()
@@ -324,77 +333,4 @@ impl Modify for Credentials {
         let run_token = bearer("run+jwt", "The token of a live run, from its run request.");
         components.add_security_scheme("run_token", run_token);
     }
-}
-
-mod runner {
-    use protocol::interaction::InteractionRequest;
-    use protocol::manifest::RunnerList;
-    use protocol::request::{AgentRunRequest, CancelRequest};
-    use protocol::result::{
-        ActionRequestedPayload, AgentRunResult, MessageCompletedPayload, MessageDeltaPayload,
-        ProcessorLogPayload, RunCompletedPayload, RunFailedPayload, StateUpdatedPayload,
-        ToolCallCompletedPayload, ToolCallStartedPayload,
-    };
-    use utoipa::OpenApi;
-
-    #[derive(OpenApi)]
-    #[openapi(
-        info(
-            title = "Runnel runner",
-            version = "1",
-            description = "What an HTTP runner serves. Every request is signed after the Standard \
-                Webhooks specification: webhook-id, webhook-timestamp, webhook-signature.",
-        ),
-        paths(list_runners, run_agent, cancel_run, healthz),
-        components(schemas(
-            AgentRunResult,
-            MessageDeltaPayload,
-            MessageCompletedPayload,
-            ToolCallStartedPayload,
-            ToolCallCompletedPayload,
-            StateUpdatedPayload,
-            ActionRequestedPayload,
-            InteractionRequest,
-            ProcessorLogPayload,
-            RunCompletedPayload,
-            RunFailedPayload,
-        ))
-    )]
-    pub(super) struct Runner;
-
-    /// Lists the runners of this endpoint.
-    ///
-    /// An endpoint with a single URL receives all calls as `POST` on that URL. The field `action` of the body
-    /// distinguishes them: `list_runners`, `run` and `cancel`.
-    #[utoipa::path(get, path = "/runners", responses(
-        (status = 200, description = "The manifests", body = RunnerList)))]
-    #[expect(dead_code, reason = "only its documentation is used")]
-    fn list_runners() {}
-
-    /// Executes one run.
-    ///
-    /// Each server-sent event holds one `AgentRunResult`. The last one is `run.completed` or `run.failed`.
-    #[utoipa::path(post, path = "/runs", request_body = AgentRunRequest, responses(
-        (status = 200, description = "The results", content_type = "text/event-stream", body = AgentRunResult),
-        (status = 202, description = "The runner will send the results by `POST {base_url}/run/results`: gateway.json has that route, and \
-            `POST {base_url}/run/heartbeat`"),
-        (status = 429, description = "Retry after `Retry-After` seconds"),
-        (status = 503, description = "Retry after `Retry-After` seconds")))]
-    #[expect(dead_code, reason = "only its documentation is used")]
-    fn run_agent() {}
-
-    /// Requests the cancellation of a run.
-    ///
-    /// Optional; for runners with the capability `interrupt`.
-    #[utoipa::path(post, path = "/runs/{run_id}/cancel", request_body = CancelRequest,
-        params(("run_id" = String, Path, description = "The run")), responses(
-        (status = 202, description = "The cancellation is requested"),
-        (status = 404, description = "No such run, or not supported")))]
-    #[expect(dead_code, reason = "only its documentation is used")]
-    fn cancel_run() {}
-
-    /// Checks that the endpoint is alive. Optional.
-    #[utoipa::path(get, path = "/healthz", responses((status = 200, description = "The endpoint is alive")))]
-    #[expect(dead_code, reason = "only its documentation is used")]
-    fn healthz() {}
 }

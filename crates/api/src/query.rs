@@ -266,6 +266,9 @@ pub(super) fn trace_header(headers: &HeaderMap) -> Option<&str> {
     single_header(headers, "traceparent").ok().flatten()
 }
 
+/// Name of the header `Idempotency-Key`.
+pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
 /// The single value of a header; `None` if absent.
 pub(super) fn single_header<'a>(
     headers: &'a HeaderMap,

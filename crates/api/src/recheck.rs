@@ -16,6 +16,7 @@ use protocol::id::{ApiKeyId, WorkspaceId};
 use crate::ApiState;
 use crate::drain::drain;
 use crate::error::{ApiError, ApiResult};
+use crate::state::ApiState;
 use runs::grant::Grant;
 use runs::over::{Known, Over};
 

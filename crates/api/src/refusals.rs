@@ -17,6 +17,7 @@ use http::request::Parts;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::error::ApiError;
+use crate::error::limits::refused_too_often;
 use crate::http_server::network_of;
 
 /// Length of the counting window.
@@ -113,7 +114,7 @@ impl Refusals {
         }
         match tokio::time::timeout(PATIENCE, self.line.acquire()).await {
             Ok(Ok(place)) => Ok(Some(place)),
-            _ => Err(ApiError::refused_too_often()),
+            _ => Err(refused_too_often()),
         }
     }
 
@@ -137,7 +138,7 @@ impl Refusals {
         let count = window.add(source).unwrap_or(0);
         drop(window);
         if count > self.most {
-            return ApiError::refused_too_often();
+            return refused_too_often();
         }
         log();
         if count == self.most {

@@ -9,10 +9,11 @@ use serde_json::value::RawValue;
 use store::{PAGE_BYTES, ReadBudget, RunFilter, RunPosition, RunWindow, RunsFound, StoreError};
 use uuid::Uuid;
 
-use crate::ApiState;
 use crate::answers::AnswerMemory;
+use crate::error::cursor::{cursor_expired, cursor_past_end};
 use crate::error::{ApiError, ApiResult};
 use crate::query::{names_of, page_limit};
+use crate::state::ApiState;
 use crate::view::Direction;
 use keys::cursor::{InvalidCursor, Kind};
 
@@ -107,7 +108,7 @@ pub(super) struct RawPage {
 /// Fails if retention has deleted events after this sequence.
 fn kept_after(run: &Run, after: u64) -> ApiResult<()> {
     if run.pruned_at.is_some() && after < run.last_sequence {
-        return Err(ApiError::cursor_expired(run.id, run.last_sequence));
+        return Err(cursor_expired(run.id, run.last_sequence));
     }
     Ok(())
 }
@@ -123,7 +124,7 @@ pub(super) enum GoesOn {
 /// Finds the rest of the stream for a client that has seen event `after`.
 pub(super) fn goes_on(run: &Run, after: u64) -> ApiResult<GoesOn> {
     if after > run.last_sequence {
-        return Err(ApiError::cursor_past_end(run.last_sequence));
+        return Err(cursor_past_end(run.last_sequence));
     }
     if run.status.is_terminal() && after == run.last_sequence {
         return Ok(GoesOn::Over);
@@ -141,7 +142,7 @@ pub(super) async fn page_run_events(
 ) -> ApiResult<Json<RawPage>> {
     let limit = usize::try_from(page_limit(part.limit)?).unwrap_or(usize::MAX);
     if part.after > run.last_sequence {
-        return Err(ApiError::cursor_past_end(run.last_sequence));
+        return Err(cursor_past_end(run.last_sequence));
     }
     kept_after(run, part.after)?;
     let store = state.runs.store();
@@ -169,7 +170,7 @@ pub(super) async fn page_run_events(
     };
     // Retention deleted the events after the run was read.
     if lines.is_empty() && part.before.is_none() && part.after < run.last_sequence {
-        return Err(ApiError::cursor_expired(run.id, run.last_sequence));
+        return Err(cursor_expired(run.id, run.last_sequence));
     }
     // Sequences have no gaps, so the last sequence on the page determines `has_more`.
     let has_more = lines.last().is_some_and(|last| match part.direction {

@@ -7,8 +7,8 @@ use http::HeaderMap;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use protocol::id::RunId;
 
-use crate::ApiState;
 use crate::auth::ClientCaller;
+use crate::state::ApiState;
 use crate::stream_places::KeyPlace;
 use crate::watched_keys::until_revoked;
 use runs::watch::WatchFrom;
@@ -58,7 +58,8 @@ pub(super) fn stream_run(
     place: KeyPlace,
 ) -> Response {
     let frames = state.runs.watch(run, from, state.heartbeat);
-    let revoked = until_revoked(state.clone(), caller.workspace.clone(), caller.key);
+    let (keys, runs) = (state.watched_keys().clone(), state.runs.clone());
+    let revoked = until_revoked(keys, runs, caller.workspace.clone(), caller.key);
     let frames = frames.take_until(Box::pin(revoked)).map(move |frame| {
         let _place = &place;
         frame

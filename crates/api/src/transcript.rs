@@ -11,6 +11,7 @@ use crate::ApiState;
 use crate::answers::AnswerMemory;
 use crate::error::ApiResult;
 use crate::query::page_limit;
+use crate::state::ApiState;
 use crate::view::{Direction, transcript_item};
 use keys::cursor::{InvalidCursor, history_place};
 

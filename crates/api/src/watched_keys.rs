@@ -2,22 +2,22 @@
 //! of streams, so that streams end soon after a revocation.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use protocol::id::{ApiKeyId, WorkspaceId};
 use tokio::time::Instant;
 
-use crate::ApiState;
+use runs::Runs;
 
 /// Interval between lookups of a key. Streams end within twice this after a revocation.
 const LOOK: Duration = Duration::from_secs(1);
 /// Number of cached keys above which keys without a stream are evicted.
 const TIDY: usize = 1024;
 
-/// Cached lookups of the keys of open streams.
-#[derive(Default)]
-pub(super) struct WatchedKeys(Mutex<HashMap<ApiKeyId, Seen>>);
+/// Cached lookups of the keys of open streams. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct WatchedKeys(Arc<Mutex<HashMap<ApiKeyId, Seen>>>);
 
 struct Seen {
     at: Instant,
@@ -61,10 +61,15 @@ impl WatchedKeys {
 }
 
 /// Returns when the key is revoked.
-pub(super) async fn until_revoked(state: ApiState, workspace: WorkspaceId, key: ApiKeyId) {
+pub(super) async fn until_revoked(
+    keys: WatchedKeys,
+    runs: Runs,
+    workspace: WorkspaceId,
+    key: ApiKeyId,
+) {
     loop {
         tokio::time::sleep(LOOK).await;
-        match state.watched_keys().known(key, Instant::now()) {
+        match keys.known(key, Instant::now()) {
             Some(true) => return,
             Some(false) => continue,
             None => {}
@@ -78,7 +83,7 @@ pub(super) async fn until_revoked(state: ApiState, workspace: WorkspaceId, key: 
         match Box::pin(looked).await {
             Ok(Some(record)) if record.revoked_at.is_none() => {}
             Ok(_) => {
-                state.watched_keys().revoke(key);
+                keys.revoke(key);
                 return;
             }
             // While the database is down, the stream gets no new events either.

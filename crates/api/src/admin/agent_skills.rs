@@ -14,6 +14,7 @@ use crate::admin::catalog::Catalogued;
 use crate::auth::AdminCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::query::PathOf;
+use crate::state::ApiState;
 
 /// Lists the skills that runs of an agent have registered, with the run that wrote each.
 ///

@@ -15,9 +15,11 @@ use uuid::Uuid;
 use crate::ApiState;
 use crate::admin::endpoints::{NameQuery, name_page, to_page};
 use crate::auth::AdminCaller;
+use crate::error::version::{read_only, version_conflict};
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf, if_match};
+use crate::state::ApiState;
 
 fn view(record: AgentRecord) -> Agent {
     Agent {
@@ -93,8 +95,8 @@ async fn save(state: &ApiState, change: SaveAgent) -> ApiResult<Option<Agent>> {
         SavedAgent::Saved(record) => Ok(Some(view(*record))),
         SavedAgent::Done => Ok(None),
         SavedAgent::Unknown => Err(ApiError::not_found("agent")),
-        SavedAgent::ReadOnly => Err(ApiError::read_only()),
-        SavedAgent::Mismatch(version) => Err(ApiError::version_conflict(version)),
+        SavedAgent::ReadOnly => Err(read_only()),
+        SavedAgent::Mismatch(version) => Err(version_conflict(version)),
     }
 }
 

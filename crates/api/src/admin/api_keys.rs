@@ -18,6 +18,7 @@ use crate::auth::AdminCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf};
+use crate::state::ApiState;
 use keys::api_key::{issue, shown};
 
 /// Creates an API key in the caller's workspace.

@@ -11,6 +11,7 @@ use crate::ApiState;
 use crate::auth::AdminCaller;
 use crate::error::ApiResult;
 use crate::host_call::micros;
+use crate::state::ApiState;
 
 /// All budgets in the order of the configuration.
 #[derive(Serialize, utoipa::ToSchema)]

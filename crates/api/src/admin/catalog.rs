@@ -6,8 +6,8 @@ use protocol::error::ErrorBody;
 use protocol::resources::{KnowledgeBaseResource, ModelResource, SkillResource, ToolResource};
 use serde::Serialize;
 
-use crate::ApiState;
 use crate::auth::AdminCaller;
+use crate::state::ApiState;
 
 /// All items of one kind.
 #[derive(Serialize, utoipa::ToSchema)]

@@ -20,6 +20,7 @@ use crate::auth::AdminCaller;
 use crate::client::event_body::EventBody;
 use crate::error::{ApiError, ApiResult};
 use crate::query::PathOf;
+use crate::state::ApiState;
 use runs::preview::{AgentPreview, Considered, Outcome, Preview};
 
 /// Maximum number of candidates in a response.

@@ -12,11 +12,12 @@ use protocol::run::Page;
 use serde::{Deserialize, Serialize};
 use store::{EndpointRecord, ListPage, SaveEndpoint};
 
-use crate::ApiState;
 use crate::auth::AdminCaller;
+use crate::error::version::read_only;
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf, page_limit};
+use crate::state::ApiState;
 use keys::cursor::Kind;
 use runs::discovery::Findings;
 
@@ -278,7 +279,7 @@ pub(crate) async fn delete_runner_endpoint(
     };
     match state.runs.store().write(delete).await? {
         None => Err(ApiError::not_found("runner endpoint")),
-        Some(record) if record.origin == "config" => Err(ApiError::read_only()),
+        Some(record) if record.origin == "config" => Err(read_only()),
         Some(_) => Ok(StatusCode::NO_CONTENT),
     }
 }

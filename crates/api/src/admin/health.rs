@@ -15,6 +15,7 @@ use crate::admin::endpoints::find_endpoint;
 use crate::auth::AdminCaller;
 use crate::error::ApiResult;
 use crate::query::{PathOf, QueryOf, page_limit};
+use crate::state::ApiState;
 use keys::cursor::{InvalidCursor, Kind};
 
 /// Cursor and size of a page.

@@ -9,6 +9,7 @@ use crate::ApiState;
 use crate::admin::catalog::Catalogued;
 use crate::auth::AdminCaller;
 use crate::error::ApiResult;
+use crate::state::ApiState;
 
 /// Lists the MCP servers with their state on this replica: whether each is callable, and its tools.
 #[utoipa::path(get, path = "/v1/mcp-servers", tag = "admin", security(("api_key" = [])), responses(

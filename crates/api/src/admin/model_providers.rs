@@ -9,6 +9,7 @@ use crate::ApiState;
 use crate::admin::catalog::Catalogued;
 use crate::auth::AdminCaller;
 use crate::error::ApiResult;
+use crate::state::ApiState;
 
 /// Lists the model providers with their health on this replica.
 ///

@@ -14,6 +14,7 @@ use crate::admin::endpoints::name_page;
 use crate::auth::AdminCaller;
 use crate::error::ApiResult;
 use crate::query::QueryOf;
+use crate::state::ApiState;
 
 /// Filter, cursor and size of a page.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]

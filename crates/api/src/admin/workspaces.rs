@@ -14,6 +14,7 @@ use crate::auth::OwnerCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::QueryOf;
+use crate::state::ApiState;
 use keys::api_key::{issue_workspace, shown_workspace};
 
 /// Creates a workspace and its first API key, of role admin.

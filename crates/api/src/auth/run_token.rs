@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use axum::extract::FromRequestParts;
 use http::request::Parts;
 use protocol::id::RunId;
 
-use super::{RunCaller, bearer};
+use super::{LiveCaller, RunCaller, bearer};
 use crate::ApiState;
 use crate::answers::AnswerMemory;
 use crate::error::ApiError;
+use crate::error::limits::{host_calls_full, rate_limited};
 use crate::query::trace_header;
 use crate::recheck::{Accepted, AfterCancel, Credential, RunAccess};
 use crate::refusals::Source;
@@ -16,8 +18,28 @@ use crate::room::Sender;
 use keys::token::TokenFault;
 use runs::grant::Grant;
 
+impl FromRequestParts<ApiState> for RunCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        authenticate_run(parts, state, AfterCancel::Open).await
+    }
+}
+
+impl FromRequestParts<ApiState> for LiveCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let caller = authenticate_run(parts, state, AfterCancel::Refused).await?;
+        if state.runs.is_cancel_requested(&caller.grant) {
+            return Err(ApiError::cancelled());
+        }
+        Ok(Self(caller))
+    }
+}
+
 /// Authenticates the run token in the request header.
-pub(super) async fn authenticate_run(
+async fn authenticate_run(
     parts: &mut Parts,
     state: &ApiState,
     after_cancel: AfterCancel,
@@ -58,10 +80,10 @@ async fn run_of(
         return Err(ApiError::deadline_exceeded());
     }
     if !state.runs.admit_call(&grant) {
-        return Err(ApiError::rate_limited());
+        return Err(rate_limited());
     }
     let place = state.runs.begin_call(&grant);
-    let place = place.ok_or_else(ApiError::host_calls_full)?;
+    let place = place.ok_or_else(host_calls_full)?;
     let answer = AnswerMemory::of(&parts.extensions)?;
     answer.is_for(Sender::Run(grant.run.id, grant.run.endpoint_id));
     answer.hold(place);

@@ -19,6 +19,7 @@ use crate::ApiState;
 use crate::client::interactions::{LinkCaller, check_open, read_request, take_answer};
 use crate::error::{ApiError, ApiResult};
 use crate::json::{media_type, read_body};
+use crate::state::ApiState;
 use html::{Form, Notice};
 
 /// Maximum number of form pairs: 50 fields with at most 100 options each, a button, and a margin for unknown

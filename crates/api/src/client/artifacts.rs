@@ -14,9 +14,10 @@ use crate::artifact_content::RequestedRange;
 use crate::artifact_upload::{UploadQuery, metadata, read};
 use crate::auth::{AdminCaller, ClientCaller};
 use crate::error::{ApiError, ApiResult};
-use crate::openapi::Binary;
+use crate::openapi::binary::Binary;
 use crate::query::{PathOf, QueryOf};
 use crate::recheck::StreamedBody;
+use crate::state::ApiState;
 use runs::artifacts::{PATIENCE, Readable, Whose};
 
 async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<Readable> {

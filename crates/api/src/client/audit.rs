@@ -11,6 +11,7 @@ use crate::ApiState;
 use crate::auth::ClientCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf, page_limit};
+use crate::state::ApiState;
 use keys::cursor::{InvalidCursor, Kind};
 
 /// Cursor and size of a page.

@@ -12,6 +12,7 @@ use crate::ApiState;
 use crate::error::{ApiError, ApiResult};
 use crate::json::{json_bytes_of, parse};
 use crate::room::Held;
+use crate::state::ApiState;
 use runs::artifacts::BodyFiles;
 
 /// Limit of an event document without its files and raw payload, in bytes.

@@ -13,7 +13,8 @@ use protocol::id::WorkspaceId;
 use crate::ApiState;
 use crate::client::event_body::Posted;
 use crate::error::{ApiError, ApiResult};
-use crate::query::trace_header;
+use crate::query::{IDEMPOTENCY_KEY, trace_header};
+use crate::state::ApiState;
 use runs::artifacts::UploadError;
 use runs::start::{Accepted, StartError};
 
@@ -25,7 +26,7 @@ pub(super) async fn accept_batch(
     headers: &HeaderMap,
     batch: Vec<Posted>,
 ) -> ApiResult<Response> {
-    if headers.contains_key(super::events::IDEMPOTENCY_KEY) {
+    if headers.contains_key(IDEMPOTENCY_KEY) {
         let message = "a batch takes no `Idempotency-Key`: each event's source and id are its key";
         return Err(ApiError::invalid_argument(message));
     }
@@ -40,7 +41,7 @@ pub(super) async fn accept_batch(
         let event_id = posted.event.event_id.clone().unwrap_or_default();
         let conversation = conversation_of(&posted.event);
         let outcome = if waiting.keeps_back(conversation.as_ref()) {
-            Err(ApiError::not_tried())
+            Err(not_tried())
         } else {
             let event = (posted.event, &posted.files.files);
             let taken = state.runs.accept(workspace, event, None, trace);
@@ -112,6 +113,11 @@ fn item(event_id: String, outcome: ApiResult<Accepted>) -> EventBatchItem {
             }
         }
     }
+}
+
+/// An earlier event of the batch failed temporarily, so this one was not tried.
+fn not_tried() -> ApiError {
+    ApiError::unavailable("an earlier event was not accepted; send both again, in this order")
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use crate::ApiState;
 use crate::client::body_files::{DOCUMENT_BYTES, Document, KeptFiles, in_envelope, most_of_event};
 use crate::error::ApiError;
 use crate::json::{media_type, parse, parse_part, read_json_of};
+use crate::state::ApiState;
 
 /// Maximum number of events in a batch.
 const BATCH_EVENTS: usize = 100;

@@ -18,6 +18,7 @@ use crate::answers::AnswerMemory;
 use crate::auth::{AdminCaller, ClientCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf, conversations_of, names_of, page_limit};
+use crate::state::ApiState;
 use keys::cursor::{InvalidCursor, Kind};
 
 /// Maximum characters of a summary.

@@ -17,13 +17,13 @@ use crate::client::event_batch::accept_batch;
 use crate::client::event_body::EventBody;
 use crate::client::runs::cursor;
 use crate::error::{ApiError, ApiResult};
-use crate::query::{single_header, trace_header};
+use crate::query::{IDEMPOTENCY_KEY, single_header, trace_header};
 use crate::run_pages::{GoesOn, goes_on};
+use crate::state::ApiState;
 use crate::stream::{stream_run, wants_stream};
 use runs::start::Accepted;
 use runs::watch::WatchFrom;
 
-pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 

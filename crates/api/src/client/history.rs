@@ -13,6 +13,7 @@ use crate::ApiState;
 use crate::auth::ClientCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf, names_of};
+use crate::state::ApiState;
 use crate::transcript::{Transcript, TranscriptQuery};
 use crate::view::Direction;
 

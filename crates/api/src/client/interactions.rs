@@ -23,9 +23,11 @@ use uuid::Uuid;
 use crate::ApiState;
 use crate::auth::ClientCaller;
 use crate::client::events::REPLAYED;
+use crate::error::interaction::{already_submitted, interaction_cancelled, interaction_expired};
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf, conversations_of, page_limit};
+use crate::state::ApiState;
 use keys::api_key::link_token;
 use runs::interactions::{AnswerSender, Answered, Question};
 use runs::start::StartError;
@@ -231,7 +233,7 @@ pub(crate) async fn link_interaction(
 ) -> ApiResult<Json<InteractionLink>> {
     let record = find(&state, &caller, &id).await?;
     if record.answered.is_some() {
-        return Err(ApiError::already_submitted());
+        return Err(already_submitted());
     }
     check_open(&state, &record)?;
     let token = link_token();
@@ -310,10 +312,10 @@ pub(crate) async fn submit_interaction_by_link(
 /// Fails if an unanswered interaction no longer accepts an answer.
 pub(super) fn check_open(state: &ApiState, record: &InteractionRecord) -> ApiResult<()> {
     if record.cancelled {
-        return Err(ApiError::interaction_cancelled());
+        return Err(interaction_cancelled());
     }
     if record.is_closed || record.expires_at <= state.runs.clock().now_ms() {
-        return Err(ApiError::interaction_expired());
+        return Err(interaction_expired());
     }
     Ok(())
 }
@@ -339,9 +341,9 @@ pub(super) async fn take_answer(
         .runs
         .submit_interaction(workspace, question, submission);
     answered.await.map_err(|error| match error {
-        StartError::IdempotencyMismatch => ApiError::already_submitted(),
-        StartError::Unanswerable(Unanswerable::Cancelled) => ApiError::interaction_cancelled(),
-        StartError::Unanswerable(Unanswerable::Expired) => ApiError::interaction_expired(),
+        StartError::IdempotencyMismatch => already_submitted(),
+        StartError::Unanswerable(Unanswerable::Cancelled) => interaction_cancelled(),
+        StartError::Unanswerable(Unanswerable::Expired) => interaction_expired(),
         StartError::Unanswerable(Unanswerable::LinkReplaced) => {
             ApiError::unauthenticated().of_link()
         }

@@ -16,6 +16,7 @@ use crate::auth::ClientCaller;
 use crate::client::body_files::{DOCUMENT_BYTES, QueryBody};
 use crate::client::events::accept_event;
 use crate::error::{ApiError, ApiResult};
+use crate::state::ApiState;
 
 /// Posts a bot pipeline's Query as an event.
 ///

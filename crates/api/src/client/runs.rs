@@ -19,11 +19,13 @@ use store::{CancelOutcome, RunFilter, StoreError};
 use crate::ApiState;
 use crate::auth::ClientCaller;
 use crate::catalog_work::in_turn;
+use crate::error::cursor::cursor_expired;
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf, conversations_of, page_limit, single_header};
 use crate::run_pages::{
     EventsPart, GoesOn, RunsPart, goes_on, list_part, page_run_events, statuses,
 };
+use crate::state::ApiState;
 use crate::stream::{stream_run, wants_stream};
 use crate::view::{Direction, agent_run};
 use runs::grant::read_snapshot;
@@ -275,7 +277,7 @@ pub(crate) async fn list_run_rejections(
     let limit = page_limit(query.limit)?;
     let after = cursor(&headers, query.after.as_deref())?;
     if run.pruned_at.is_some() {
-        return Err(ApiError::cursor_expired(run.id, run.last_sequence));
+        return Err(cursor_expired(run.id, run.last_sequence));
     }
     let found = state
         .runs

@@ -12,6 +12,7 @@ use crate::auth::ClientCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::host_call::micros;
 use crate::query::PathOf;
+use crate::state::ApiState;
 
 /// Use of a run so far, without calls in progress.
 #[derive(Serialize, utoipa::ToSchema)]

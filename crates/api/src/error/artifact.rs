@@ -4,40 +4,38 @@ use http::StatusCode;
 use serde_json::json;
 use store::ShareOf;
 
-use super::ApiError;
+use super::api_error::ApiError;
+use super::body::slow_body;
 use blob_store::PlaceError;
 use runs::artifacts::UploadError;
 
-impl ApiError {
-    pub(crate) fn area_full() -> Self {
-        let message = "this storage area is full; delete blobs that are no longer needed";
-        Self::too_large(message).with("reason", json!("area_full"))
-    }
+pub(crate) fn area_full() -> ApiError {
+    let message = "this storage area is full; delete blobs that are no longer needed";
+    ApiError::too_large(message).with("reason", json!("area_full"))
+}
 
-    pub(crate) fn area_share_full() -> Self {
-        let message = "this run, or its agent, has its share of this storage area, and the rest is for others; \
-                       delete what is not needed any more";
-        Self::too_large(message).with("reason", json!("area_share"))
-    }
+pub(crate) fn area_share_full() -> ApiError {
+    let message = "this run, or its agent, has its share of this storage area, and the rest is for others; \
+                   delete what is not needed any more";
+    ApiError::too_large(message).with("reason", json!("area_share"))
+}
 
-    /// The blob does not match `If-Match` or `If-None-Match`.
-    pub(crate) fn precondition_failed() -> Self {
-        let message =
-            "the blob under this key has changed or does not exist; read it and try again";
-        Self::new(
-            StatusCode::PRECONDITION_FAILED,
-            "precondition_failed",
-            message,
-        )
-    }
+/// The blob does not match `If-Match` or `If-None-Match`.
+pub(crate) fn precondition_failed() -> ApiError {
+    let message = "the blob under this key has changed or does not exist; read it and try again";
+    ApiError::new(
+        StatusCode::PRECONDITION_FAILED,
+        "precondition_failed",
+        message,
+    )
+}
 
-    pub(crate) fn no_such_range(size: u64) -> Self {
-        let message = format!("the content has {size} bytes, and none of those");
-        let status = StatusCode::RANGE_NOT_SATISFIABLE;
-        Self {
-            content_range: Some(format!("bytes */{size}")),
-            ..Self::new(status, "invalid_argument", message)
-        }
+pub(crate) fn no_such_range(size: u64) -> ApiError {
+    let message = format!("the content has {size} bytes, and none of those");
+    let status = StatusCode::RANGE_NOT_SATISFIABLE;
+    ApiError {
+        content_range: Some(format!("bytes */{size}")),
+        ..ApiError::new(status, "invalid_argument", message)
     }
 }
 
@@ -48,7 +46,7 @@ impl From<PlaceError> for ApiError {
             "the artifact store failed a request"
         );
         let message = "the artifact store does not respond; try again";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message).retryable_after(1)
+        Self::unavailable(message)
     }
 }
 
@@ -78,7 +76,7 @@ impl From<UploadError> for ApiError {
                 Self::new(status, "rate_limited", message).with("reason", json!("run_artifacts"))
             }
             UploadError::RunEnded => Self::unauthenticated(),
-            UploadError::Expired => Self::slow_body(),
+            UploadError::Expired => slow_body(),
             UploadError::Place(error) => error.into(),
             UploadError::Store(error) => error.into(),
         }

@@ -3,9 +3,9 @@
 use domain::authorization::NotGranted;
 use http::StatusCode;
 use serde_json::json;
-use store::ChildRefused;
+use store::{ChildRefused, StoreError};
 
-use super::ApiError;
+use super::api_error::ApiError;
 use egress::upstream::UpstreamError;
 use keys::cursor::InvalidCursor;
 use runs::over::Over;
@@ -98,21 +98,46 @@ impl From<StartError> for ApiError {
                 let seconds = u32::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
                 Self::rate_limited_by("workspace_events", message, seconds.max(1))
             }
-            StartError::RunnerUnavailable { runner, status, .. } => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
-                    .with("reason", json!("runner_unavailable"))
-                    .with("runner_id", json!(runner))
-                    .with("runner_status", json!(status))
-                    .retryable_after(10)
-            }
+            StartError::RunnerUnavailable { runner, status, .. } => Self::unavailable(message)
+                .with("reason", json!("runner_unavailable"))
+                .with("runner_id", json!(runner))
+                .with("runner_status", json!(status))
+                .retryable_after(10),
             StartError::Attachment(error) => error.into(),
             StartError::Reference(fault) => Self::faults(&[fault]),
-            StartError::Stopping => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "runtime_error", message)
-                    .with("reason", json!("stopping"))
-                    .retryable_after(1)
-            }
+            StartError::Stopping => Self::unavailable(message).with("reason", json!("stopping")),
             StartError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        if let StoreError::OverBudget(over) = error {
+            return over.into();
+        }
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "a request failed in the store"
+        );
+        match error {
+            StoreError::Db(_)
+            | StoreError::Sqlite(_)
+            | StoreError::Closed
+            | StoreError::Unreachable => {
+                let message = "the database does not respond; try again";
+                Self::unavailable(message)
+            }
+            StoreError::Locked => {
+                let message = "a database row is locked by another transaction; try again";
+                Self::unavailable(message)
+            }
+            StoreError::Taken
+            | StoreError::Refused
+            | StoreError::Pruned
+            | StoreError::Panicked
+            | StoreError::OverBudget(_)
+            | StoreError::Corrupt { .. } => Self::internal(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::ApiError;
+use super::api_error::ApiError;
 
 /// Usage of a call if the provider sent no token count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,42 +3,39 @@
 use http::StatusCode;
 use serde_json::json;
 
-use super::ApiError;
+use super::api_error::ApiError;
 use runs::awaited::AwaitError;
 use runs::children::WaitError;
 
-impl ApiError {
-    /// A different answer was accepted earlier.
-    pub(crate) fn already_submitted() -> Self {
-        let message = "this interaction has a different answer already; the first answer counts";
-        Self::conflict("already_submitted", message)
-    }
+/// A different answer was accepted earlier.
+pub(crate) fn already_submitted() -> ApiError {
+    let message = "this interaction has a different answer already; the first answer counts";
+    ApiError::conflict("already_submitted", message)
+}
 
-    /// Rewrites a 401 for an invalid link: no other credential would help.
-    pub(crate) fn of_link(mut self) -> Self {
-        if self.status == StatusCode::UNAUTHORIZED {
-            "no open link has this token; ask its sender for a new one"
-                .clone_into(&mut self.message);
-        }
-        self
+/// Rewrites a 401 for an invalid link: no other credential would help.
+pub(crate) fn of_link(mut self) -> Self {
+    if self.status == StatusCode::UNAUTHORIZED {
+        "no open link has this token; ask its sender for a new one".clone_into(&mut self.message);
     }
+    self
+}
 
-    /// `details.reason`, if present.
-    pub(crate) fn reason(&self) -> Option<&str> {
-        self.details.get("reason")?.as_str()
-    }
+/// `details.reason`, if present.
+pub(crate) fn reason(&self) -> Option<&str> {
+    self.details.get("reason")?.as_str()
+}
 
-    /// The answer arrived after the expiry, by the gateway's clock.
-    pub(crate) fn interaction_expired() -> Self {
-        let message = "this interaction has expired; the agent has to ask again";
-        Self::new(StatusCode::GONE, "conflict", message).with("reason", json!("expired"))
-    }
+/// The answer arrived after the expiry, by the gateway's clock.
+pub(crate) fn interaction_expired() -> ApiError {
+    let message = "this interaction has expired; the agent has to ask again";
+    ApiError::new(StatusCode::GONE, "conflict", message).with("reason", json!("expired"))
+}
 
-    /// The run of the interaction was cancelled.
-    pub(crate) fn interaction_cancelled() -> Self {
-        let message = "this interaction was cancelled with its run; the agent has to ask again";
-        Self::new(StatusCode::GONE, "conflict", message).with("reason", json!("cancelled"))
-    }
+/// The run of the interaction was cancelled.
+pub(crate) fn interaction_cancelled() -> ApiError {
+    let message = "this interaction was cancelled with its run; the agent has to ask again";
+    ApiError::new(StatusCode::GONE, "conflict", message).with("reason", json!("cancelled"))
 }
 
 impl From<AwaitError> for ApiError {

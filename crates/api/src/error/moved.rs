@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::ApiError;
+use super::api_error::ApiError;
 
 impl ApiError {
     /// The same error with each JSON pointer mapped.

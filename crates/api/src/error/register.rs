@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::ApiError;
+use super::api_error::ApiError;
 use runs::discovery::RegisterError;
 
 impl From<RegisterError> for ApiError {

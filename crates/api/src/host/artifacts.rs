@@ -16,11 +16,13 @@ use crate::ApiState;
 use crate::artifact_content::RequestedRange;
 use crate::artifact_upload::UploadQuery;
 use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::error::limits::uploads_full;
 use crate::error::{ApiError, ApiResult};
 use crate::host_call::HostCall;
-use crate::openapi::Binary;
+use crate::openapi::binary::Binary;
 use crate::query::{PathOf, QueryOf};
 use crate::recheck::StreamedBody;
+use crate::state::ApiState;
 use blob_store::PlaceError;
 use runs::artifacts::Readable;
 
@@ -51,7 +53,7 @@ pub(crate) async fn create_artifact(
 ) -> ApiResult<(StatusCode, Json<ArtifactMetadata>)> {
     let Some(_room) = state.runs.begin_upload(&caller.grant) else {
         body.drain().await;
-        return Err(ApiError::uploads_full());
+        return Err(uploads_full());
     };
     let stored = upload::store(&caller, &state, query, &headers, &mut body).await;
     if stored.is_err() {

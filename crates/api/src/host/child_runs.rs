@@ -24,6 +24,7 @@ use crate::host::runs::{ScopeEventsQuery, check_reason, events_part};
 use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf};
 use crate::run_pages::{RawPage, page_run_events};
+use crate::state::ApiState;
 use crate::view::child_run;
 
 /// Routes of child runs.

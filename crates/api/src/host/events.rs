@@ -13,6 +13,7 @@ use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::client::event_log::{EventsPart, page_events, view};
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf};
+use crate::state::ApiState;
 
 /// Retrieves an event: the run's own, or another of its conversation.
 #[utoipa::path(get, path = "/host/v1/events/{*event_id}", tag = "host", security(("run_token" = [])),

@@ -13,6 +13,7 @@ use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::QueryOf;
+use crate::state::ApiState;
 use crate::transcript::{Transcript, TranscriptQuery};
 use crate::view::Direction;
 

@@ -15,6 +15,7 @@ use crate::ApiState;
 use crate::auth::{Call, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf};
+use crate::state::ApiState;
 
 /// Wait time.
 #[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::IntoParams)]

@@ -13,6 +13,7 @@ use crate::error::ApiResult;
 use crate::host_call::Spend;
 use crate::json::JsonBody;
 use crate::query::PathOf;
+use crate::state::ApiState;
 
 /// Lists the granted knowledge bases.
 #[utoipa::path(get, path = "/host/v1/knowledge-bases", tag = "host", security(("run_token" = [])), responses(

@@ -3,9 +3,11 @@
 //! The SDK implements the protocol, both with the handshake of 2025-11-25 and without one. Each call uses the
 //! code of the REST route.
 
+pub(crate) mod shared;
+
 mod child_run;
 mod own;
-mod shared;
+mod values;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -37,22 +39,23 @@ use utoipa_axum::routes;
 use super::tools::{ToolCalling, schema_of};
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::catalog_work::{aside, of_run};
+use crate::error::body::no_message;
 use crate::error::{ApiError, ApiResult};
+use crate::json::BODY_BYTES;
 use crate::json::{media_type, read_json};
 use crate::recheck::ChecksSenders;
 use crate::room::Held;
-use crate::{ApiState, BODY_BYTES};
+use crate::state::ApiState;
 use own::OwnTool;
 use runs::grant::Grant;
+use values::structured;
 
 /// Maximum bytes of an SDK error that go into the response.
 const REFUSAL_BYTES: usize = 1024;
 
 /// Routes of MCP.
 pub(crate) fn routes() -> OpenApiRouter<ApiState> {
-    OpenApiRouter::new()
-        .routes(routes!(speak_mcp))
-        .merge(shared::routes())
+    OpenApiRouter::new().routes(routes!(speak_mcp))
 }
 
 /// A JSON-RPC message.
@@ -223,7 +226,7 @@ async fn not_mcp(response: Response, sent_json: bool) -> ApiError {
     let said = said.unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
     let why = said.trim();
-    ApiError::no_message(status, format!("this is no message of the protocol: {why}"))
+    no_message(status, format!("this is no message of the protocol: {why}"))
 }
 
 impl ServerHandler for Face {
@@ -326,17 +329,6 @@ fn described(tool: &ToolResource) -> Tool {
         Some(hints) => described.with_annotations(hints),
         None => described,
     }
-}
-
-/// Builds a result from a value: text, and structured content for an object.
-fn structured(value: Value) -> CallToolResult {
-    let text = match &value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
-    result.structured_content = value.is_object().then_some(value);
-    result
 }
 
 /// Restores the result of an MCP server to its original form.

@@ -1,5 +1,6 @@
 //! Granted models: invoke, stream and count tokens (host API §3).
 
+pub(in crate::host) mod body;
 pub(crate) mod reading;
 pub(crate) mod room;
 
@@ -30,15 +31,16 @@ use crate::error::{ApiError, ApiResult};
 use crate::host_call::HostCall;
 use crate::query::PathOf;
 use crate::room::Taken;
+use crate::state::ApiState;
 use crate::stream::event_stream;
+use body::ModelBody;
 use egress::upstream::UpstreamError;
 use images::with_images;
 use members::check_members;
 use models::{Chunks, Model};
-pub(in crate::api::host) use most::said_bytes;
+pub(in crate::host) use most::said_bytes;
 use most::{asked_texts, chat_spend, check_most};
 use parts::check_places;
-use room::ModelBody;
 
 /// Maximum size of a model request, in bytes.
 pub(crate) const BODY_BYTES: usize = 20 * 1024 * 1024;

@@ -10,6 +10,7 @@ use store::StoreError;
 use crate::ApiState;
 use crate::auth::{Call, LiveCaller};
 use crate::error::{ApiError, ApiResult};
+use crate::state::ApiState;
 
 /// Retrieves the effective prompt of the run, as preprocessed by the event's adapter.
 #[utoipa::path(get, path = "/host/v1/prompt", tag = "host", security(("run_token" = [])), responses(

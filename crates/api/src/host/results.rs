@@ -14,10 +14,11 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use store::{Heartbeating, ResultsAppended};
 
-use crate::ApiState;
 use crate::auth::{Call, RunCaller};
+use crate::error::appended::{appended_too_much, not_deferred, sequence_conflict, sequence_gap};
 use crate::error::{ApiError, ApiResult};
 use crate::json::{json_bytes_of, parse};
+use crate::state::ApiState;
 use telemetry::tolerance::{Peer, tolerated};
 
 /// Maximum results of a call.
@@ -179,10 +180,10 @@ pub(crate) async fn append_results(
         ResultsAppended::Through(accepted_through) => {
             Ok(Json(AppendedResults { accepted_through }))
         }
-        ResultsAppended::Gap { expected } => Err(ApiError::sequence_gap(expected)),
-        ResultsAppended::Conflict { sequence } => Err(ApiError::sequence_conflict(sequence)),
-        ResultsAppended::Full => Err(ApiError::appended_too_much()),
-        ResultsAppended::NotAsync => Err(not_deferred(&caller, &state, RESULTS).await?),
+        ResultsAppended::Gap { expected } => Err(sequence_gap(expected)),
+        ResultsAppended::Conflict { sequence } => Err(sequence_conflict(sequence)),
+        ResultsAppended::Full => Err(appended_too_much()),
+        ResultsAppended::NotAsync => Err(audited_not_deferred(&caller, &state, RESULTS).await?),
         ResultsAppended::RunEnded => Err(ApiError::unauthenticated()),
     }
 }
@@ -205,7 +206,7 @@ pub(crate) async fn run_heartbeat(
     let heard = state.runs.hear_heartbeat(&caller.grant).await?;
     let deferral = match heard.ok_or_else(early)? {
         Heartbeating::Alive(deferral) => deferral,
-        Heartbeating::NotAsync => return Err(not_deferred(&caller, &state, call).await?),
+        Heartbeating::NotAsync => return Err(audited_not_deferred(&caller, &state, call).await?),
         Heartbeating::RunEnded => return Err(ApiError::unauthenticated()),
     };
     caller.record(&state, call, None).await?;
@@ -221,8 +222,13 @@ fn early() -> ApiError {
     ApiError::rate_limited_by("early_results", message.to_owned(), 1)
 }
 
-async fn not_deferred(caller: &RunCaller, state: &ApiState, call: Call<'_>) -> ApiResult<ApiError> {
-    let refused = ApiError::not_deferred();
+/// Audits a call of a run without `202`, and returns its error.
+async fn audited_not_deferred(
+    caller: &RunCaller,
+    state: &ApiState,
+    call: Call<'_>,
+) -> ApiResult<ApiError> {
+    let refused = not_deferred();
     caller.record(state, call, Some(refused.message())).await?;
     Ok(refused)
 }

@@ -19,6 +19,7 @@ use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::catalog_work;
 use crate::error::{ApiError, ApiResult};
+use crate::state::ApiState;
 use crate::view::agent_run;
 
 /// Retrieves the original context of the run.

@@ -17,6 +17,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf};
 use crate::run_pages::{EventsPart, RawPage, RunsPart, list_part, page_run_events, statuses};
+use crate::state::ApiState;
 use crate::view::{Direction, agent_run};
 
 const MOST_REASON: usize = 500;

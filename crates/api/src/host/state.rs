@@ -13,9 +13,12 @@ use store::{STATE_KEYS, StateAccess, StateChange, StateWritten, StoreError};
 
 use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::error::appended::appended_wait;
+use crate::error::version::version_conflict;
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf, if_match, page_limit};
+use crate::state::ApiState;
 
 /// Scope and key for the audit log.
 fn resource(scope: &str, key: &str) -> String {
@@ -46,7 +49,7 @@ async fn behind_appended(caller: &RunCaller, state: &ApiState) -> ApiResult<()> 
     if state.runs.judges_appended(&caller.grant).await? {
         Ok(())
     } else {
-        Err(ApiError::appended_wait())
+        Err(appended_wait())
     }
 }
 
@@ -243,7 +246,7 @@ async fn change(
 
 fn refusal(outcome: StateWritten) -> ApiError {
     match outcome {
-        StateWritten::Mismatch(version) => ApiError::version_conflict(version),
+        StateWritten::Mismatch(version) => version_conflict(version),
         StateWritten::Full => ApiError::too_large(format!(
             "a scope has at most {STATE_KEYS} keys; delete some"
         )),

@@ -13,6 +13,7 @@ use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::page_limit;
+use crate::state::ApiState;
 
 /// Takes the events that arrived during the run, oldest first.
 ///

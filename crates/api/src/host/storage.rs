@@ -19,10 +19,12 @@ use store::{AreaAccess, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, Store,
 
 use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::error::limits::uploads_full;
 use crate::error::{ApiError, ApiResult};
-use crate::openapi::Binary;
+use crate::openapi::binary::Binary;
 use crate::query::{PathOf, QueryOf, page_limit};
 use crate::recheck::StreamedBody;
+use crate::state::ApiState;
 use keys::cursor::Kind;
 use upload::Upload;
 
@@ -223,7 +225,7 @@ pub(crate) async fn put_blob(
 ) -> ApiResult<Response> {
     let Some(_room) = state.runs.begin_upload(&caller.grant) else {
         body.drain().await;
-        return Err(ApiError::uploads_full());
+        return Err(uploads_full());
     };
     let stored = store_blob(&caller, &state, (&area, key), &headers, &mut body).await;
     if stored.is_err() {
@@ -273,7 +275,7 @@ pub(crate) async fn delete_blob(
     let access = granted_area(&caller, &state, call).await?;
     caller.legal_key(&state, call, &key).await?;
     let Some(_room) = state.runs.begin_upload(&caller.grant) else {
-        return Err(ApiError::uploads_full());
+        return Err(uploads_full());
     };
     let delete = DeleteBlob {
         run_id: caller.grant.run.id,

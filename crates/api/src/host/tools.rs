@@ -25,8 +25,9 @@ use crate::host_call::{HostCall, Spend};
 use crate::json::JsonBody;
 use crate::kept_call::KeptCall;
 use crate::large_result::hand_over;
-use crate::query::{PathOf, single_header};
+use crate::query::{IDEMPOTENCY_KEY, PathOf, single_header};
 use crate::skill_registrar::{StoreRegistrar, registered_package};
+use crate::state::ApiState;
 use runs::grant::Grant;
 use tools::{KnownTool, RegisteredPackage, SkillsOfRun};
 
@@ -117,7 +118,7 @@ pub(crate) async fn call_tool(
     headers: HeaderMap,
     JsonBody(body): JsonBody<CallTool>,
 ) -> ApiResult<Json<ToolCallResult>> {
-    let key = single_header(&headers, "idempotency-key")?;
+    let key = single_header(&headers, IDEMPOTENCY_KEY)?;
     let scope = scope_of(&headers)?;
     if key.is_none() && scope.is_some() {
         let message = "`Idempotency-Key-Scope` needs an `Idempotency-Key` beside it";
@@ -302,12 +303,12 @@ impl ToolCalling<'_> {
                 .find_agent_skill(workspace, snapshot.agent_id, &skill.skill_name);
         let Some(found) = found.await? else {
             let message = "the skill was withdrawn; go on without it";
-            return Err(ApiError::tool_withdrawn("skill_gone", message));
+            return Err(tool_withdrawn("skill_gone", message));
         };
         if found.registered.sha256 != granted.sha256 {
             let message =
                 "the skill has changed since the run was granted it; the next run has the new one";
-            return Err(ApiError::tool_withdrawn("skill_changed", message));
+            return Err(tool_withdrawn("skill_changed", message));
         }
         Ok(Some(registered_package(found)))
     }
@@ -342,13 +343,13 @@ pub(super) fn still_exists(state: &ApiState, granted: &ToolResource) -> ApiResul
     let found = found.filter(|tool| tool.resource.source == granted.source);
     let Some(tool) = found else {
         let message = "the tool is not there any more; go on without it";
-        return Err(ApiError::tool_withdrawn("tool_gone", message));
+        return Err(tool_withdrawn("tool_gone", message));
     };
     if tool.resource.parameters == granted.parameters {
         Ok(tool)
     } else {
         let message = "the tool's schema has changed since the run was granted it; the next run has the new one";
-        Err(ApiError::tool_withdrawn("schema_changed", message))
+        Err(tool_withdrawn("schema_changed", message))
     }
 }
 
@@ -357,4 +358,9 @@ pub(super) fn schema_of(granted: &ToolResource) -> JsonObject {
     let mut schema = granted.parameters.clone().unwrap_or_default();
     schema.entry("type").or_insert_with(|| json!("object"));
     schema
+}
+
+/// The tool no longer matches the grant of the run.
+fn tool_withdrawn(reason: &str, message: &str) -> ApiError {
+    ApiError::unauthorized(message).with("reason", json!(reason))
 }

@@ -7,6 +7,7 @@ use serde_json::json;
 use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
 use uuid::Uuid;
 
+use crate::error::limits::over_budget;
 use crate::error::{ApiError, Consumed};
 use models::{Model, Price};
 use runs::grant::Grant;
@@ -237,7 +238,7 @@ fn refusal(exceeded: &Exceeded, now: i64) -> ApiError {
         _ => json!(number),
     };
     let wait = resets_at.map(|at| (at - now).div_euclid(1000) + 1);
-    ApiError::over_budget(message, wait.and_then(|wait| u32::try_from(wait).ok()))
+    over_budget(message, wait.and_then(|wait| u32::try_from(wait).ok()))
         .with("budget", json!(budget))
         .with("limit", json!(what))
         .with("most", scale(*limit))

@@ -11,6 +11,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::routes::Player;
 use super::{Part, Rehearsal};
+use crate::error::appended::{
+    appended_too_much, appended_wait, not_deferred, sequence_conflict, sequence_gap,
+};
 use crate::error::{ApiError, ApiResult};
 use crate::host::results::{most_bytes, numbered};
 use crate::json::json_bytes_of;
@@ -108,7 +111,7 @@ impl Part {
         let mut appends = self.appends.subscribe();
         let judged = appends.wait_for(|appends| appends.judged >= through);
         let judged = tokio::time::timeout(ANSWER_PATIENCE, judged).await;
-        judged.map(drop).map_err(|_| ApiError::appended_wait())
+        judged.map(drop).map_err(|_| appended_wait())
     }
 
     /// Waits for the runner's `202`.
@@ -116,7 +119,7 @@ impl Part {
         let mut appends = self.appends.subscribe();
         let heard = appends.wait_for(|appends| appends.heard_at.is_some());
         let heard = tokio::time::timeout(ANSWER_PATIENCE, heard).await;
-        heard.map(drop).map_err(|_| ApiError::not_deferred())
+        heard.map(drop).map_err(|_| not_deferred())
     }
 }
 
@@ -175,15 +178,15 @@ impl Appends {
         for ((number, _), digest) in results.iter().zip(&digests) {
             let place = usize::try_from(number - 1).unwrap_or(usize::MAX);
             if self.digests.get(place).is_some_and(|known| known != digest) {
-                return Err(ApiError::sequence_conflict(*number));
+                return Err(sequence_conflict(*number));
             }
         }
         let new = || results.iter().filter(|(number, _)| *number > through);
         if new().next().is_some_and(|(first, _)| *first != through + 1) {
-            return Err(ApiError::sequence_gap(through + 1));
+            return Err(sequence_gap(through + 1));
         }
         if new().next().is_some() && self.bytes > most {
-            return Err(ApiError::appended_too_much());
+            return Err(appended_too_much());
         }
         self.heard_at = Some(Instant::now());
         for ((number, raw), digest) in results.into_iter().zip(digests) {

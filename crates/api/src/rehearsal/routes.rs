@@ -23,6 +23,9 @@ use secrecy::ExposeSecret;
 use super::appends::{append_results, run_heartbeat};
 use super::{CallOutcome, HostCall, MOST_KEYS, MOST_PATH, MOST_TOKENS, Part, Phase, Rehearsal};
 use crate::auth::bearer;
+use crate::error::limits::rate_limited;
+use crate::error::routing::no_such;
+use crate::error::version::version_conflict;
 use crate::error::{ApiError, ApiResult};
 use crate::host::history::OwnHistoryQuery;
 use crate::host::state::StateQuery;
@@ -153,7 +156,7 @@ async fn no_such_route(request: Request) -> ApiError {
     if is_of_the_host_api(request.method(), request.uri().path()) {
         ApiError::unauthorized("this run was not granted the call: see ctx.context.available_apis")
     } else {
-        ApiError::no_such(NO_ROUTE)
+        no_such(NO_ROUTE)
     }
 }
 
@@ -228,7 +231,7 @@ async fn renew_token(
 ) -> ApiResult<Json<RenewedToken>> {
     let part = player.not_cancelled()?;
     if rehearsal.stage().by_token.len() >= MOST_TOKENS {
-        return Err(ApiError::rate_limited());
+        return Err(rate_limited());
     }
     let token_expires_at = part.run.deadline_at.div_euclid(1000);
     let token = rehearsal.admit(part).expose_secret().to_owned();
@@ -353,7 +356,7 @@ async fn put_state(
     let entry = progress.state.get(&(scope, key.clone()));
     let stands = entry.map_or(0, |(_, version)| *version);
     if expected.is_some_and(|expected| expected != stands) {
-        return Err(ApiError::version_conflict(stands));
+        return Err(version_conflict(stands));
     }
     if stands == 0 && progress.state.len() >= MOST_KEYS {
         let message = format!("a rehearsed run keeps at most {MOST_KEYS} keys");

@@ -10,6 +10,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::query::PathOf;
 use crate::recheck::{Accepted, Credential};
 use crate::refusals::Source;
+use crate::state::ApiState;
 use runs::interactions::{AnswerSender, Question};
 
 /// A caller with a link token. The interaction is read after the body is complete.

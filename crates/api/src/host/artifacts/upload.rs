@@ -10,6 +10,7 @@ use crate::artifact_upload::{UploadQuery, metadata, read};
 use crate::auth::{Call, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::recheck::StreamedBody;
+use crate::state::ApiState;
 use runs::artifacts::{PATIENCE, Whose};
 
 const CALL: Call<'static> = Call {

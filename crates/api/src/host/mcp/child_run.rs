@@ -14,11 +14,12 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::own::{MOST_ID_BYTES, read};
+use super::values::{MOST_ID_BYTES, read_arguments};
 use crate::auth::RunCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::host::child_runs;
-use crate::{ApiState, BODY_BYTES};
+use crate::json::BODY_BYTES;
+use crate::state::ApiState;
 use runs::start::StartError;
 
 pub(super) const NAME: &str = "child_run";
@@ -60,7 +61,7 @@ pub(super) async fn call(
     state: &ApiState,
     arguments: &JsonObject,
 ) -> ApiResult<CallToolResult> {
-    let arguments: Arguments = read(arguments)?;
+    let arguments: Arguments = read_arguments(arguments)?;
     if arguments.agent.len() > MOST_ID_BYTES {
         return Err(ApiError::invalid("/agent", "must be an agent of this run"));
     }

@@ -8,16 +8,17 @@ use protocol::interaction::MOST_WAIT_SECONDS;
 use protocol::lists::KnownSet;
 use protocol::resources::{AgentResources, HistoryOperation, KnowledgeOperation, ToolResource};
 use rmcp::model::{CallToolResult, Tool, ToolAnnotations};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::{events, history, interactions, knowledge};
-use super::{child_run, structured};
+use super::child_run;
+use super::values::{MOST_ID_BYTES, read_arguments, structured, to_json};
 use crate::auth::{Call, RunCaller};
 use crate::catalog_work::aside;
 use crate::error::{ApiError, ApiResult};
-use crate::{ApiState, BODY_BYTES};
+use crate::json::BODY_BYTES;
+use crate::state::ApiState;
 
 /// A built-in tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +42,6 @@ const ALL: [OwnTool; 6] = [
 
 /// Maximum characters of an interaction id.
 const MOST_INTERACTION_ID: usize = 255;
-/// Maximum bytes of an id of a conversation, tool or knowledge base.
-pub(super) const MOST_ID_BYTES: usize = 512;
 
 /// Arguments of `list_assets`.
 #[derive(Deserialize)]
@@ -210,7 +209,7 @@ impl OwnTool {
     ) -> ApiResult<CallToolResult> {
         match self {
             Self::ListAssets => {
-                let query: AssetQuery = read(&arguments)?;
+                let query: AssetQuery = read_arguments(&arguments)?;
                 let call = Call {
                     action: "list_assets",
                     resource: "run",
@@ -223,13 +222,13 @@ impl OwnTool {
                 aside(list).await?
             }
             Self::GetCurrentEvent => {
-                let Nothing {} = read(&arguments)?;
+                let Nothing {} = read_arguments(&arguments)?;
                 let event_id = caller.grant.run.event_id.clone();
-                told(&events::read_event(caller, state, &event_id).await?).map(structured)
+                to_json(&events::read_event(caller, state, &event_id).await?).map(structured)
             }
             Self::HistoryPage => {
-                let page = history::read_page(caller, state, read(&arguments)?).await?;
-                told(&page).map(structured)
+                let page = history::read_page(caller, state, read_arguments(&arguments)?).await?;
+                to_json(&page).map(structured)
             }
             Self::RetrieveKnowledge => {
                 let mut query = arguments;
@@ -237,14 +236,15 @@ impl OwnTool {
                     let message = "must be a knowledge base of this run";
                     return Err(ApiError::invalid("/kb_id", message));
                 };
-                let found = knowledge::retrieve(caller, state, &kb_id, &read(&query)?).await?;
-                told(&found).map(structured)
+                let found =
+                    knowledge::retrieve(caller, state, &kb_id, &read_arguments(&query)?).await?;
+                to_json(&found).map(structured)
             }
             Self::WaitForInteraction => {
-                let query: InteractionQuery = read(&arguments)?;
+                let query: InteractionQuery = read_arguments(&arguments)?;
                 let (id, wait) = (query.interaction_id, query.wait_seconds);
                 let answer = interactions::read_answer(caller, state, &id, wait).await?;
-                told(&answer).map(structured)
+                to_json(&answer).map(structured)
             }
             Self::ChildRun => child_run::call(caller, state, &arguments).await,
         }
@@ -264,16 +264,16 @@ fn assets(resources: &AgentResources, query: &AssetQuery) -> ApiResult<Value> {
     let mut assets = JsonObject::new();
     for kind in query.asset_types.iter() {
         let items = match kind {
-            AssetType::Models => told(&resources.models)?,
-            AssetType::Tools if query.include_schemas => told(&resources.tools)?,
+            AssetType::Models => to_json(&resources.models)?,
+            AssetType::Tools if query.include_schemas => to_json(&resources.tools)?,
             AssetType::Tools => {
                 let tools = resources.tools.iter().map(without_schema);
-                told(&tools.collect::<Vec<_>>())?
+                to_json(&tools.collect::<Vec<_>>())?
             }
-            AssetType::KnowledgeBases => told(&resources.knowledge_bases)?,
-            AssetType::Skills => told(&resources.skills)?,
+            AssetType::KnowledgeBases => to_json(&resources.knowledge_bases)?,
+            AssetType::Skills => to_json(&resources.skills)?,
             AssetType::Agents if resources.agents.is_empty() => continue,
-            AssetType::Agents => told(&resources.agents)?,
+            AssetType::Agents => to_json(&resources.agents)?,
         };
         assets.insert(kind.name().to_owned(), items);
     }

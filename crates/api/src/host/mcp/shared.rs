@@ -25,16 +25,19 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::child_run;
-use super::own::{MOST_ID_BYTES, OwnTool, read, told};
-use super::{
-    Caller, Face, McpMessage, Message, is_refused, read_message, refused, speak, structured,
-};
+use super::own::OwnTool;
+use super::values::{MOST_ID_BYTES, read_arguments, structured, to_json};
+use super::{Caller, Face, McpMessage, Message, is_refused, read_message, refused, speak};
 use crate::ApiState;
-use crate::auth::{RunCaller, run_of_token};
+use crate::auth::RunCaller;
+use crate::auth::run_token::run_of_token;
+use crate::error::body::no_message;
+use crate::error::routing::no_route;
 use crate::error::{ApiError, ApiResult};
 use crate::host::tools::read_detail;
 use crate::json::most_bytes;
 use crate::recheck::{Accepted, ChecksSenders};
+use crate::state::ApiState;
 
 /// Maximum bytes of a message. It is low because the sender is unknown until the message is read.
 const SHARED_BYTES: usize = 256 * 1024;
@@ -89,7 +92,8 @@ struct CallQuery {
     parameters: JsonObject,
 }
 
-pub(super) fn routes() -> OpenApiRouter<ApiState> {
+/// The route of this server.
+pub(crate) fn routes() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new()
         .routes(routes!(speak_shared_mcp))
         .layer(most_bytes(SHARED_BYTES))
@@ -114,7 +118,7 @@ pub(super) fn routes() -> OpenApiRouter<ApiState> {
     (status = 504, description = "The run is past its deadline", body = ErrorBody)))]
 async fn speak_shared_mcp(State(state): State<ApiState>, request: Request) -> ApiResult<Response> {
     if !state.shared_mcp {
-        return Err(ApiError::no_route());
+        return Err(no_route());
     }
     let mut message = read_message(request, &TokenInBody).await?;
     let sent_json = message.sent_json;
@@ -135,7 +139,7 @@ async fn speak_shared_mcp(State(state): State<ApiState>, request: Request) -> Ap
             status => status,
         };
         let message = "this is no message of the protocol".to_owned();
-        return Err(ApiError::no_message(status, message));
+        return Err(no_message(status, message));
     }
     Ok(response)
 }
@@ -292,11 +296,11 @@ impl SharedTool {
         match self {
             Self::Own(own) => own.call(run, state, arguments).await,
             Self::GetToolDetail => {
-                let DetailQuery { tool_name } = read(&arguments)?;
-                told(&read_detail(run, state, tool_name).await?).map(structured)
+                let DetailQuery { tool_name } = read_arguments(&arguments)?;
+                to_json(&read_detail(run, state, tool_name).await?).map(structured)
             }
             Self::CallTool => {
-                let query: CallQuery = read(&arguments)?;
+                let query: CallQuery = read_arguments(&arguments)?;
                 let face = Face(Arc::clone(caller));
                 face.call_granted(&query.tool_name, query.parameters).await
             }

@@ -18,6 +18,7 @@ use crate::host::models::members::check_members;
 use crate::host::models::most::chat_spend;
 use crate::host_call::{HostCall, Spend};
 use crate::room::Taken;
+use crate::state::ApiState;
 use models::{Asked, Form, Model};
 use telemetry::tolerance::{Peer, tolerated};
 

@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn an_answer_of_503_is_overloaded() {
-        let answer = in_form(ApiError::not_tried().into_response());
+        let answer = in_form(ApiError::unavailable("try again").into_response());
         assert_eq!(answer.status().as_u16(), 529);
         assert_eq!(answer.headers()["x-should-retry"], "true");
         assert_eq!(answer.headers()["retry-after"], "1");

@@ -14,6 +14,7 @@ use crate::auth::RunCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::host::artifacts::find;
 use crate::room::Taken;
+use crate::state::ApiState;
 use blob_store::PlaceError;
 
 /// Supported image types.

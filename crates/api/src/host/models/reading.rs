@@ -11,8 +11,8 @@ use protocol::resources::ModelOperation;
 use serde::Serialize;
 use serde_json::json;
 
+use super::body::ModelBody;
 use super::most::asked_texts;
-use super::room::ModelBody;
 use super::{begin_call, check_count, extra_args};
 use crate::ApiState;
 use crate::auth::LiveCaller;
@@ -20,6 +20,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::host_call::{HostCall, Spend};
 use crate::query::PathOf;
 use crate::room::Taken;
+use crate::state::ApiState;
 use egress::upstream::UpstreamError;
 use models::{Model, object};
 

@@ -13,11 +13,12 @@ use super::frames::{Answer, too_large};
 use super::refused;
 use crate::ApiState;
 use crate::auth::RunCaller;
-use crate::error::ApiResult;
+use crate::error::{ApiError, ApiResult};
 use crate::host::models::most::{asked_texts, check_most, said_bytes};
 use crate::host::openai::{Prompt, prepare};
 use crate::host_call::HostCall;
 use crate::room::Taken;
+use crate::state::ApiState;
 use models::{Form, Model};
 
 /// A request to a granted model.
@@ -114,9 +115,10 @@ impl Asking<'_> {
         } else {
             Target::Chat
         };
-        let mut asked = read_request(&request, id, target, opened).map_err(refused)?;
+        let mut asked = read_request(&request, id, target, opened)
+            .map_err(|fault| ApiError::faults(&[fault]))?;
         let body = std::mem::take(&mut asked.chat);
-        check_most(&body).map_err(|fault| refused(asked.fault(fault)))?;
+        check_most(&body).map_err(|fault| ApiError::faults(&[asked.fault(fault)]))?;
         let prompt = Prompt {
             body,
             beside: &asked.beside,

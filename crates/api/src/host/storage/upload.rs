@@ -11,11 +11,13 @@ use store::{
 };
 use uuid::Uuid;
 
-use crate::ApiState;
 use crate::auth::{Call, RunCaller};
+use crate::error::artifact::{area_full, area_share_full, precondition_failed};
+use crate::error::body::slow_body;
 use crate::error::{ApiError, ApiResult};
 use crate::query::single_header;
 use crate::recheck::StreamedBody;
+use crate::state::ApiState;
 
 /// Timeout for the next chunk of a body.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -102,7 +104,7 @@ impl<'a> Upload<'a> {
         let time = PATIENCE.min(Duration::from_millis(left));
         let outcome = tokio::time::timeout(time, self.carry_out(body, call))
             .await
-            .map_err(|_| ApiError::slow_body())
+            .map_err(|_| slow_body())
             .flatten();
         if let Err(error) = &outcome {
             let refusal = error.message();
@@ -126,7 +128,7 @@ impl<'a> Upload<'a> {
         loop {
             let frame = tokio::time::timeout(SILENCE, body.next())
                 .await
-                .map_err(|_| ApiError::slow_body())?;
+                .map_err(|_| slow_body())?;
             let Some(frame) = frame? else { break };
             self.take(&mut progress, &frame).await?;
         }
@@ -236,11 +238,11 @@ fn sha256_of(tag: &str) -> Option<&str> {
 fn written(outcome: UploadStep) -> ApiResult<()> {
     match outcome {
         UploadStep::Written => Ok(()),
-        UploadStep::Full => Err(ApiError::area_full()),
-        UploadStep::ShareFull => Err(ApiError::area_share_full()),
+        UploadStep::Full => Err(area_full()),
+        UploadStep::ShareFull => Err(area_share_full()),
         UploadStep::RunEnded => Err(ApiError::unauthenticated()),
-        UploadStep::Expired => Err(ApiError::slow_body()),
-        UploadStep::Unmet => Err(ApiError::precondition_failed()),
+        UploadStep::Expired => Err(slow_body()),
+        UploadStep::Unmet => Err(precondition_failed()),
     }
 }
 

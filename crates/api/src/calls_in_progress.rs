@@ -1,0 +1,24 @@
+//! Ids of the idempotent tool calls in progress in this process.
+
+use std::sync::Arc;
+
+use dashmap::DashSet;
+use uuid::Uuid;
+
+/// Idempotent calls in progress in this process. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct CallsThatGoOn(Arc<DashSet<Uuid>>);
+
+impl CallsThatGoOn {
+    pub(super) fn insert(&self, call: Uuid) {
+        self.0.insert(call);
+    }
+
+    pub(super) fn remove(&self, call: Uuid) {
+        self.0.remove(&call);
+    }
+
+    pub(super) fn contains(&self, call: Uuid) -> bool {
+        self.0.contains(&call)
+    }
+}

@@ -1,0 +1,78 @@
+//! The JSON body of model requests.
+
+use std::ops::Deref;
+
+use axum::extract::{FromRequest, Request};
+use http::HeaderMap;
+use serde::de::DeserializeOwned;
+
+use crate::drain::drain_body;
+use crate::error::ApiError;
+use crate::host::models::room::BODY_BYTES;
+use crate::json::{announced, json_bytes, parse};
+use crate::room::{BodyRoom, Sender, Taken};
+use crate::state::ApiState;
+
+/// The JSON body of a model request with its memory permit.
+pub(crate) struct ModelBody<T> {
+    pub(crate) value: T,
+    pub(crate) permit: Taken,
+}
+
+impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(mut request: Request, state: &ApiState) -> Result<Self, ApiError> {
+        // The middleware has already checked the token.
+        let sender = request.extensions().get::<Sender>().copied();
+        let sender = sender.ok_or_else(ApiError::unauthenticated)?;
+        let bytes = at_most(request.headers());
+        let mut permit = match state.model_room().take(sender, bytes) {
+            Ok(permit) => permit,
+            Err(refused) => {
+                // Clients read no response while they send, so discard the rest of the body within limits.
+                drain_body(request.into_body()).await;
+                return Err(refused);
+            }
+        };
+        // The body already has a permit of this budget.
+        request.extensions_mut().remove::<BodyRoom>();
+        let bytes = json_bytes(request, state).await?;
+        permit.shrink(bytes.len());
+        let value = parse(&bytes)?;
+        Ok(Self { value, permit })
+    }
+}
+
+/// Upper bound of a body: the announced length, or else the limit.
+fn at_most(headers: &HeaderMap) -> usize {
+    announced(headers).unwrap_or(BODY_BYTES).min(BODY_BYTES)
+}
+
+impl<T> Deref for ModelBody<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::CONTENT_LENGTH;
+
+    use super::*;
+
+    #[test]
+    fn who_says_no_length_takes_the_most() {
+        let of = |length: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_LENGTH, length.parse().unwrap());
+            at_most(&headers)
+        };
+        assert_eq!(of("5"), 5);
+        assert_eq!(of("99999999999"), BODY_BYTES);
+        assert_eq!(of("x"), BODY_BYTES);
+        assert_eq!(at_most(&HeaderMap::new()), BODY_BYTES);
+    }
+}

@@ -1,0 +1,72 @@
+//! The document of runner endpoints.
+
+use protocol::interaction::InteractionRequest;
+use protocol::manifest::RunnerList;
+use protocol::request::{AgentRunRequest, CancelRequest};
+use protocol::result::{
+    ActionRequestedPayload, AgentRunResult, MessageCompletedPayload, MessageDeltaPayload,
+    ProcessorLogPayload, RunCompletedPayload, RunFailedPayload, StateUpdatedPayload,
+    ToolCallCompletedPayload, ToolCallStartedPayload,
+};
+use utoipa::OpenApi;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Runnel runner",
+        version = "1",
+        description = "What an HTTP runner serves. Every request is signed after the Standard \
+            Webhooks specification: webhook-id, webhook-timestamp, webhook-signature.",
+    ),
+    paths(list_runners, run_agent, cancel_run, healthz),
+    components(schemas(
+        AgentRunResult,
+        MessageDeltaPayload,
+        MessageCompletedPayload,
+        ToolCallStartedPayload,
+        ToolCallCompletedPayload,
+        StateUpdatedPayload,
+        ActionRequestedPayload,
+        InteractionRequest,
+        ProcessorLogPayload,
+        RunCompletedPayload,
+        RunFailedPayload,
+    ))
+)]
+pub(super) struct Runner;
+
+/// Lists the runners of this endpoint.
+///
+/// An endpoint with a single URL receives all calls as `POST` on that URL. The field `action` of the body
+/// distinguishes them: `list_runners`, `run` and `cancel`.
+#[utoipa::path(get, path = "/runners", responses(
+    (status = 200, description = "The manifests", body = RunnerList)))]
+#[expect(dead_code, reason = "only its documentation is used")]
+fn list_runners() {}
+
+/// Executes one run.
+///
+/// Each server-sent event holds one `AgentRunResult`. The last one is `run.completed` or `run.failed`.
+#[utoipa::path(post, path = "/runs", request_body = AgentRunRequest, responses(
+    (status = 200, description = "The results", content_type = "text/event-stream", body = AgentRunResult),
+    (status = 202, description = "The runner will send the results by `POST {base_url}/run/results`: gateway.json has that route, and \
+        `POST {base_url}/run/heartbeat`"),
+    (status = 429, description = "Retry after `Retry-After` seconds"),
+    (status = 503, description = "Retry after `Retry-After` seconds")))]
+#[expect(dead_code, reason = "only its documentation is used")]
+fn run_agent() {}
+
+/// Requests the cancellation of a run.
+///
+/// Optional; for runners with the capability `interrupt`.
+#[utoipa::path(post, path = "/runs/{run_id}/cancel", request_body = CancelRequest,
+    params(("run_id" = String, Path, description = "The run")), responses(
+    (status = 202, description = "The cancellation is requested"),
+    (status = 404, description = "No such run, or not supported")))]
+#[expect(dead_code, reason = "only its documentation is used")]
+fn cancel_run() {}
+
+/// Checks that the endpoint is alive. Optional.
+#[utoipa::path(get, path = "/healthz", responses((status = 200, description = "The endpoint is alive")))]
+#[expect(dead_code, reason = "only its documentation is used")]
+fn healthz() {}
