@@ -13,19 +13,6 @@ pub(crate) fn already_submitted() -> ApiError {
     ApiError::conflict("already_submitted", message)
 }
 
-/// Rewrites a 401 for an invalid link: no other credential would help.
-pub(crate) fn of_link(mut self) -> Self {
-    if self.status == StatusCode::UNAUTHORIZED {
-        "no open link has this token; ask its sender for a new one".clone_into(&mut self.message);
-    }
-    self
-}
-
-/// `details.reason`, if present.
-pub(crate) fn reason(&self) -> Option<&str> {
-    self.details.get("reason")?.as_str()
-}
-
 /// The answer arrived after the expiry, by the gateway's clock.
 pub(crate) fn interaction_expired() -> ApiError {
     let message = "this interaction has expired; the agent has to ask again";
