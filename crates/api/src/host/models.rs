@@ -35,7 +35,7 @@ use egress::upstream::UpstreamError;
 use images::with_images;
 use members::check_members;
 use models::{Chunks, Model};
-pub(in crate::api::host) use most::said_bytes;
+pub(in crate::host) use most::said_bytes;
 use most::{asked_texts, chat_spend, check_most};
 use parts::check_places;
 use room::ModelBody;
