@@ -136,7 +136,7 @@ fn main() -> anyhow::Result<()> {
             let stage = stage::BenchStage::new(&options).await?;
             let held = held::measure(&stage).await?;
             figures::print_held(&held);
-            let held: Vec<_> = held.iter().map(held::Held::to_json).collect();
+            let held: Vec<_> = held.iter().map(held::HeldMemory::to_json).collect();
             figures::write(&options, &serde_json::json!({"held": held}))
         }),
     }

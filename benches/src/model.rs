@@ -266,7 +266,7 @@ mod tests {
     #[tokio::test]
     async fn reads_complete_stream_from_model() {
         let server = ModelServer::start().unwrap();
-        let items = ItemLatencies::of(&server.address, &crate::host::directly()).await;
+        let items = ItemLatencies::of(&server.address, &crate::host::direct_request()).await;
         let items = items.unwrap();
         assert_eq!(items.each.len(), ITEMS);
         assert!(items.first >= 0.0 && items.each.iter().all(|item| *item < 5000.0));

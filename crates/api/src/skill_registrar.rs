@@ -1,4 +1,4 @@
-//! Where `register_skill` keeps the skills of a run.
+//! Stores the skills that runs register by the tool `register_skill`.
 
 use async_trait::async_trait;
 use egress::upstream::UpstreamError;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use store::{AgentSkillRecord, RegisterSkill, SkillRegistered, Store};
 use tools::{RegisteredPackage, Registrar};
 
-/// Where a run registers, and for whom.
+/// Stores skills of one run for its agent.
 #[derive(Clone, Copy)]
 pub(super) struct StoreRegistrar<'a> {
     pub(super) store: &'a Store,
@@ -31,7 +31,7 @@ impl Registrar for StoreRegistrar<'_> {
         });
         let refused = |why: &str| Err(UpstreamError::Unsupported(why.to_owned()));
         match registered.await {
-            Ok(SkillRegistered::Stands(registered)) => {
+            Ok(SkillRegistered::Registered(registered)) => {
                 Ok(json!({"skill_name": skill_name, "registered": registered}))
             }
             Ok(SkillRegistered::Full) => refused(
@@ -42,7 +42,7 @@ impl Registrar for StoreRegistrar<'_> {
             Ok(SkillRegistered::AgentGone) => refused("the agent was deleted"),
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, run.id = %self.run, "a skill could not be kept");
+                tracing::error!(error, run.id = %self.run, "cannot store a skill");
                 let message = "the gateway could not write the skill; call again later";
                 Err(UpstreamError::Lost(message.to_owned()))
             }
@@ -50,7 +50,7 @@ impl Registrar for StoreRegistrar<'_> {
     }
 }
 
-/// A skill of the store, as the tools read it.
+/// Converts a stored skill for the tools.
 pub(super) fn registered_package(record: AgentSkillRecord) -> RegisteredPackage {
     let files = record.files.into_iter();
     RegisteredPackage::new(

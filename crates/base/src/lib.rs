@@ -1,5 +1,4 @@
-//! The floor of the gateway's crates: the wall clock, the seal of secrets in tables, and names of metrics that two
-//! crates share.
+//! Shared base of the gateway's crates: wall clock, sealing of stored secrets, digests, metric names.
 
 pub mod clock;
 pub mod digest;

@@ -1,8 +1,8 @@
-//! Bodies of answers, bounded.
+//! Bounded reads of response bodies.
 
 use crate::{EgressError, Response};
 
-/// The beginning of an answer, no more than `most` bytes.
+/// The first `most` bytes of a response, at most.
 pub async fn read_at_most(mut response: Response, most: usize) -> Result<Vec<u8>, EgressError> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {

@@ -1,4 +1,4 @@
-//! Credentials of the gateway: API keys, tokens of runs, cursors of pages, and the ring of keys that signs both.
+//! API keys, run tokens, page cursors, and the keyring that signs tokens and cursors.
 
 pub mod api_key;
 pub mod cursor;

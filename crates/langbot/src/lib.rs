@@ -1,5 +1,5 @@
-//! What comes from LangBot: its pipelines' queries as events, and its pipelines and rows as tables of `runnel.toml`.
-//! Pure, like `domain`.
+//! Support for LangBot: converts pipeline queries to events, and pipelines and database rows to tables of
+//! `runnel.toml`. Does no I/O.
 
 pub mod adapter;
 pub mod migrate;

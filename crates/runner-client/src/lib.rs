@@ -383,19 +383,6 @@ fn judge_head(response: Response) -> Result<Started, StartError> {
     Ok(Started { response, format })
 }
 
-/// The first `most` bytes of a response, at most.
-pub async fn read_at_most(mut response: Response, most: usize) -> Result<Vec<u8>, EgressError> {
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await? {
-        let room = most - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if body.len() == most {
-            break;
-        }
-    }
-    Ok(body)
-}
-
 #[cfg(test)]
 mod tests {
     use domain::trace::RunTrace;

@@ -25,7 +25,7 @@ pub struct RegisteredPackage {
 }
 
 impl RegisteredPackage {
-    /// Name, description and content of the skill; its files by their paths.
+    /// Builds `SKILL.md` from name, description and content. `files` maps paths to contents.
     pub fn new(
         (skill_name, description, content): (&str, &str, &str),
         files: BTreeMap<String, String>,

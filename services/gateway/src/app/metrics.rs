@@ -31,7 +31,7 @@ impl Metrics {
             format!("cannot listen on {address}; choose another metrics.listen")
         })?;
         let handle = install().context("metrics cannot be counted")?;
-        store::meter::register();
+        store::metrics::register();
         Ok(Self { listener, handle })
     }
 
