@@ -131,7 +131,7 @@ impl FromRequestParts<ApiState> for LiveCaller {
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
         let caller = authenticate_run(parts, state, AfterCancel::Refused).await?;
-        if state.runs.is_cancel_requested(&caller.grant) {
+        if state.runs.grants.is_cancel_requested(&caller.grant) {
             return Err(ApiError::cancelled());
         }
         Ok(Self(caller))
@@ -318,7 +318,11 @@ impl RunCaller {
         let Some(refusal) = refusal else {
             return entry;
         };
-        match state.runs.count_denial(&self.grant, call.action, refusal) {
+        match state
+            .runs
+            .denials
+            .count_denial(&self.grant, call.action, refusal)
+        {
             DeniedEntry::Own => entry,
             DeniedEntry::Shared { id, action, rule } => AuditEntry {
                 id,

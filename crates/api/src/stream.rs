@@ -57,7 +57,7 @@ pub(super) fn stream_run(
     from: WatchFrom,
     place: KeyPlace,
 ) -> Response {
-    let frames = state.runs.watch(run, from, state.heartbeat);
+    let frames = state.runs.streams.watch(run, from, state.heartbeat);
     let revoked = until_revoked(state.clone(), caller.workspace.clone(), caller.key);
     let frames = frames.take_until(Box::pin(revoked)).map(move |frame| {
         let _place = &place;

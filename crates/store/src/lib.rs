@@ -110,7 +110,7 @@ pub use page::{ListPage, OverBudget, PAGE_BYTES, PageBound, PageBudget, ReadBudg
 pub use promotion::{CreateForEvent, Promotion};
 pub use release::ResumePoint;
 pub use runners::{FoundRunner, RunnerRecord, RunnerStatus};
-pub use runs::{RunFilter, RunInputs, RunPosition, RunWindow, RunsFound};
+pub use runs::{RunFilter, StoredRunInputs, RunPosition, RunWindow, RunsFound};
 pub use shared_parts::SharedParts;
 pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};
 pub use skills::ActivateSkill;

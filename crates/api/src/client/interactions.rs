@@ -27,8 +27,8 @@ use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf, conversations_of, page_limit};
 use keys::api_key::link_token;
-use runs::interactions::{AnswerSender, Answered, Question};
-use runs::start::StartError;
+use runs::intake::IntakeError;
+use runs::interactions::{AnswerSender, Answered, AnsweredQuestion};
 
 pub(super) use link::LinkCaller;
 
@@ -272,7 +272,7 @@ pub(crate) async fn submit_interaction(
     JsonBody(submission): JsonBody<InteractionSubmission>,
 ) -> ApiResult<Response> {
     let record = find(&state, &caller, &id).await?;
-    let question = Question {
+    let question = AnsweredQuestion {
         record,
         sender: AnswerSender::Key(caller.key),
     };
@@ -318,7 +318,7 @@ pub(super) fn check_open(state: &ApiState, record: &InteractionRecord) -> ApiRes
 pub(super) async fn take_answer(
     state: &ApiState,
     workspace: &WorkspaceId,
-    question: &Question,
+    question: &AnsweredQuestion,
     submission: InteractionSubmission,
 ) -> ApiResult<Answered> {
     let record = &question.record;
@@ -333,12 +333,13 @@ pub(super) async fn take_answer(
     }
     let answered = state
         .runs
+        .interactions
         .submit_interaction(workspace, question, submission);
     answered.await.map_err(|error| match error {
-        StartError::IdempotencyMismatch => ApiError::already_submitted(),
-        StartError::Unanswerable(Unanswerable::Cancelled) => ApiError::interaction_cancelled(),
-        StartError::Unanswerable(Unanswerable::Expired) => ApiError::interaction_expired(),
-        StartError::Unanswerable(Unanswerable::LinkReplaced) => {
+        IntakeError::IdempotencyMismatch => ApiError::already_submitted(),
+        IntakeError::Unanswerable(Unanswerable::Cancelled) => ApiError::interaction_cancelled(),
+        IntakeError::Unanswerable(Unanswerable::Expired) => ApiError::interaction_expired(),
+        IntakeError::Unanswerable(Unanswerable::LinkReplaced) => {
             ApiError::unauthenticated().of_link()
         }
         error => error.into(),
@@ -348,7 +349,7 @@ pub(super) async fn take_answer(
 async fn submit(
     state: &ApiState,
     workspace: &WorkspaceId,
-    question: Question,
+    question: AnsweredQuestion,
     submission: InteractionSubmission,
 ) -> ApiResult<Response> {
     let (mut response, replayed) =

@@ -13,7 +13,7 @@ use crate::sql::Sql;
 
 /// The inputs of a run.
 #[derive(Clone, Debug)]
-pub struct RunInputs {
+pub struct StoredRunInputs {
     /// The frozen agent specification, as JSON.
     pub agent_spec: String,
     /// The authorization snapshot, as JSON.
@@ -35,7 +35,7 @@ struct Frozen {
 
 impl Store {
     /// The inputs of a run, read again at its dispatch.
-    pub async fn find_run_inputs(&self, run: &Run) -> Result<Option<RunInputs>, StoreError> {
+    pub async fn find_run_inputs(&self, run: &Run) -> Result<Option<StoredRunInputs>, StoreError> {
         let frozen = self.find_frozen(run.id).await?;
         let event = events::Entity::find_by_id((run.workspace.to_string(), run.event_id.clone()))
             .one(&self.readers)
@@ -47,7 +47,7 @@ impl Store {
             None => 0,
             Some(key) => self.transcript_before(&run.event_id, key).await?,
         };
-        Ok(Some(RunInputs {
+        Ok(Some(StoredRunInputs {
             agent_spec: frozen.agent_spec,
             snapshot: frozen.snapshot,
             envelope: event.envelope,

@@ -10,7 +10,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::query::PathOf;
 use crate::recheck::{Accepted, Credential};
 use crate::refusals::Source;
-use runs::interactions::{AnswerSender, Question};
+use runs::interactions::{AnswerSender, AnsweredQuestion};
 
 /// A caller with a link token. The interaction is read after the body is complete.
 pub(crate) struct LinkCaller {
@@ -22,7 +22,7 @@ impl LinkCaller {
     pub(in crate::client) async fn question(
         self,
         state: &ApiState,
-    ) -> ApiResult<(WorkspaceId, Question)> {
+    ) -> ApiResult<(WorkspaceId, AnsweredQuestion)> {
         let store = state.runs.store();
         let found = store.find_interaction_of_link(&self.token_sha256).await?;
         let replaced = || ApiError::unauthenticated().of_link();
@@ -30,7 +30,7 @@ impl LinkCaller {
         let sender = AnswerSender::Link {
             token_sha256: self.token_sha256,
         };
-        Ok((workspace, Question { record, sender }))
+        Ok((workspace, AnsweredQuestion { record, sender }))
     }
 }
 
