@@ -14,7 +14,7 @@ use crate::error::body::slow_body;
 use crate::error::{ApiError, ApiResult};
 use crate::query::single_header;
 use crate::recheck::StreamedBody;
-use runs::artifacts::{LONGEST, NewArtifact, Uploaded, Uploading, Whose};
+use runs::artifacts::{ArtifactOwner, ArtifactUpload, MAX_KEEP, NewArtifact, StoredArtifact};
 
 /// Timeout for the next chunk of a body.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -47,8 +47,8 @@ impl UploadQuery {
             return Err(ApiError::invalid_argument(message));
         }
         let keep = self.expires_in.map(Duration::from_secs);
-        if keep.is_some_and(|keep| keep.is_zero() || keep > LONGEST) {
-            let most = LONGEST.as_secs();
+        if keep.is_some_and(|keep| keep.is_zero() || keep > MAX_KEEP) {
+            let most = MAX_KEEP.as_secs();
             let message = format!("`expires_in` must be 1 to {most} seconds");
             return Err(ApiError::invalid_argument(message));
         }
@@ -68,7 +68,7 @@ impl UploadQuery {
 
 /// Reads the whole body within `time`.
 pub(super) async fn read(
-    upload: &mut Uploading,
+    upload: &mut ArtifactUpload,
     body: &mut StreamedBody,
     time: Duration,
 ) -> ApiResult<()> {
@@ -87,9 +87,9 @@ pub(super) async fn read(
 
 /// Builds the metadata of a stored artifact for the response.
 pub(super) fn metadata(
-    uploaded: Uploaded,
+    uploaded: StoredArtifact,
     origin: ArtifactOrigin,
-    (run, whose): (Option<RunId>, Whose),
+    (run, whose): (Option<RunId>, ArtifactOwner),
     created_at: i64,
 ) -> ArtifactMetadata {
     ArtifactMetadata {

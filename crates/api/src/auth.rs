@@ -116,6 +116,26 @@ impl FromRequestParts<ApiState> for AdminCaller {
     }
 }
 
+impl FromRequestParts<ApiState> for RunCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        authenticate_run(parts, state, AfterCancel::Open).await
+    }
+}
+
+impl FromRequestParts<ApiState> for LiveCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let caller = authenticate_run(parts, state, AfterCancel::Refused).await?;
+        if state.runs.grants.is_cancel_requested(&caller.grant) {
+            return Err(ApiError::cancelled());
+        }
+        Ok(Self(caller))
+    }
+}
+
 fn needs(role: &str) -> ApiError {
     ApiError::unauthorized(format!("this route needs an API key of role {role}"))
 }
@@ -297,7 +317,11 @@ impl RunCaller {
         let Some(refusal) = refusal else {
             return entry;
         };
-        match state.runs.count_denial(&self.grant, call.action, refusal) {
+        match state
+            .runs
+            .denials
+            .count_denial(&self.grant, call.action, refusal)
+        {
             DeniedEntry::Own => entry,
             DeniedEntry::Shared { id, action, rule } => AuditEntry {
                 id,

@@ -19,7 +19,7 @@ pub(super) async fn of_run<T: Send + 'static>(
     state: &ApiState,
     work: impl FnOnce(&Grant) -> T + Send + 'static,
 ) -> ApiResult<T> {
-    let own = state.runs.catalog_turn(&caller.grant).await;
+    let own = state.runs.calls.catalog_permit(&caller.grant).await;
     let turn = ALL.acquire().await;
     let grant = Arc::clone(&caller.grant);
     aside(move || {

@@ -18,8 +18,8 @@ use crate::state::ApiState;
 use egress::upstream::UpstreamError;
 use models::Paid;
 use runs::Runs;
+use runs::call_abort::RowPoll;
 use runs::grant::Grant;
-use runs::over::LastLook;
 use telemetry::spans::Begun;
 
 mod spending;
@@ -41,7 +41,7 @@ pub(super) struct HostCall {
     ended: bool,
     /// The run's concurrency slot for such calls.
     place: Option<OwnedSemaphorePermit>,
-    last_look: LastLook,
+    last_look: RowPoll,
     _under_way: TaskTrackerToken,
 }
 
@@ -91,8 +91,8 @@ impl RunCaller {
             },
             ended: !allowed,
             place: None,
-            last_look: LastLook::default(),
-            _under_way: state.runs.under_way(),
+            last_look: RowPoll::default(),
+            _under_way: state.runs.aborts.track_call(),
         })
     }
 }
@@ -148,7 +148,7 @@ impl HostCall {
     ) -> ApiResult<T> {
         tokio::select! {
             done = doing => done.map_err(Into::into),
-            over = self.runs.until_over(&self.grant, &self.last_look) => Err(over.into()),
+            over = self.runs.aborts.until_aborted(&self.grant, &self.last_look) => Err(over.into()),
         }
     }
 
@@ -158,7 +158,8 @@ impl HostCall {
         S: Stream<Item = Result<T, UpstreamError>> + Unpin,
     {
         let (runs, grant) = (self.runs.clone(), Arc::clone(&self.grant));
-        let over = Box::pin(async move { runs.until_over(&grant, &LastLook::default()).await });
+        let over =
+            Box::pin(async move { runs.aborts.until_aborted(&grant, &RowPoll::default()).await });
         let items = items.take_until(over);
         stream::unfold(Some(items), |items| async move {
             let mut items = items?;
@@ -211,7 +212,7 @@ impl HostCall {
             outcome,
             duration_ms: i64::try_from(wall_ms).unwrap_or(i64::MAX),
         };
-        self.runs.record_later(outcome, used);
+        self.runs.usage.record_later(outcome, used);
     }
 }
 

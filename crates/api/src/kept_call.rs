@@ -132,7 +132,7 @@ impl Drop for GoingOn {
         match self.finish.take() {
             Some(finish) => {
                 let (calls, id) = (self.calls.clone(), self.id);
-                self.runs.finish_later(finish, move || {
+                self.runs.usage.finish_later(finish, move || {
                     calls.remove(id);
                 });
             }

@@ -5,7 +5,7 @@ use store::DocumentRecord;
 
 use crate::error::ApiError;
 use knowledge::KnowledgeError;
-use runs::start::StartError;
+use runs::intake::IntakeError;
 
 impl From<KnowledgeError> for ApiError {
     fn from(error: KnowledgeError) -> Self {
@@ -18,7 +18,7 @@ impl From<KnowledgeError> for ApiError {
             KnowledgeError::BaseFull => Self::conflict("base_full", message),
             KnowledgeError::TooMany => Self::rate_limited_by("indexing", message, 10),
             KnowledgeError::Unreadable(_) => Self::invalid_argument(message),
-            KnowledgeError::Stopping => StartError::Stopping.into(),
+            KnowledgeError::Stopping => IntakeError::Stopping.into(),
             KnowledgeError::Faults(faults) => Self::faults(&faults),
             KnowledgeError::Upstream(error) => error.into(),
             KnowledgeError::Store(error) => error.into(),

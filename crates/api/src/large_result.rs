@@ -9,7 +9,7 @@ use store::ArtifactOrigin;
 
 use crate::auth::RunCaller;
 use crate::state::ApiState;
-use runs::artifacts::{NewArtifact, UploadError, Whose};
+use runs::artifacts::{ArtifactOwner, NewArtifact, UploadError};
 use tools::{HandedOver, KnownTool, LargeResult};
 
 /// Timeout for storing the result as an artifact.
@@ -53,7 +53,7 @@ async fn keep(
 ) -> Result<String, UploadError> {
     let run = &caller.grant.run;
     let bytes = large.text.as_bytes();
-    let mut upload = state.runs.upload(NewArtifact {
+    let mut upload = state.runs.artifacts.upload(NewArtifact {
         workspace: run.workspace.clone(),
         origin: ArtifactOrigin::Tool,
         run: Some(run.id),
@@ -66,7 +66,7 @@ async fn keep(
         upload.give_up(None).await?;
         return Err(error);
     }
-    let whose = Whose {
+    let whose = ArtifactOwner {
         runner_id: Some(run.runner_id.to_string()),
         conversation_key: run.conversation_key.clone(),
         event_id: Some(run.event_id.clone()),

@@ -58,7 +58,7 @@ impl Served {
 /// Serves `GET /metrics` alone. With `names`, only under these hosts.
 pub fn router(runs: Runs, handle: PrometheusHandle, names: Option<OwnNames>) -> Router {
     let page = async move || {
-        runs.here().show();
+        runs.gauges.process_gauges().show();
         let text = handle.render() + &process::render();
         ([(CONTENT_TYPE, TEXT_FORMAT)], text)
     };

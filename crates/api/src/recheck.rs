@@ -17,8 +17,8 @@ use crate::ApiState;
 use crate::drain::drain;
 use crate::error::{ApiError, ApiResult};
 use crate::state::ApiState;
+use runs::call_abort::{AbortReason, LocalRunState};
 use runs::grant::Grant;
-use runs::over::{Known, Over};
 
 /// Lifetime of a database check. A body that arrives together with its headers needs no second query. Its check
 /// is then no older than that of a call without a body.
@@ -103,27 +103,27 @@ impl Accepted {
 impl RunAccess {
     /// Fails if the run has ended, was cancelled or has a newer attempt.
     async fn check(&self, state: &ApiState) -> ApiResult<()> {
-        let over = match state.runs.known_state(&self.grant) {
-            Known::Lives => None,
-            Known::Over(over) => Some(over),
-            Known::Unknown => state.runs.stored_over(&self.grant).await?,
+        let over = match state.runs.aborts.known_state(&self.grant) {
+            LocalRunState::Lives => None,
+            LocalRunState::Over(over) => Some(over),
+            LocalRunState::Unknown => state.runs.aborts.stored_abort(&self.grant).await?,
         };
         self.refuse(over)
     }
 
     /// Like `check`, but without a query if this process still owns the run, or never did.
     pub(super) async fn check_known(&self, state: &ApiState) -> ApiResult<()> {
-        match state.runs.known_state(&self.grant) {
-            Known::Over(over) => self.refuse(Some(over)),
-            Known::Unknown if self.driven_here => self.check(state).await,
-            Known::Lives | Known::Unknown => Ok(()),
+        match state.runs.aborts.known_state(&self.grant) {
+            LocalRunState::Over(over) => self.refuse(Some(over)),
+            LocalRunState::Unknown if self.driven_here => self.check(state).await,
+            LocalRunState::Lives | LocalRunState::Unknown => Ok(()),
         }
     }
 
-    fn refuse(&self, over: Option<Over>) -> ApiResult<()> {
+    fn refuse(&self, over: Option<AbortReason>) -> ApiResult<()> {
         match over {
             None => Ok(()),
-            Some(Over::Cancelled) if self.after_cancel == AfterCancel::Open => Ok(()),
+            Some(AbortReason::Cancelled) if self.after_cancel == AfterCancel::Open => Ok(()),
             Some(over) => Err(over.into()),
         }
     }

@@ -57,7 +57,7 @@ pub(super) fn stream_run(
     from: WatchFrom,
     place: KeyPlace,
 ) -> Response {
-    let frames = state.runs.watch(run, from, state.heartbeat);
+    let frames = state.runs.streams.watch(run, from, state.heartbeat);
     let (keys, runs) = (state.watched_keys().clone(), state.runs.clone());
     let revoked = until_revoked(keys, runs, caller.workspace.clone(), caller.key);
     let frames = frames.take_until(Box::pin(revoked)).map(move |frame| {

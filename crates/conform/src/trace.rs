@@ -14,7 +14,7 @@ use super::kit::{Kit, Opened, Posted, says_terminal};
 use super::speech::Speech;
 use leak::Leak;
 use runner_client::{Aside, ResultFormat, Started};
-use runs::reader::{Deviation, Item, ResultReader, TooLarge};
+use runs::reader::{Deviation, ReaderItem, ResultReader, TooLarge};
 
 /// Maximum time that the body may stay open after the terminal result.
 const LINGER: Duration = Duration::from_secs(2);
@@ -298,7 +298,7 @@ impl Reading<'_> {
             TooLarge::Document => {
                 "one JSON document is larger than 8 MiB: answer by lines of JSON".to_owned()
             }
-            TooLarge::Beside => {
+            TooLarge::Other => {
                 let most = limits.results.run_bytes;
                 format!("text outside results is larger than twice {most} bytes")
             }
@@ -320,9 +320,11 @@ impl Reading<'_> {
         self.trace.deviations.extend(reader.take_deviations());
     }
 
-    fn judge_all(&mut self, items: Vec<Item>) -> bool {
+    fn judge_all(&mut self, items: Vec<ReaderItem>) -> bool {
         for item in items {
-            let Item::Result(raw) = item else { continue };
+            let ReaderItem::Result(raw) = item else {
+                continue;
+            };
             match self.judge.judge(&raw, self.kit.clock.now_seconds()) {
                 Verdict::Accept(accepted) => self.accept(accepted),
                 Verdict::Duplicate => self.trace.duplicates += 1,

@@ -1,4 +1,4 @@
-//! The circuits of runner endpoints, as this replica sees them: in memory, gone with the process.
+//! Circuit breakers of runner endpoints, on this replica and in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,49 +8,48 @@ use domain::breaker::{Breaker, BreakerPolicy, Change, Circuit, Passage, Sign};
 use protocol::id::EndpointId;
 use tokio::time::Instant;
 
-use crate::Runs;
 use runner_client::{Answer, StartError};
 
-/// What nobody has asked about for so long is forgotten, and stood as it was.
+/// Idle time after which a breaker is removed.
 const FORGOTTEN_MS: i64 = 60 * 60 * 1000;
 
-/// The circuits of all endpoints that have failed of late. Cheap to clone.
+/// Breakers of all endpoints with recent failures. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Breakers(Arc<Inner>);
+pub struct Breakers(Arc<Circuits>);
 
-struct Inner {
+struct Circuits {
     policy: BreakerPolicy,
-    /// Times of breakers count from here, by the clock that nobody sets.
+    /// Origin of the breakers' times, on the monotonic clock.
     origin: Instant,
-    endpoints: DashMap<EndpointId, Known>,
+    endpoints: DashMap<EndpointId, EndpointCircuit>,
 }
 
 #[derive(Default)]
-struct Known {
+struct EndpointCircuit {
     breaker: Breaker,
-    /// When it last failed or was asked.
+    /// Time of the last failure or request.
     used_at: i64,
 }
 
-impl Inner {
+impl Circuits {
     fn now_ms(&self) -> i64 {
         i64::try_from(self.origin.elapsed().as_millis()).unwrap_or(i64::MAX)
     }
 }
 
-/// How the circuit of an endpoint stands, for who looks from outside. Times are epoch milliseconds.
+/// State of the circuit of an endpoint. Times are epoch milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerView {
     pub circuit: Circuit,
-    /// Failures since the last sign of life.
+    /// Failures since the last answer.
     pub failures: u32,
     pub opened_at: Option<i64>,
-    /// When the next run may be posted.
+    /// Time from which the next run may be posted.
     pub retry_at: Option<i64>,
 }
 
-/// Leave to post one run. Dropped without a word it has shown nothing.
-pub(super) struct Permit {
+/// Permit to post one run. Dropped without a note, it changes nothing.
+pub(super) struct PostPermit {
     breakers: Breakers,
     endpoint: EndpointId,
     passage: Passage,
@@ -59,15 +58,15 @@ pub(super) struct Permit {
 
 impl Breakers {
     pub(super) fn new(policy: BreakerPolicy) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(Circuits {
             policy,
             origin: Instant::now(),
             endpoints: DashMap::new(),
         }))
     }
 
-    /// Leave to post to an endpoint; `Err`: its circuit is open, for so long at least.
-    pub(super) fn enter(&self, endpoint: EndpointId) -> Result<Permit, Duration> {
+    /// Acquires a permit to post to an endpoint. `Err`: the circuit is open for at least this time.
+    pub(super) fn enter(&self, endpoint: EndpointId) -> Result<PostPermit, Duration> {
         let now = self.0.now_ms();
         let passage = match self.0.endpoints.get_mut(&endpoint) {
             Some(mut known) => {
@@ -80,7 +79,7 @@ impl Breakers {
             let wait = u64::try_from(until - now).unwrap_or(0);
             return Err(Duration::from_millis(wait));
         }
-        Ok(Permit {
+        Ok(PostPermit {
             breakers: self.clone(),
             endpoint,
             passage,
@@ -88,7 +87,8 @@ impl Breakers {
         })
     }
 
-    fn view(&self, endpoint: EndpointId, wall_now: i64) -> BreakerView {
+    /// State of the circuit of an endpoint on this replica. `wall_now`: epoch milliseconds.
+    pub fn view(&self, endpoint: EndpointId, wall_now: i64) -> BreakerView {
         let found = self.0.endpoints.get(&endpoint);
         let breaker = found.map(|known| known.breaker.clone()).unwrap_or_default();
         let now = self.0.now_ms();
@@ -101,13 +101,23 @@ impl Breakers {
         }
     }
 
-    /// Forgets what nobody has asked about for long: endpoints that were removed, most likely.
+    /// Endpoints whose circuit is not closed on this replica: a read of memory.
+    pub(super) fn open_circuits(&self) -> Vec<(EndpointId, Circuit)> {
+        let now = self.0.now_ms();
+        let all = self.0.endpoints.iter();
+        all.map(|entry| (*entry.key(), entry.breaker.circuit(now)))
+            .filter(|(_, circuit)| *circuit != Circuit::Closed)
+            .collect()
+    }
+
+    /// Removes idle breakers, most of them of removed endpoints.
     pub(super) fn forget_old(&self) {
         self.forget_before(self.0.now_ms() - FORGOTTEN_MS);
     }
 
     fn forget_before(&self, before: i64) {
-        let is_waited_for = |known: &Known| known.breaker.retry_at().is_some_and(|at| at > before);
+        let is_waited_for =
+            |known: &EndpointCircuit| known.breaker.retry_at().is_some_and(|at| at > before);
         self.0
             .endpoints
             .retain(|_, known| known.used_at > before || is_waited_for(known));
@@ -140,8 +150,8 @@ impl Breakers {
     }
 }
 
-impl Permit {
-    /// What came of the POST.
+impl PostPermit {
+    /// Notes the outcome of the POST.
     pub(super) fn note(mut self, posted: &Result<Answer, StartError>) {
         self.told = true;
         self.breakers
@@ -149,7 +159,7 @@ impl Permit {
     }
 }
 
-impl Drop for Permit {
+impl Drop for PostPermit {
     fn drop(&mut self) {
         if !self.told {
             self.breakers
@@ -158,8 +168,7 @@ impl Drop for Permit {
     }
 }
 
-/// An answer is a sign of life, also one that refuses or asks to wait; what the run then says is the
-/// runner's business.
+/// Every answer counts as a sign of life, also a refusal or a request to wait. The results do not count.
 fn sign_of(posted: &Result<Answer, StartError>) -> Sign {
     match posted {
         Err(StartError::Refused {
@@ -171,22 +180,6 @@ fn sign_of(posted: &Result<Answer, StartError>) -> Sign {
             Sign::Failure
         }
         Err(StartError::Unprepared(_) | StartError::CircuitOpen { .. }) => Sign::Nothing,
-    }
-}
-
-impl Runs {
-    /// How the circuit of an endpoint stands on this replica.
-    pub fn breaker(&self, endpoint: EndpointId) -> BreakerView {
-        self.0.breakers.view(endpoint, self.0.clock.now_ms())
-    }
-
-    /// The endpoints whose circuit is not closed on this replica: a read of memory.
-    pub fn open_circuits(&self) -> Vec<(EndpointId, Circuit)> {
-        let now = self.0.breakers.0.now_ms();
-        let all = self.0.breakers.0.endpoints.iter();
-        all.map(|entry| (*entry.key(), entry.breaker.circuit(now)))
-            .filter(|(_, circuit)| *circuit != Circuit::Closed)
-            .collect()
     }
 }
 

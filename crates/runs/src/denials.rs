@@ -1,28 +1,33 @@
 //! Denied host calls of each run, counted on this replica.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use dashmap::DashMap;
 use domain::authorization::denials::{AfterDenial, DENIED_CALLS, after_denial};
 use protocol::id::RunId;
 use uuid::Uuid;
 
-use crate::Runs;
+use crate::cancel::Cancellation;
 use crate::grant::Grant;
+use crate::lifecycle::Lifecycle;
+use crate::limits::RunLimits;
+use base::clock::Clock;
 
-/// Entries that the later denials of a run share. Rules may name what a runner has made up: more share the last.
+/// Audit entries that the later denials of a run share. A runner can invent rule names, so further rules share
+/// the last entry.
 const SHARED_ENTRIES: usize = 64;
-/// Runs that are counted before those past their deadline are forgotten.
+/// Number of runs from which on runs past their deadline are removed.
 const TIDY_AT: usize = 1024;
-/// The rule of an entry that denials of many rules share.
+/// Rule of the entry that many rules share.
 const MANY: &str = "many";
 
-/// Denials by runs. A run has a count until its deadline is over.
+/// Denials by run. The count of a run lasts until its deadline.
 #[derive(Default)]
-pub(super) struct Denials(DashMap<RunId, Count>);
+pub(super) struct DenialCounts(DashMap<RunId, RunDenials>);
 
 #[derive(Default)]
-struct Count {
+struct RunDenials {
     denied: u64,
     deadline_at: i64,
     shared: HashMap<(&'static str, String), Uuid>,
@@ -33,9 +38,9 @@ struct Count {
 /// The audit entry of a denied call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum DeniedEntry {
-    /// Its own.
+    /// An entry of its own.
     Own,
-    /// One that stands for all denials of this action by this rule.
+    /// An entry that stands for all denials of this action by this rule.
     Shared {
         id: Uuid,
         action: &'static str,
@@ -43,7 +48,7 @@ pub enum DeniedEntry {
     },
 }
 
-impl Denials {
+impl DenialCounts {
     fn count(
         &self,
         (run, deadline_at, now): (RunId, i64, i64),
@@ -71,13 +76,13 @@ impl Denials {
         (entry, after == AfterDenial::End)
     }
 
-    /// True for the first who asks: the run is ended once.
+    /// True for the first caller, so that the run is ended once.
     fn ends_now(&self, run: RunId) -> bool {
         let count = self.0.get_mut(&run);
         count.is_some_and(|mut count| !std::mem::replace(&mut count.is_ending, true))
     }
 
-    /// The end could not be written: the next denial asks again.
+    /// The end was not written; the next denial tries again.
     fn end_again(&self, run: RunId) {
         if let Some(mut count) = self.0.get_mut(&run) {
             count.is_ending = false;
@@ -85,21 +90,30 @@ impl Denials {
     }
 }
 
-impl Runs {
+/// Counts denied calls, and ends runs with too many.
+pub struct Denials {
+    pub(super) counts: Arc<DenialCounts>,
+    pub(super) clock: Clock,
+    pub(super) limits: Arc<RunLimits>,
+    pub(super) cancellation: Arc<Cancellation>,
+    pub(super) lifecycle: Lifecycle,
+}
+
+impl Denials {
     /// Counts a denied call of a run, and ends the run that has too many.
     pub fn count_denial(&self, grant: &Grant, action: &'static str, rule: &str) -> DeniedEntry {
         let run = &grant.run;
-        let now = self.0.clock.now_ms();
-        let whose = (run.id, run.deadline_at, now);
-        let most = self.0.limits.run_denied_calls;
-        let (entry, ends) = self.0.denials.count(whose, (action, rule), most);
-        if ends && run.cancel_requested_at.is_none() && self.0.denials.ends_now(run.id) {
+        let counted = (run.id, run.deadline_at, self.clock.now_ms());
+        let most = self.limits.run_denied_calls;
+        let (entry, ends) = self.counts.count(counted, (action, rule), most);
+        if ends && run.cancel_requested_at.is_none() && self.counts.ends_now(run.id) {
             tracing::warn!(run.id = %run.id, "run {} has too many denied calls, ending it", run.id);
-            let (runs, workspace, id) = (self.clone(), run.workspace.clone(), run.id);
-            self.0.tasks.spawn(async move {
+            let (workspace, id) = (run.workspace.clone(), run.id);
+            let (cancellation, counts) = (Arc::clone(&self.cancellation), Arc::clone(&self.counts));
+            self.lifecycle.tasks.spawn(async move {
                 let reason = Some(DENIED_CALLS.to_owned());
-                if runs.cancel(&workspace, id, reason).await.is_err() {
-                    runs.0.denials.end_again(id);
+                if cancellation.cancel(&workspace, id, reason).await.is_err() {
+                    counts.end_again(id);
                 }
             });
         }
@@ -113,7 +127,7 @@ mod tests {
 
     #[test]
     fn bounds_entries_of_a_run_with_many_denials() {
-        let denials = Denials::default();
+        let denials = DenialCounts::default();
         let run = RunId(Uuid::nil());
         let mut shared = std::collections::HashSet::new();
         let mut own = 0;
@@ -134,7 +148,7 @@ mod tests {
 
     #[test]
     fn forgets_runs_past_their_deadline() {
-        let denials = Denials::default();
+        let denials = DenialCounts::default();
         for _ in 0..=TIDY_AT {
             denials.count((RunId(Uuid::now_v7()), 10, 11), ("a", "b"), 10_000);
         }

@@ -1,40 +1,42 @@
-//! What is looked at for whoever watches from outside.
+//! Gauges for metrics.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use domain::breaker::Circuit;
-use protocol::id::{DEFAULT_WORKSPACE, EndpointId, WorkspaceId};
-use store::DatabaseCondition;
+use protocol::id::EndpointId;
+use store::{DatabaseCondition, Store};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::Runs;
+use crate::breakers::Breakers;
+use crate::endpoint::endpoint_label;
+use crate::lifecycle::Lifecycle;
+use crate::live::LiveRegistry;
 use telemetry::metrics::{self, Breaker, Here};
 
-/// Between two looks at the database. However often somebody asks, it is looked at no more often.
+/// Interval of the queries, independent of the scrape interval.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-/// A database that has not answered by then is not ready.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// A database without an answer by then is not ready.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The label of an endpoint: its name, which is unique in its workspace, with the workspace before it unless that is
-/// the default one.
-pub(crate) fn endpoint_label(workspace: &WorkspaceId, name: &str) -> String {
-    if workspace.as_str() == DEFAULT_WORKSPACE {
-        name.to_owned()
-    } else {
-        format!("{workspace}/{name}")
-    }
+/// Measures the process and its database.
+pub struct Gauges {
+    pub(super) store: Store,
+    pub(super) live: Arc<LiveRegistry>,
+    pub(super) breakers: Breakers,
+    pub(super) lifecycle: Lifecycle,
 }
 
-impl Runs {
-    /// Looks at the database, and has `settle` put in order what was counted, until the process stops.
+impl Gauges {
+    /// Updates the gauges and calls `settle`, until the process stops.
     pub async fn keep_gauges(&self, settle: impl Fn()) {
         let mut tick = interval(BETWEEN_LOOKS);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failing = HashMap::new();
         loop {
             tokio::select! {
-                () = self.0.closing.cancelled() => return,
+                () = self.lifecycle.closing.cancelled() => return,
                 _ = tick.tick() => {}
             }
             self.look().await;
@@ -44,24 +46,28 @@ impl Runs {
     }
 
     async fn look(&self) {
-        let store = &self.0.store;
-        let is_sound = timeout(PATIENCE, store.condition()).await == Ok(DatabaseCondition::Healthy);
-        metrics::ready_is(is_sound && !self.0.stopping.is_cancelled());
-        // What was counted last stands until the database answers again.
-        if let Ok(Ok(counts)) = timeout(PATIENCE, store.runs().count_active_runs()).await {
+        let store = &self.store;
+        let is_sound =
+            timeout(DATABASE_TIMEOUT, store.condition()).await == Ok(DatabaseCondition::Healthy);
+        metrics::ready_is(is_sound && !self.lifecycle.stopping.is_cancelled());
+        // Without an answer, the last counts stay.
+        if let Ok(Ok(counts)) = timeout(DATABASE_TIMEOUT, store.runs().count_active_runs()).await {
             for (status, count) in counts {
                 metrics::runs_are(status.as_str(), count);
             }
         }
     }
 
-    /// `failing`: the names of the endpoints that were told not to be closed.
+    /// `failing`: names of the endpoints whose last reported circuit was not closed.
     async fn look_at_circuits(&self, failing: &mut HashMap<EndpointId, String>) {
-        let circuits: HashMap<_, _> = self.open_circuits().into_iter().collect();
+        let circuits: HashMap<_, _> = self.breakers.open_circuits().into_iter().collect();
         for id in circuits.keys() {
             if !failing.contains_key(id)
-                && let Ok(Ok(Some((workspace, name)))) =
-                    timeout(PATIENCE, self.0.store.endpoints().find_endpoint_name(*id)).await
+                && let Ok(Ok(Some((workspace, name)))) = timeout(
+                    DATABASE_TIMEOUT,
+                    self.store.endpoints().find_endpoint_name(*id),
+                )
+                .await
             {
                 failing.insert(*id, endpoint_label(&workspace, &name));
             }
@@ -80,23 +86,11 @@ impl Runs {
         });
     }
 
-    /// What can be told without the database.
-    pub fn here(&self) -> Here {
+    /// Gauges that need no database.
+    pub fn process_gauges(&self) -> Here {
         Here {
-            live_runs: self.0.live.count(),
-            queued_writes: self.0.store.queued_writes(),
+            live_runs: self.live.count(),
+            queued_writes: self.store.queued_writes(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_tell_endpoints_of_workspaces_apart() {
-        let label = |workspace: &str| endpoint_label(&WorkspaceId(workspace.to_owned()), "stub");
-        assert_eq!(label(DEFAULT_WORKSPACE), "stub");
-        assert_eq!(label("team-a"), "team-a/stub");
     }
 }

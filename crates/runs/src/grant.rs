@@ -1,4 +1,4 @@
-//! What a run's token opens: the frozen snapshot and the facts beside it.
+//! Rights of a run's token: the frozen snapshot, and the run.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub struct Grant {
     pub attempt: u32,
 }
 
-/// A snapshot that this binary cannot read: it opens nothing.
+/// The stored snapshot has a version that this binary cannot read, so it grants nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the run's authorization snapshot is of another version")]
 pub struct UnknownSnapshot;
@@ -32,7 +32,7 @@ pub fn read_snapshot(stored: &str) -> Result<AuthorizationSnapshot, UnknownSnaps
 }
 
 impl Grant {
-    /// The rights of a run as they were stored with it.
+    /// The rights that were stored with a run.
     pub fn of(run: Run, snapshot: &str) -> Result<Self, UnknownSnapshot> {
         let snapshot = Arc::new(read_snapshot(snapshot)?);
         Ok(Self {
@@ -42,7 +42,7 @@ impl Grant {
         })
     }
 
-    /// What every token of a live run says.
+    /// Claims of every token of a live run.
     pub fn token_subject(&self) -> TokenSubject<'_> {
         let run = &self.run;
         TokenSubject {

@@ -1,4 +1,6 @@
-//! Takes a person's answer: for the live run that waits for it, else as an event for the agent that asked.
+//! Answers to interactions: for the live run that waits, else as an event for the agent that asked.
+
+use std::sync::Arc;
 
 use domain::canonical::canonical_json;
 use protocol::JsonObject;
@@ -8,27 +10,28 @@ use protocol::id::{ApiKeyId, WorkspaceId};
 use protocol::interaction::{AwaitedInteraction, INTERACTION_SUBMITTED, InteractionSubmission};
 use serde_json::json;
 use store::{
-    AnswerDelivery, AnsweredBy, AuditEntry, DeliverAnswer, InteractionRecord, StoreError,
+    AnswerDelivery, AnsweredBy, AuditEntry, DeliverAnswer, InteractionRecord, Store, StoreError,
     answer_event_id, sha256_hex,
 };
 use uuid::Uuid;
 
-use crate::Runs;
 use crate::artifacts::BodyFiles;
 use crate::bus::Ring;
-use crate::start::{Accepted, Incoming, StartError};
+use crate::intake::{AcceptedEvent, Intake, IntakeError, IntakeRequest};
+use crate::notifier::Notifier;
+use base::clock::Clock;
 
-/// A question that is answered.
-pub struct Question {
+/// A question with the sender of its answer.
+pub struct AnsweredQuestion {
     pub record: InteractionRecord,
     pub sender: AnswerSender,
 }
 
-/// The credential that an answer came with.
+/// Credential of an answer.
 #[derive(Clone, Debug)]
 pub enum AnswerSender {
     Key(ApiKeyId),
-    /// The link must still be the question's when the answer is stored.
+    /// The link must still belong to the question when the answer is stored.
     Link {
         token_sha256: String,
     },
@@ -55,7 +58,7 @@ impl AnswerSender {
         }
     }
 
-    /// What the audit of the asking run says of an answer.
+    /// Rule of the answer's entry in the audit of the asking run.
     fn rule(&self) -> String {
         match self {
             Self::Key(id) => format!("answered with API key {id}"),
@@ -64,26 +67,34 @@ impl AnswerSender {
     }
 }
 
-/// Where an answer went.
+/// Destination of an answer.
 #[derive(Clone, Debug)]
 pub enum Answered {
-    /// To the live run that waits for it. `replayed`: the same answer was given before.
+    /// The live run that waits for it. `replayed`: the same answer was given before.
     AnswerDelivery { replayed: bool },
-    /// It is an event.
-    Event(Accepted),
+    /// An event of the conversation.
+    Event(AcceptedEvent),
 }
 
-impl Runs {
-    /// Takes an answer that was checked against its question. The first one is taken, the same again gets the same
-    /// response, and another one is a mismatch.
+/// Stores the answers of persons.
+pub struct Interactions {
+    pub(super) store: Store,
+    pub(super) clock: Clock,
+    pub(super) notifier: Arc<Notifier>,
+    pub(super) intake: Arc<Intake>,
+}
+
+impl Interactions {
+    /// Stores an answer that was checked against its question. The first answer is stored, a repeated one gets
+    /// the same response, and a different one is a mismatch.
     pub async fn submit_interaction(
         &self,
         workspace: &WorkspaceId,
-        question: &Question,
+        question: &AnsweredQuestion,
         mut submission: InteractionSubmission,
-    ) -> Result<Answered, StartError> {
-        self.admit_event(workspace)?;
-        // When it came is ours to say, and no part of what was said.
+    ) -> Result<Answered, IntakeError> {
+        self.intake.admit_event(workspace)?;
+        // The gateway sets the time, so it is no part of the hash.
         submission.submitted_at = None;
         let body_sha256 = sha256_hex(canonical_json(&submission).as_bytes());
         if question.record.is_awaited {
@@ -91,9 +102,9 @@ impl Runs {
             match given.await? {
                 AnswerDelivery::Stored => return Ok(Answered::AnswerDelivery { replayed: false }),
                 AnswerDelivery::Same => return Ok(Answered::AnswerDelivery { replayed: true }),
-                AnswerDelivery::Other => return Err(StartError::IdempotencyMismatch),
-                AnswerDelivery::Refused(why) => return Err(StartError::Unanswerable(why)),
-                // For good: no run begins again, so nothing is given to it after this.
+                AnswerDelivery::Other => return Err(IntakeError::IdempotencyMismatch),
+                AnswerDelivery::Refused(why) => return Err(IntakeError::Unanswerable(why)),
+                // Final: an ended run never starts again.
                 AnswerDelivery::RunEnded => {}
             }
         }
@@ -101,22 +112,22 @@ impl Runs {
         accepted.await.map(Answered::Event)
     }
 
-    /// Gives an answer to the run that asked, if it lives.
+    /// Gives an answer to the live run that asked.
     async fn give_answer(
         &self,
         workspace: &WorkspaceId,
-        Question { record, sender }: &Question,
+        AnsweredQuestion { record, sender }: &AnsweredQuestion,
         submission: &InteractionSubmission,
         body_sha256: &str,
     ) -> Result<AnswerDelivery, StoreError> {
-        let now = self.0.clock.now_ms();
+        let now = self.clock.now_ms();
         let answer = AwaitedInteraction::Submitted {
             action_id: submission.action_id.clone(),
             values: submission.values.clone(),
             actor: sender.actor(),
         };
         let answer = canonical_json(&answer);
-        let given = self.0.store.write(DeliverAnswer {
+        let given = self.store.write(DeliverAnswer {
             workspace: workspace.clone(),
             id: record.id.clone(),
             run_id: record.run_id,
@@ -140,9 +151,9 @@ impl Runs {
         });
         let given = given.await?;
         if given == AnswerDelivery::Stored {
-            self.0.doorbell.wake(record.run_id);
-            // The call that waits may be on any replica.
-            self.0.doorbell.ring(Ring::Advanced(record.run_id));
+            self.notifier.wake(record.run_id);
+            // The waiting call may be on any replica.
+            self.notifier.notify(Ring::Advanced(record.run_id));
         }
         Ok(given)
     }
@@ -151,17 +162,13 @@ impl Runs {
     async fn submit_event(
         &self,
         workspace: &WorkspaceId,
-        Question { record, sender }: &Question,
+        AnsweredQuestion { record, sender }: &AnsweredQuestion,
         mut submission: InteractionSubmission,
         body_sha256: String,
-    ) -> Result<Accepted, StartError> {
-        let now = self.0.clock.now_seconds();
+    ) -> Result<AcceptedEvent, IntakeError> {
+        let now = self.clock.now_seconds();
         submission.submitted_at = Some(now);
-        let asked = self
-            .0
-            .store
-            .events()
-            .find_event(workspace, &record.event_id);
+        let asked = self.store.events().find_event(workspace, &record.event_id);
         let asked = asked.await?.map(|event| event.envelope).unwrap_or_default();
         let asked: EventEnvelope =
             serde_json::from_str(&asked).map_err(|_| StoreError::Corrupt {
@@ -184,7 +191,7 @@ impl Runs {
             raw_ref: None,
             ..asked
         };
-        let incoming = Incoming {
+        let incoming = IntakeRequest {
             dedupe_key: event_id.clone(),
             event_id,
             body_sha256,
@@ -194,9 +201,11 @@ impl Runs {
                 interaction: record.id.clone(),
                 token_sha256: sender.token_sha256(),
             }),
-            child: None,
+            parent: None,
         };
         let files = BodyFiles::default();
-        self.store_event(workspace, (event, &files), incoming).await
+        self.intake
+            .store_event(workspace, (event, &files), incoming)
+            .await
     }
 }

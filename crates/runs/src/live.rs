@@ -1,4 +1,4 @@
-//! Runs that live in this process: their frames, and who may cancel them (runs §3).
+//! Registry of the runs that this process drives (runs §3).
 
 mod log;
 
@@ -10,29 +10,28 @@ use protocol::id::RunId;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::Inner;
 use crate::grant::Grant;
 use telemetry::metrics;
 
-pub(crate) use log::{Frames, Progress, RunLog, Tail};
+pub(crate) use log::{CommittedFrames, RunLog, RunProgress, Tail};
 
-/// A run of this process.
+/// A run that this process drives.
 pub(crate) struct LiveRun {
     pub(crate) log: RunLog,
     /// Asks the run's task to end it as cancelled.
     pub(crate) cancel: CancellationToken,
-    /// Cancelled when the run's lease is not ours any more, or cannot be shown to be.
+    /// Cancelled when this process no longer holds the run's lease, or cannot prove it.
     pub(crate) lost: CancellationToken,
-    /// Until when this process may speak for the run, by the clock that nobody sets.
+    /// End of the lease on the monotonic clock.
     held_until: Mutex<Option<Instant>>,
     grant: Mutex<Option<Arc<Grant>>>,
     agent_name: OnceLock<String>,
     cancel_requested_at: AtomicI64,
-    /// Until when a cancelled run may end by itself.
+    /// End of the grace in which a cancelled run may end by itself.
     grace_until: OnceLock<Instant>,
-    /// Its runner appends its results.
+    /// The runner appends its results.
     pub(crate) appends: AtomicBool,
-    /// The terminal is on its way into the table.
+    /// The terminal is being written.
     ending: AtomicBool,
     ended: AtomicBool,
 }
@@ -54,12 +53,13 @@ impl LiveRun {
         }
     }
 
-    /// What the run's token opens from now on.
+    /// Sets the rights of the run's token.
     pub(crate) fn set_grant(&self, grant: Arc<Grant>) {
         *self.grant.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
     }
 
-    /// False: its snapshot grants no agent. True also of a run that was never prepared here.
+    /// Whether the run may have child runs. False: its snapshot grants no agent. True for a run that this
+    /// process has not prepared.
     pub(crate) fn may_have_children(&self) -> bool {
         let grant = self.grant.lock().unwrap_or_else(PoisonError::into_inner);
         grant
@@ -67,17 +67,17 @@ impl LiveRun {
             .is_none_or(|grant| !grant.snapshot.resources.agents.is_empty())
     }
 
-    /// Whose run it is.
-    pub(crate) fn name_agent(&self, name: &str) {
+    /// Sets the name of the run's agent.
+    pub(crate) fn set_agent_name(&self, name: &str) {
         self.agent_name.get_or_init(|| name.to_owned());
     }
 
-    /// Whose run it is, once it has been prepared here.
+    /// Name of the run's agent, if this process has prepared the run.
     pub(crate) fn agent_name(&self) -> Option<&str> {
         self.agent_name.get().map(String::as_str)
     }
 
-    /// The lease is ours until then. It was asked for before it began: it ends no earlier.
+    /// Extends the lease to `until`, counted from before its request. It ends no earlier in the database.
     pub(crate) fn hold_until(&self, until: Instant) {
         *self.held_until() = Some(until);
     }
@@ -88,28 +88,28 @@ impl LiveRun {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True while the lease is surely ours.
+    /// Whether this process holds the lease.
     pub(crate) fn is_held(&self, now: Instant) -> bool {
         self.held_until().is_some_and(|until| now < until)
     }
 
-    /// Surely ours, and its results come by the answer of its runner alone.
+    /// Whether this process holds the lease and the results come with the runner's answer.
     pub(crate) fn streams(&self, now: Instant) -> bool {
         self.is_held(now) && !self.appends.load(Ordering::Acquire)
     }
 
-    /// The terminal goes into the table now: whether the run lives is asked there, for between the
-    /// commit and the moment we hear of it nobody here would know.
+    /// Marks the terminal as being written. From here on only the table tells whether the run lives, because the
+    /// answer to the commit may be late.
     pub(crate) fn begin_end(&self) {
         self.ending.store(true, Ordering::Release);
     }
 
-    /// Whether the terminal may be in the table by now.
+    /// Whether the terminal may be in the table.
     pub(crate) fn is_ending(&self) -> bool {
         self.has_ended() || self.ending.load(Ordering::Acquire)
     }
 
-    /// What the run's token opens, while the run surely lives and its lease is surely ours.
+    /// Rights of the run's token, while the run lives and this process holds the lease.
     pub(crate) fn grant(&self, now: Instant) -> Option<Arc<Grant>> {
         if self.is_ending() || !self.is_held(now) {
             return None;
@@ -120,17 +120,17 @@ impl LiveRun {
             .clone()
     }
 
-    /// The terminal is committed, or the run is somebody else's.
+    /// Whether the terminal is committed or another process owns the run.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// When the run was asked to end, in epoch milliseconds.
+    /// Time of the cancel request, in epoch milliseconds.
     pub(crate) fn cancel_requested_at(&self) -> Option<i64> {
         Some(self.cancel_requested_at.load(Ordering::Acquire)).filter(|at| *at > 0)
     }
 
-    /// Notes a cancel that is stored, and wakes the run's task.
+    /// Notes a stored cancel request, and wakes the run's task.
     pub(crate) fn request_cancel(&self, at: i64) {
         let _ =
             self.cancel_requested_at
@@ -138,65 +138,65 @@ impl LiveRun {
         self.cancel.cancel();
     }
 
-    /// The end of the grace of a cancelled run: what was said first stays.
+    /// End of the grace of a cancelled run. The first call sets it.
     pub(crate) fn grace_until(&self, end: impl FnOnce() -> Instant) -> Instant {
         *self.grace_until.get_or_init(end)
     }
 }
 
-/// See [`Live::leaving`].
-pub(crate) struct Leaving<'a> {
-    live: &'a Live,
+/// See [`LiveRegistry::guard`].
+pub(crate) struct LiveGuard<'a> {
+    live: &'a LiveRegistry,
     id: RunId,
     run: Arc<LiveRun>,
 }
 
-impl Drop for Leaving<'_> {
+impl Drop for LiveGuard<'_> {
     fn drop(&mut self) {
         self.live.leave(self.id, &self.run);
     }
 }
 
-/// A run that lives here from the moment at which it is decided about: who cancels it as soon as it is committed
-/// finds it. It leaves again if it is dropped before it is driven.
-pub(crate) struct Entered {
-    inner: Arc<Inner>,
+/// Entry of a run from its decision on, so that a cancel right after the commit finds it. Dropped before the run
+/// is driven, it is removed.
+pub(crate) struct LiveEntry {
+    live: Arc<LiveRegistry>,
     id: RunId,
     run: Option<Arc<LiveRun>>,
 }
 
-impl Entered {
-    /// Enters a run that is not there yet.
-    pub(crate) fn enter(inner: &Arc<Inner>, id: RunId) -> Self {
+impl LiveEntry {
+    /// Adds a run that has no entry yet.
+    pub(crate) fn enter(live: &Arc<LiveRegistry>, id: RunId) -> Self {
         Self {
-            run: inner.live.enter_new(id),
-            inner: Arc::clone(inner),
+            run: live.enter_new(id),
+            live: Arc::clone(live),
             id,
         }
     }
 
-    /// To be driven. `None`: it is there already.
+    /// Takes the run for its task. `None`: it had an entry already.
     pub(crate) fn into_run(mut self) -> Option<Arc<LiveRun>> {
         self.run.take()
     }
 }
 
-impl Drop for Entered {
+impl Drop for LiveEntry {
     fn drop(&mut self) {
         if let Some(run) = self.run.take() {
-            self.inner.live.leave(self.id, &run);
+            self.live.leave(self.id, &run);
         }
     }
 }
 
-/// All live runs of this process.
+/// All runs that this process drives.
 #[derive(Default)]
-pub(crate) struct Live {
+pub(crate) struct LiveRegistry {
     runs: DashMap<RunId, Arc<LiveRun>>,
 }
 
-impl Live {
-    /// Enters a run; gives the one that is there already.
+impl LiveRegistry {
+    /// Returns the entry of a run, and adds it if there is none.
     pub(crate) fn enter(&self, id: RunId) -> Arc<LiveRun> {
         Arc::clone(
             &self
@@ -206,7 +206,7 @@ impl Live {
         )
     }
 
-    /// Enters a run that is not there yet.
+    /// Adds a run that has no entry yet.
     pub(crate) fn enter_new(&self, id: RunId) -> Option<Arc<LiveRun>> {
         match self.runs.entry(id) {
             Entry::Occupied(_) => None,
@@ -226,7 +226,15 @@ impl Live {
         self.runs.contains_key(&id)
     }
 
-    /// The ids of those whose lease this process has taken.
+    /// Whether the run of a grant was asked to end.
+    pub(crate) fn is_cancel_requested(&self, grant: &Grant) -> bool {
+        // A grant that was just read may have a request that this process has not received yet.
+        let live = self.get(grant.run.id);
+        live.is_some_and(|live| live.cancel_requested_at().is_some())
+            || grant.run.cancel_requested_at.is_some()
+    }
+
+    /// Runs whose lease this process has taken.
     pub(crate) fn leased(&self) -> Vec<RunId> {
         let leased = |live: &LiveRun| live.held_until().is_some();
         self.runs
@@ -236,8 +244,8 @@ impl Live {
             .collect()
     }
 
-    /// Lets go of those whose lease has ended by `now`.
-    pub(crate) fn let_go(&self, now: Instant) {
+    /// Marks runs as lost whose lease has ended by `now`.
+    pub(crate) fn mark_lapsed(&self, now: Instant) {
         for entry in &self.runs {
             let has_lapsed = entry.held_until().is_some_and(|until| until <= now);
             if has_lapsed && !entry.lost.is_cancelled() && !entry.has_ended() {
@@ -248,25 +256,25 @@ impl Live {
         }
     }
 
-    /// The terminal is committed: the token dies first, then clients see the end.
-    pub(crate) fn settle(&self, id: RunId, run: &LiveRun, last: Frames) {
+    /// Publishes the committed end. The token is revoked first, then clients see the end.
+    pub(crate) fn settle(&self, id: RunId, run: &LiveRun, last: CommittedFrames) {
         run.ended.store(true, Ordering::Release);
         run.log.publish(last);
         self.remove(id, run);
         run.log.end(true);
     }
 
-    /// Leaves the run when what this gives is dropped, also by a panic: nobody waits here for ever.
-    pub(crate) fn leaving(&self, id: RunId, run: &Arc<LiveRun>) -> Leaving<'_> {
+    /// Removes the run when the guard is dropped, also by a panic, so that no client waits for ever.
+    pub(crate) fn guard(&self, id: RunId, run: &Arc<LiveRun>) -> LiveGuard<'_> {
         let run = Arc::clone(run);
-        Leaving {
+        LiveGuard {
             live: self,
             id,
             run,
         }
     }
 
-    /// The run is over for this process, whether its terminal was written here or not.
+    /// Removes a run that this process drives no longer, whether it wrote the terminal or not.
     fn leave(&self, id: RunId, run: &LiveRun) {
         run.ended.store(true, Ordering::Release);
         self.remove(id, run);
@@ -274,7 +282,8 @@ impl Live {
     }
 
     fn remove(&self, id: RunId, run: &LiveRun) {
-        self.runs
-            .remove_if(&id, |_, entered| std::ptr::eq(Arc::as_ptr(entered), run));
+        self.runs.remove_if(&id, |_, live_entry| {
+            std::ptr::eq(Arc::as_ptr(live_entry), run)
+        });
     }
 }

@@ -1,6 +1,7 @@
-//! What would become of an event now: the decision of `decide.rs`, asked for and not stored.
+//! Preview of an event: its decision, without storing anything.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use domain::admission::{Admission, Capacity, Occupancy, admit};
 use domain::agent::{check_agent, check_agent_for};
@@ -10,44 +11,45 @@ use domain::event::{completed, conversation_of};
 use protocol::admin::Fault;
 use protocol::event::EventEnvelope;
 use protocol::id::{AgentId, RunId, WorkspaceId};
-use store::{Candidate, DecisionFacts, EndpointRecord, IngestPlan, StoreError, occupancy};
+use store::{Candidate, DecisionFacts, EndpointRecord, IngestPlan, Store, StoreError, occupancy};
 use uuid::Uuid;
 
-use crate::Runs;
-use crate::decide::Deciding;
-use crate::start::StartError;
+use crate::decide::{Decider, DecisionInput};
+use crate::intake::IntakeError;
+use crate::limits::RunLimits;
+use base::clock::Clock;
 
-/// What would become of an event now.
+/// Preview of an event.
 pub struct Preview {
     pub event: EventEnvelope,
-    /// An event of this id was posted before: posting it again starts nothing.
+    /// An event of this id is stored, so posting it again starts nothing.
     pub known_event: bool,
-    pub outcome: Result<Outcome, StartError>,
-    /// Every agent of the workspace: the winner or those that tie first, then by name.
-    pub candidates: Vec<Considered>,
-    /// The agent that was asked for, else the winner.
+    pub outcome: Result<PreviewOutcome, IntakeError>,
+    /// Every agent of the workspace: the winner or the tied ones first, then by name.
+    pub candidates: Vec<PreviewCandidate>,
+    /// The requested agent, else the winner.
     pub agent: Option<AgentPreview>,
 }
 
-/// What posting the event would do.
+/// Effect of posting the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PreviewOutcome {
     NoAgent,
     Created,
     Queued,
     Steered(RunId),
 }
 
-/// An agent and how it fares.
-pub struct Considered {
+/// An agent with its result in the binding.
+pub struct PreviewCandidate {
     pub candidate: Candidate,
     pub standing: Standing,
 }
 
-/// What the event would meet at one agent, whether it wins or not.
+/// Preview of the event at one agent, whether it wins or not.
 pub struct AgentPreview {
-    pub considered: Considered,
-    /// What is wrong with its specification, also in the light of today's manifest.
+    pub considered: PreviewCandidate,
+    /// Faults of its specification, also against the current manifest.
     pub faults: Vec<Fault>,
     pub endpoint: Option<EndpointRecord>,
     pub occupancy: Occupancy,
@@ -60,50 +62,55 @@ pub struct AgentPreview {
     pub snapshot: Option<AuthorizationSnapshot>,
 }
 
-impl Runs {
-    /// What would become of this event now, and at this agent, else at the winner. `None`: there is
-    /// no such agent.
+/// Previews decisions: asks for them and stores nothing.
+pub struct EventPreviews {
+    pub(super) store: Store,
+    pub(super) clock: Clock,
+    pub(super) limits: Arc<RunLimits>,
+    pub(super) decider: Arc<Decider>,
+}
+
+impl EventPreviews {
+    /// Previews an event, also at `agent`, else at the winner. `None`: the agent does not exist.
     pub async fn preview_event(
         &self,
         workspace: &WorkspaceId,
         event: EventEnvelope,
         agent: Option<AgentId>,
     ) -> Result<Option<Preview>, StoreError> {
-        let store = &self.0.store;
+        let store = &self.store;
         let known_event = match &event.event_id {
             Some(id) => store.events().find_event(workspace, id).await?.is_some(),
             None => false,
         };
         let event = completed(event);
         let conversation = conversation_of(&event);
-        let max_live_runs = self.0.limits.workspace_runs;
+        let max_live_runs = self.limits.workspace_runs;
         let facts = store
             .conversations()
             .current_facts(workspace, conversation.as_ref(), max_live_runs)
             .await?;
-        let event_id = event.event_id.clone().unwrap_or_default();
-        let deciding = Deciding {
-            inner: &self.0,
-            workspace,
-            event_id: &event_id,
-            event: &event,
+        let input = DecisionInput {
+            workspace: workspace.clone(),
+            event_id: event.event_id.clone().unwrap_or_default(),
+            event: Arc::new(event),
+            arrived_at: self.clock.now_ms(),
             only: None,
-            child: None,
+            parent: None,
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),
             message: None,
             was_accepted: false,
         };
-        let outcome = deciding
-            .decide(&facts, None)
-            .map(|(plan, _)| outcome_of(&plan));
-        let candidates = considered(&facts, &event);
+        let outcome = self.decider.try_decide(&input, &facts, None);
+        let outcome = outcome.map(|decision| outcome_of(&decision.plan));
+        let candidates = considered(&facts, &input.event);
         let chosen = candidates.iter().find(|one| match agent {
             Some(id) => one.candidate.agent.id == id,
             None => one.standing == Standing::Wins,
         });
         let preview = match chosen {
-            Some(chosen) => Some(self.preview_agent(&deciding, &facts, chosen).await?),
+            Some(chosen) => Some(self.preview_agent(&input, &facts, chosen).await?),
             None if agent.is_some() => return Ok(None),
             None => None,
         };
@@ -112,37 +119,37 @@ impl Runs {
             outcome,
             candidates,
             agent: preview,
-            event,
+            event: Arc::unwrap_or_clone(input.event),
         }))
     }
 
     async fn preview_agent(
         &self,
-        deciding: &Deciding<'_>,
+        input: &DecisionInput,
         facts: &DecisionFacts,
-        chosen: &Considered,
+        chosen: &PreviewCandidate,
     ) -> Result<AgentPreview, StoreError> {
         let candidate = &chosen.candidate;
         let spec = &candidate.agent.spec;
-        let judged = deciding.judge(candidate, &facts.candidates).ok();
+        let draft = self.decider.draft(input, candidate, &facts.candidates).ok();
         let mut faults = check_agent(spec);
-        if let Some(judged) = &judged {
-            faults.extend(check_agent_for(spec, &judged.known.manifest));
+        if let Some(draft) = &draft {
+            faults.extend(check_agent_for(spec, &draft.agent.manifest));
         }
         let endpoint = match &candidate.runner {
             Some(runner) => {
-                let store = &self.0.store;
+                let store = &self.store;
                 store
                     .endpoints()
-                    .find_endpoint(deciding.workspace, runner.endpoint_id)
+                    .find_endpoint(&input.workspace, runner.endpoint_id)
                     .await?
             }
             None => None,
         };
         let occupancy = occupancy(&facts.live, candidate.agent.id);
-        let steerable = judged.as_ref().is_some_and(|judged| judged.steerable);
+        let steerable = draft.as_ref().is_some_and(|draft| draft.steerable);
         Ok(AgentPreview {
-            considered: Considered {
+            considered: PreviewCandidate {
                 candidate: candidate.clone(),
                 standing: chosen.standing,
             },
@@ -155,30 +162,30 @@ impl Runs {
                 Some(runner) => facts.capacities.of(runner.endpoint_id),
                 None => Capacity::default(),
             },
-            snapshot: judged.map(|judged| judged.snapshot),
+            snapshot: draft.map(|draft| Arc::unwrap_or_clone(draft.snapshot)),
         })
     }
 }
 
-fn outcome_of(plan: &IngestPlan) -> Outcome {
+fn outcome_of(plan: &IngestPlan) -> PreviewOutcome {
     match plan {
-        IngestPlan::Refuse | IngestPlan::Keep { .. } => Outcome::NoAgent,
-        IngestPlan::Start { .. } => Outcome::Created,
-        IngestPlan::Queue { .. } => Outcome::Queued,
-        IngestPlan::Absorb { run, .. } => Outcome::Steered(*run),
+        IngestPlan::Refuse | IngestPlan::Keep { .. } => PreviewOutcome::NoAgent,
+        IngestPlan::Start { .. } => PreviewOutcome::Created,
+        IngestPlan::Queue { .. } => PreviewOutcome::Queued,
+        IngestPlan::Absorb { run, .. } => PreviewOutcome::Steered(*run),
     }
 }
 
-fn considered(facts: &DecisionFacts, event: &EventEnvelope) -> Vec<Considered> {
+fn considered(facts: &DecisionFacts, event: &EventEnvelope) -> Vec<PreviewCandidate> {
     let standings = standings(&facts.candidates, |one| &one.agent.spec, event);
     let all = facts.candidates.iter().zip(standings);
     let mut all: Vec<_> = all
-        .map(|(candidate, standing)| Considered {
+        .map(|(candidate, standing)| PreviewCandidate {
             candidate: candidate.clone(),
             standing,
         })
         .collect();
-    // Stable: those that lose stay in the order of their names.
+    // A stable sort keeps the losers in the order of their names.
     all.sort_by(|one, other| match (one.standing, other.standing) {
         (Standing::Loses(_), Standing::Loses(_)) => Ordering::Equal,
         (Standing::Loses(_), _) => Ordering::Greater,

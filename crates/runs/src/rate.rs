@@ -1,5 +1,4 @@
-//! How fast events may come, workspace by workspace, on this replica: decided before the event
-//! touches the database.
+//! Rate limit of events by workspace, on this replica, checked before the database is used.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -8,20 +7,15 @@ use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use protocol::id::WorkspaceId;
 
-use crate::Runs;
-
-/// Between two times at which what is idle is forgotten.
-const TIDY: Duration = Duration::from_mins(1);
-
-/// Events of one workspace.
+/// Rate limit of one workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRate {
     pub per_second: NonZeroU32,
-    /// How many may come at once after a rest.
+    /// Maximum burst.
     pub burst: NonZeroU32,
 }
 
-/// The buckets of all workspaces.
+/// Rate limiter with a bucket for each workspace.
 pub(super) struct EventRates {
     limiter: Option<DefaultKeyedRateLimiter<WorkspaceId>>,
     clock: DefaultClock,
@@ -36,7 +30,7 @@ impl EventRates {
         }
     }
 
-    /// Takes one event in; else says how long to wait.
+    /// Admits one event, or returns the time to wait.
     pub(super) fn admit(&self, workspace: &WorkspaceId) -> Result<(), Duration> {
         let Some(limiter) = &self.limiter else {
             return Ok(());
@@ -46,28 +40,10 @@ impl EventRates {
             .map_err(|early| early.wait_time_from(self.clock.now()))
     }
 
-    fn forget_idle(&self) {
+    pub(super) fn forget_idle(&self) {
         if let Some(limiter) = &self.limiter {
             limiter.retain_recent();
             limiter.shrink_to_fit();
-        }
-    }
-}
-
-impl Runs {
-    /// Forgets buckets that are full again, runs that do not call, and circuits that nobody asks about, until the process stops.
-    pub async fn keep_tidy(&self) {
-        let tidy = async {
-            loop {
-                tokio::time::sleep(TIDY).await;
-                self.0.rates.forget_idle();
-                self.0.calls.forget_idle(self.0.clock.now_ms());
-                self.0.breakers.forget_old();
-            }
-        };
-        tokio::select! {
-            () = self.0.closing.cancelled() => {}
-            () = tidy => {}
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Runner's bytes → events → ledger → clients (runs §3).
+//! Relay: runner's bytes → events → ledger → clients (runs §3).
 //!
-//! The commit before is the batching window: while it runs, the next events gather in the book. A
-//! full book stops the reading of the runner's socket. Nobody sees an event that is not committed.
+//! The commit in flight is the batching window: the next events gather in the buffer meanwhile. A full buffer
+//! stops reads from the runner's socket. Clients see committed events only.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,165 +10,192 @@ use domain::normalize::{Judge, Tally};
 use domain::run::{Failure, FailureCode, Run};
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
-use store::{Appended as Written, ResumePoint, StoreError};
+use store::{Appended as Written, ResumePoint, Store, StoreError};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::Inner;
-use crate::book::{Book, relayed};
 use crate::bus::Ring;
-use crate::dispatch::interruption;
-use crate::doorbell::Bell;
-use crate::live::{Frames, LiveRun};
-use crate::prepare::Prepared;
-use crate::settle::{Ending, commit};
-use judging::Numbers;
-use rare::{Rare, RareThings, graced, handed_on, lost, quiet_until, told_to_end};
-use reader::{Item, ResultReader};
+use crate::ending::EndCause;
+use crate::event_buffer::{EventBuffer, relayed};
+use crate::inputs::PreparedDispatch;
+use crate::interrupts::Interrupts;
+use crate::ledger::LedgerWriter;
+use crate::lifecycle::Lifecycle;
+use crate::limits::RunLimits;
+use crate::live::{CommittedFrames, LiveRun};
+use crate::notifier::{Notifier, RunWaiter};
+use base::clock::Clock;
+use judging::JudgedNumbers;
+use reader::{ReaderItem, ResultReader};
 use runner_client::Answer;
-use source::{Appended, Read, Source, end_of_input};
+use signals::{RunSignal, RunSignals, grace_over, interrupted, lost, released, silence_at};
+use source::{AppendedSource, ResultInput, SourceRead, end_of_input};
 
 mod judging;
-mod rare;
 pub mod reader;
+mod signals;
 mod source;
 
-/// Reads after which a commit, a cancel or a lost lease is looked for, even if more has come.
+/// Consecutive reads after which commits and signals are polled.
 const READS_IN_A_ROW: u32 = 32;
 
-/// What a relay leaves: everything that settling needs.
+/// Result of a relay, from which the end is written.
 pub(super) struct Relayed {
-    pub(super) book: Book,
+    pub(super) buffer: EventBuffer,
     pub(super) tally: Tally,
-    pub(super) ending: Ending,
+    pub(super) ending: EndCause,
 }
 
-/// Where the results of a run begin.
-pub(super) enum Origin {
-    /// With what its runner has answered.
+/// Origin of a run's results.
+pub(super) enum ResultOrigin {
+    /// The runner's answer.
     Answer(Answer),
-    /// Where the gateway before has left off.
+    /// The state that the former gateway has left.
     ResumePoint(ResumePoint),
 }
 
-/// Why a relay leaves nothing to settle.
-pub(super) enum Stopped {
-    /// The run is somebody else's now.
+/// Why a relay ends without an end of the run.
+pub(super) enum RelayStop {
+    /// Another process owns the run.
     Lost,
-    /// It shall be, and nothing of it is on its way here any more.
-    HandedOn,
-    /// The ledger cannot be written: nothing that could not be committed was shown.
+    /// The run is to be resumed by another process, and nothing of it is in flight.
+    Released,
+    /// The ledger cannot be written. Uncommitted events were not shown.
     Unwritable(StoreError),
 }
 
-/// Relays the results of a started run until it ends.
-pub(super) async fn relay(
-    inner: &Arc<Inner>,
-    live: &LiveRun,
-    prepared: &Prepared,
-    run: &Run,
-    origin: Origin,
-) -> Result<Relayed, Stopped> {
-    let results = inner.limits.results;
-    let judge = Judge::new(
-        &prepared.snapshot,
-        results,
-        prepared.delta_mode,
-        prepared.expects_message,
-    )
-    .knowing_artifacts();
-    let mut relay = Relay {
-        inner,
-        live,
-        run,
-        judge,
-        book: Book::new(run),
-        appended: None,
-        in_flight: None,
-        items: Vec::new(),
-        waiting: VecDeque::new(),
-        input_ended: None,
-        interrupted: None,
-        has_noted_repair: false,
-        aside: None,
-    };
-    let bell = || Bell::of(inner, run.id);
-    let source = match origin {
-        Origin::Answer(Answer::Started(started)) => {
-            let reader = ResultReader::new(started.format, inner.limits.line_bytes, results);
-            Source::Stream {
-                results: started.into_results(),
-                reader: Box::new(reader),
-            }
-        }
-        Origin::Answer(Answer::Deferred(aside)) => {
-            // The run waits for none of it.
-            let reading = inner.tasks.spawn(aside.read_out());
-            relay.aside = Some(AbortOnDropHandle::new(reading));
-            relay.appended = Some(Numbers::default());
-            Source::Appended(Appended::new(inner, run, bell()))
-        }
-        Origin::ResumePoint(left_off) => {
-            relay.book = Book::new(run).behind_rejections(left_off.rejections);
-            let appended = Appended::new(inner, run, bell());
-            let appended = appended.catching_up_to(left_off.accepted_through);
-            relay.appended = Some(Numbers::of(left_off));
-            Source::Appended(appended)
-        }
-    };
-    let ending = relay.read(prepared, source).await?;
-    if relay.in_flight.is_some() {
-        let outcome = committed(&mut relay.in_flight).await;
-        relay.show(outcome)?;
-    }
-    Ok(Relayed {
-        tally: relay.judge.tally(),
-        book: relay.book,
-        ending,
-    })
+/// Relays the results of live runs into their ledgers.
+pub(super) struct Relayer {
+    pub(super) store: Store,
+    pub(super) clock: Clock,
+    pub(super) limits: Arc<RunLimits>,
+    pub(super) notifier: Arc<Notifier>,
+    pub(super) lifecycle: Lifecycle,
+    pub(super) ledger: Arc<LedgerWriter>,
+    pub(super) interrupts: Arc<Interrupts>,
 }
 
-struct Relay<'a> {
-    inner: &'a Inner,
+impl Relayer {
+    /// Relays the results of a started run until it ends.
+    pub(super) async fn relay(
+        &self,
+        live: &LiveRun,
+        prepared: &PreparedDispatch,
+        run: &Run,
+        origin: ResultOrigin,
+    ) -> Result<Relayed, RelayStop> {
+        let results = self.limits.results;
+        let judge = Judge::new(
+            &prepared.snapshot,
+            results,
+            prepared.delta_mode,
+            prepared.expects_message,
+        )
+        .knowing_artifacts();
+        let mut relay = RelayState {
+            parts: self,
+            live,
+            run,
+            judge,
+            buffer: EventBuffer::new(run),
+            appended: None,
+            in_flight: None,
+            items: Vec::new(),
+            waiting: VecDeque::new(),
+            input_ended: None,
+            interrupted: None,
+            has_noted_repair: false,
+            aside: None,
+        };
+        let waiter = || RunWaiter::of(&self.notifier, run.id);
+        let source = match origin {
+            ResultOrigin::Answer(Answer::Started(started)) => {
+                let reader = ResultReader::new(started.format, self.limits.line_bytes, results);
+                ResultInput::Stream {
+                    results: started.into_results(),
+                    reader: Box::new(reader),
+                }
+            }
+            ResultOrigin::Answer(Answer::Deferred(aside)) => {
+                // The run does not wait for this.
+                let reading = self.lifecycle.tasks.spawn(aside.read_out());
+                relay.aside = Some(AbortOnDropHandle::new(reading));
+                relay.appended = Some(JudgedNumbers::default());
+                ResultInput::Appended(AppendedSource::new(
+                    (&self.store, &self.ledger),
+                    self.limits.poll,
+                    run,
+                    waiter(),
+                ))
+            }
+            ResultOrigin::ResumePoint(left_off) => {
+                relay.buffer = EventBuffer::new(run).behind_rejections(left_off.rejections);
+                let appended = AppendedSource::new(
+                    (&self.store, &self.ledger),
+                    self.limits.poll,
+                    run,
+                    waiter(),
+                );
+                let appended = appended.with_backlog(left_off.accepted_through);
+                relay.appended = Some(JudgedNumbers::of(left_off));
+                ResultInput::Appended(appended)
+            }
+        };
+        let ending = relay.read(prepared, source).await?;
+        if relay.in_flight.is_some() {
+            let outcome = committed(&mut relay.in_flight).await;
+            relay.show(outcome)?;
+        }
+        Ok(Relayed {
+            tally: relay.judge.tally(),
+            buffer: relay.buffer,
+            ending,
+        })
+    }
+}
+
+struct RelayState<'a> {
+    parts: &'a Relayer,
     live: &'a LiveRun,
     run: &'a Run,
     judge: Judge<'a>,
-    book: Book,
-    /// For a runner that appends its results.
-    appended: Option<Numbers>,
-    in_flight: Option<InFlight<'a>>,
-    /// What the last chunk held; empty between two reads.
-    items: Vec<Item>,
-    /// Results that have come and are not judged yet.
+    buffer: EventBuffer,
+    /// Set for a runner that appends its results.
+    appended: Option<JudgedNumbers>,
+    in_flight: Option<CommitInFlight<'a>>,
+    /// Items of the last chunk; empty between two reads.
+    items: Vec<ReaderItem>,
+    /// Received results that are not judged yet.
     waiting: VecDeque<Vec<u8>>,
-    /// Why no more will come.
+    /// Why no more results will come.
     input_ended: Option<Failure>,
-    /// Why the run ends once what was accepted of it by then is judged.
+    /// Failure with which the run ends once all accepted results are judged.
     interrupted: Option<Failure>,
-    /// The ledger says that characters were replaced.
+    /// The ledger has a note that characters were replaced.
     has_noted_repair: bool,
-    /// Reads what a `202` says beside its head until the run is over.
+    /// Reads the rest of a `202` answer until the run ends.
     aside: Option<AbortOnDropHandle<()>>,
 }
 
-impl Relay<'_> {
+impl RelayState<'_> {
     async fn read(
         &mut self,
-        prepared: &Prepared,
-        mut source: Source<'_>,
-    ) -> Result<Ending, Stopped> {
-        let limits = &self.inner.limits;
+        prepared: &PreparedDispatch,
+        mut source: ResultInput<'_>,
+    ) -> Result<EndCause, RelayStop> {
+        let limits = &self.parts.limits;
         let mut heard_at = Instant::now();
-        let (inner, live, run) = (self.inner, self.live, self.run);
-        let mut rare = RareThings::new();
-        rare.push(lost(live));
-        if !source.catches_up() {
-            rare.push(told_to_end(inner, live, run));
+        let (parts, live, run) = (self.parts, self.live, self.run);
+        let interrupts = &parts.interrupts;
+        let mut signals = RunSignals::new();
+        signals.push(lost(live));
+        if !source.has_backlog() {
+            signals.push(interrupted(interrupts, live, run));
         }
         if source.is_stream() {
-            rare.push(quiet_until(heard_at + limits.silence));
+            signals.push(silence_at(heard_at + limits.silence));
         } else {
-            rare.push(handed_on(inner));
+            signals.push(released(&parts.lifecycle));
         }
         let mut cancelling = false;
         let (mut reads_in_a_row, mut paused) = (0, false);
@@ -176,23 +203,23 @@ impl Relay<'_> {
             if let Some(ending) = self.judge_waiting(cancelling).await? {
                 return Ok(ending);
             }
-            let full = self.book.is_full();
-            let may_commit = self.in_flight.is_none() && !self.book.is_empty();
+            let full = self.buffer.is_full();
+            let may_commit = self.in_flight.is_none() && !self.buffer.is_empty();
             if may_commit && (full || paused || reads_in_a_row == READS_IN_A_ROW) {
                 self.start_commit();
                 paused = false;
                 continue;
             }
-            // First what comes most often.
+            // Most frequent events first.
             tokio::select! {
                 biased;
                 read = source.next(), if !full && reads_in_a_row < READS_IN_A_ROW => {
-                    if !matches!(read, Read::CaughtUp) {
+                    if !matches!(read, SourceRead::CaughtUp) {
                         self.take(read, &mut source);
                     } else if let Some(failure) = self.interrupted.take() {
                         return Ok(self.ended_by_gateway(failure));
                     } else {
-                        rare.push(told_to_end(inner, live, run));
+                        signals.push(interrupted(interrupts, live, run));
                     }
                     heard_at = Instant::now();
                     reads_in_a_row += 1;
@@ -204,33 +231,33 @@ impl Relay<'_> {
                         heard_at = Instant::now();
                     }
                 }
-                Some(happened) = rare.next() => match happened {
-                    Rare::Lost => return Err(Stopped::Lost),
-                    Rare::HandOn => return Err(self.release().await),
-                    Rare::Interrupted => {
-                        let failure = interruption(inner, live);
+                Some(happened) = signals.next() => match happened {
+                    RunSignal::Lost => return Err(RelayStop::Lost),
+                    RunSignal::Release => return Err(self.finish_commit().await),
+                    RunSignal::Interrupted => {
+                        let failure = interrupts.interruption(live);
                         if !cancelling && failure.code == FailureCode::Cancelled {
                             cancelling = true;
-                            rare.push(graced(inner, live, prepared, run));
-                        } else if let Source::Appended(appended) = &mut source {
+                            signals.push(grace_over(interrupts, live, prepared, run));
+                        } else if let ResultInput::Appended(appended) = &mut source {
                             self.end_behind(appended, failure).await?;
                         } else {
                             return Ok(self.ended_by_gateway(failure));
                         }
                     }
-                    // Set again only when it is over: each event would cost a timer.
-                    Rare::Quiet => {
+                    // Armed again only after it has expired: a timer for each event would be expensive.
+                    RunSignal::Silent => {
                         let (silent_at, now) = (heard_at + limits.silence, Instant::now());
                         if full {
-                            rare.push(quiet_until(now + limits.silence));
+                            signals.push(silence_at(now + limits.silence));
                         } else if now < silent_at {
-                            rare.push(quiet_until(silent_at));
+                            signals.push(silence_at(silent_at));
                         } else {
-                            self.take(Read::Silent, &mut source);
+                            self.take(SourceRead::Silent, &mut source);
                         }
                     }
                 },
-                // What has reached the socket, and only has to be handed on, goes into the same commit.
+                // Data that is already in the socket joins the same commit.
                 () = tokio::task::yield_now(), if may_commit => paused = true,
                 () = std::future::ready(()), if reads_in_a_row == READS_IN_A_ROW => {
                     reads_in_a_row = 0;
@@ -239,115 +266,118 @@ impl Relay<'_> {
         }
     }
 
-    /// Ends the run once what is accepted by now is judged, though nobody has looked at it yet: its runner was told that
-    /// it is stored. No more is.
+    /// Ends the run once all accepted results are judged, because their runner was told that they are stored. No
+    /// further ones are accepted.
     async fn end_behind(
         &mut self,
-        appended: &mut Appended<'_>,
+        appended: &mut AppendedSource<'_>,
         failure: Failure,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), RelayStop> {
         self.interrupted = Some(failure);
         tokio::select! {
             biased;
-            () = self.live.lost.cancelled() => Err(Stopped::Lost),
-            // In a box of its own: every run would keep its room, and few append.
+            () = self.live.lost.cancelled() => Err(RelayStop::Lost),
+            // Boxed: the future would enlarge every run, and few append.
             closed = Box::pin(appended.close()) => match closed {
                 Ok(true) => Ok(()),
-                Ok(false) => Err(Stopped::Lost),
-                Err(error) => Err(Stopped::Unwritable(error)),
+                Ok(false) => Err(RelayStop::Lost),
+                Err(error) => Err(RelayStop::Unwritable(error)),
             },
         }
     }
 
-    /// What is not on its way yet, the next owner judges.
-    async fn release(&mut self) -> Stopped {
+    /// Waits for the commit in flight. The next owner judges the rest.
+    async fn finish_commit(&mut self) -> RelayStop {
         if self.in_flight.is_some() {
             let outcome = committed(&mut self.in_flight).await;
             if let Err(stopped) = self.show(outcome) {
                 return stopped;
             }
         }
-        Stopped::HandedOn
+        RelayStop::Released
     }
 
     fn start_commit(&mut self) {
-        let read_at = self.book.take_read_at();
-        let (append, frames) = self.book.take(None, self.inner.clock.now_ms());
-        let commit = Box::pin(commit(self.inner, append));
-        self.in_flight = Some(InFlight {
+        let read_at = self.buffer.take_read_at();
+        let (append, frames) = self.buffer.take(None, self.parts.clock.now_ms());
+        let commit = Box::pin(self.parts.ledger.commit(append));
+        self.in_flight = Some(CommitInFlight {
             frames,
             read_at,
             commit,
         });
     }
 
-    /// After a commit: clients may see its frames, unless it was not ours to make.
-    fn show(&mut self, outcome: Result<Written, StoreError>) -> Result<(), Stopped> {
+    /// Publishes the frames of a commit, unless another process owned the run.
+    fn show(&mut self, outcome: Result<Written, StoreError>) -> Result<(), RelayStop> {
         let Some(done) = self.in_flight.take() else {
             return Ok(());
         };
         match outcome {
             Ok(Written::Written { .. }) => {
                 self.live.log.publish(done.frames);
-                self.inner.doorbell.ring(Ring::Advanced(self.run.id));
+                self.parts.notifier.notify(Ring::Advanced(self.run.id));
                 relayed(done.read_at);
                 Ok(())
             }
-            Ok(Written::Lost) => Err(Stopped::Lost),
-            Err(error) => Err(Stopped::Unwritable(error)),
+            Ok(Written::Lost) => Err(RelayStop::Lost),
+            Err(error) => Err(RelayStop::Unwritable(error)),
         }
     }
 
-    /// Takes in what was read, to be judged as far as the book has room.
-    fn take(&mut self, read: Read, source: &mut Source<'_>) {
+    /// Queues what was read for judging.
+    fn take(&mut self, read: SourceRead, source: &mut ResultInput<'_>) {
         let mut items = std::mem::take(&mut self.items);
-        self.book.begin();
+        self.buffer.begin();
         self.input_ended = match (read, source) {
-            (Read::Chunk(chunk), Source::Stream { reader, .. }) => {
+            (SourceRead::Chunk(chunk), ResultInput::Stream { reader, .. }) => {
                 let pushed = reader.push(&chunk, &mut items);
                 self.note_deviations(reader);
                 pushed.err().map(|error| self.over_limit(error, &chunk))
             }
-            (Read::End, Source::Stream { reader, .. }) => {
+            (SourceRead::End, ResultInput::Stream { reader, .. }) => {
                 reader.finish(&mut items);
                 self.note_deviations(reader);
-                let mut failure = end_of_input(&Read::End);
+                let mut failure = end_of_input(&SourceRead::End);
                 if let Some(fault) = reader.fault() {
                     failure.message = format!("{}: {fault}", failure.message);
                 }
                 Some(failure)
             }
-            (read @ (Read::Broken | Read::Silent), Source::Stream { reader, .. }) => {
+            (
+                read @ (SourceRead::Broken | SourceRead::Silent),
+                ResultInput::Stream { reader, .. },
+            ) => {
                 reader.finish_broken(&mut items);
                 if !items.is_empty() {
                     self.note_deviations(reader);
                 }
                 Some(end_of_input(&read))
             }
-            (Read::Appended(results), _) => {
+            (SourceRead::Appended(results), _) => {
                 self.waiting.extend(results);
                 None
             }
             (read, _) => Some(end_of_input(&read)),
         };
         let results = items.drain(..).filter_map(|item| match item {
-            Item::Result(raw) => Some(raw),
-            Item::Life => None,
+            ReaderItem::Result(raw) => Some(raw),
+            ReaderItem::Heartbeat => None,
         });
         self.waiting.extend(results);
         self.items = items;
     }
 }
 
-/// A commit on its way, and the frames that may be shown after it.
-struct InFlight<'a> {
-    frames: Frames,
+/// A commit in flight, with the frames to publish after it.
+struct CommitInFlight<'a> {
+    frames: CommittedFrames,
     read_at: Option<Instant>,
     commit: BoxFuture<'a, Result<Written, StoreError>>,
 }
 
-/// The outcome of the commit on its way; waits for ever when there is none.
-async fn committed(in_flight: &mut Option<InFlight<'_>>) -> Result<Written, StoreError> {
+/// Outcome of the commit in flight; pending for ever without one.
+async fn committed(in_flight: &mut Option<CommitInFlight<'_>>) -> Result<Written, StoreError> {
     match in_flight {
         Some(in_flight) => (&mut in_flight.commit).await,
         None => std::future::pending().await,

@@ -1,4 +1,4 @@
-//! The stream of a run: replay from the ledger, then live, to the terminal (contracts §6, §7).
+//! The stream of a run: replay from the ledger, then live events, to the terminal (contracts §6, §7).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,59 +7,83 @@ use std::time::Duration;
 use bytes::Bytes;
 use domain::ledger::{LineHead, write_frame};
 use futures_util::Stream;
-use protocol::id::RunId;
-use store::StoreError;
+use protocol::id::{RunId, WorkspaceId};
+use store::{Store, StoreError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::doorbell::Bell;
-use crate::live::{LiveRun, Progress, Tail};
-use crate::{Inner, Runs};
+use crate::lifecycle::Lifecycle;
+use crate::limits::RunLimits;
+use crate::live::{LiveRegistry, LiveRun, RunProgress, Tail};
+use crate::notifier::{Notifier, RunWaiter};
 use telemetry::metrics::OpenStream;
 
-/// Events read from the table at once, and their bytes; one event at least. Each reader that hardly reads keeps as
-/// much in memory.
+/// Maximum events and bytes of one page from the table; at least one event. A slow reader holds one page in
+/// memory.
 const PAGE: usize = 256;
 const PAGE_BYTES: usize = 128 * 1024;
 
-/// From where a run is watched.
+/// Start of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchFrom {
-    /// After this event, which the watcher has named.
+    /// After this event, which the client has named.
     After(u64),
-    /// After this event, of which the watcher cannot know: the stream names it first, and is resumed there.
+    /// After this event, which the client cannot know. The stream names it first, so that a client can resume
+    /// there.
     Joining(u64),
 }
 
-/// Between two looks at a run that lives elsewhere.
+/// Minimum pause between two looks at a run of another replica.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
 
-impl Runs {
-    /// The frames of a run behind `from`, ended by its terminal. The caller has checked that the
-    /// run is the watcher's to see. An error ends the stream: the client resumes by its last id.
-    pub fn watch(
+/// Streams of runs.
+pub struct RunStreams {
+    pub(super) store: Store,
+    pub(super) limits: Arc<RunLimits>,
+    pub(super) live: Arc<LiveRegistry>,
+    pub(super) notifier: Arc<Notifier>,
+    pub(super) lifecycle: Lifecycle,
+}
+
+impl RunStreams {
+    /// Cursor for a stream that starts now: before the next event, or before the terminal of an ended run.
+    pub async fn current_cursor(
         &self,
+        workspace: &WorkspaceId,
+        id: RunId,
+    ) -> Result<u64, StoreError> {
+        let run = self.store.runs().find_run(workspace, id).await?;
+        Ok(run.map_or(0, |run| {
+            run.last_sequence
+                .saturating_sub(u64::from(run.status.is_terminal()))
+        }))
+    }
+
+    /// Frames of a run after `from`, up to its terminal. The caller has checked that the client may see the run.
+    /// An error ends the stream; the client resumes by its last id.
+    pub fn watch(
+        self: &Arc<Self>,
         run: RunId,
         from: WatchFrom,
         heartbeat: Duration,
     ) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + use<> {
         let (cursor, named) = match from {
             WatchFrom::After(cursor) => (cursor, String::new()),
-            // Without data it dispatches no event.
+            // A frame without data dispatches no event.
             WatchFrom::Joining(cursor) => (cursor, format!("id: {cursor}\n\n")),
         };
         let hello = Bytes::from(format!(": run {run}\n\n{named}"));
         let now = Instant::now();
         let watcher = Watcher {
-            inner: Arc::clone(&self.0),
+            streams: Arc::clone(self),
             run,
             live: None,
-            bell: None,
+            waiter: None,
             cursor,
             heartbeat,
             ready: VecDeque::from([hello]),
             shown_at: now,
-            look_since: now.checked_sub(self.0.limits.poll).unwrap_or(now),
+            look_since: now.checked_sub(self.limits.poll).unwrap_or(now),
             done: false,
             _open: OpenStream::enter(),
         };
@@ -74,16 +98,16 @@ impl Runs {
 }
 
 struct Watcher {
-    inner: Arc<Inner>,
+    streams: Arc<RunStreams>,
     run: RunId,
     live: Option<Arc<LiveRun>>,
-    /// Rings while the run lives elsewhere.
-    bell: Option<Bell>,
+    /// Set while the run lives elsewhere.
+    waiter: Option<RunWaiter>,
     cursor: u64,
     heartbeat: Duration,
     ready: VecDeque<Bytes>,
     shown_at: Instant,
-    /// A shared look at the run's row must be this young.
+    /// Maximum age of a shared look at the run's row.
     look_since: Instant,
     done: bool,
     _open: OpenStream,
@@ -101,7 +125,7 @@ impl Watcher {
                 return Ok(None);
             }
             if self.live.is_none() {
-                self.live = self.inner.live.get(self.run);
+                self.live = self.streams.live.get(self.run);
             }
             match self.live.clone() {
                 Some(live) => self.follow(&live).await?,
@@ -110,7 +134,7 @@ impl Watcher {
         }
     }
 
-    /// Subscribes, then reads: an event that is committed in between is seen all the same.
+    /// Subscribes first, then reads, so that no event is missed.
     async fn follow(&mut self, live: &LiveRun) -> Result<(), StoreError> {
         let mut progress = live.log.subscribe();
         let seen = *progress.borrow_and_update();
@@ -122,7 +146,7 @@ impl Watcher {
             }
             Tail::Behind => {
                 if !Box::pin(self.read_table()).await? {
-                    // What the ring no longer has is not in the table either: it was deleted.
+                    // Events that neither the ring nor the table has were pruned.
                     self.live = None;
                     return Box::pin(self.read_elsewhere()).await;
                 }
@@ -132,7 +156,7 @@ impl Watcher {
                 self.done = true;
                 Ok(())
             }
-            // Somebody else writes the terminal.
+            // Another process writes the terminal.
             Tail::UpToDate if seen.ended => {
                 self.live = None;
                 Box::pin(self.read_elsewhere()).await
@@ -144,46 +168,46 @@ impl Watcher {
         }
     }
 
-    async fn wait(&mut self, progress: &mut watch::Receiver<Progress>) {
-        let stopping = self.inner.stopping.clone();
+    async fn wait(&mut self, progress: &mut watch::Receiver<RunProgress>) {
+        let stopping = self.streams.lifecycle.stopping.clone();
         tokio::select! {
-            // The log is gone when the run is: the next look finds it in the table.
+            // The log is dropped with the run; the next look reads the table.
             _ = progress.changed() => {}
             () = tokio::time::sleep(self.heartbeat) => self.ready.push_back(HEARTBEAT),
             () = stopping.cancelled() => self.tell_of_draining(),
         }
     }
 
-    /// A run that has ended, waits, or lives on another replica.
+    /// Follows a run that has ended, is queued, or lives on another replica.
     async fn read_elsewhere(&mut self) -> Result<(), StoreError> {
-        let bell = self
-            .bell
-            .get_or_insert_with(|| Bell::of(&self.inner, self.run));
-        let rings = bell.ring();
-        let rung = rings.notified();
-        tokio::pin!(rung);
-        rung.as_mut().enable();
-        // The status first: what was terminal before the read has all its events in it.
-        let look = bell.look(self.look_since).await?;
+        let waiter = self
+            .waiter
+            .get_or_insert_with(|| RunWaiter::of(&self.streams.notifier, self.run));
+        let notifications = waiter.notifications();
+        let notified = notifications.notified();
+        tokio::pin!(notified);
+        notified.as_mut().enable();
+        // Status first: the events of a run that was terminal before the read are complete.
+        let look = waiter.look(&self.streams.store, self.look_since).await?;
         let is_behind = self.cursor < look.last_sequence;
         if is_behind && self.read_table().await? {
             return Ok(());
         }
         if is_behind && look.has_ended {
-            // Deleted for its age while it was read: who comes back is told so.
+            // Pruned during the replay.
             return Err(StoreError::Pruned);
         }
         if look.has_ended {
             self.done = true;
             return Ok(());
         }
-        let stopping = self.inner.stopping.clone();
-        // Counted from the shared look: all watchers of the run wake together, and share the next.
-        let next_look = look.at + self.inner.limits.poll.min(self.heartbeat);
+        let stopping = self.streams.lifecycle.stopping.clone();
+        // Counted from the shared look, so that all streams of the run share the next one.
+        let next_look = look.at + self.streams.limits.poll.min(self.heartbeat);
         tokio::select! {
-            // However often it rings: a look costs the database a query.
+            // Independent of the rate of notifications, because a look is a query.
             () = async {
-                rung.await;
+                notified.await;
                 self.look_since = Instant::now();
                 tokio::time::sleep(BETWEEN_LOOKS).await;
             } => {}
@@ -196,10 +220,10 @@ impl Watcher {
         Ok(())
     }
 
-    /// Reads a page past the cursor; false when there is none.
+    /// Reads a page after the cursor. False: there is none.
     async fn read_table(&mut self) -> Result<bool, StoreError> {
         let lines = self
-            .inner
+            .streams
             .store
             .runs()
             .read_lines(self.run, self.cursor, PAGE, PAGE_BYTES)
@@ -226,12 +250,12 @@ impl Watcher {
         }
     }
 
-    /// The gateway is stopping: everything that is committed was shown, this is the last word. Who comes
-    /// back finds another replica, or this one until it is gone; not all at once.
+    /// Tells the client that the gateway stops. All committed events were shown. The retry times are spread, so
+    /// that not all clients reconnect at once.
     fn tell_of_draining(&mut self) {
         self.done = true;
         let jitter = u64::from(self.run.0.as_bytes()[15]) * 8;
-        // Without data: who reads the data of each event as an event of the ledger gets none that is not.
+        // Without data, so that clients do not read it as an event of the ledger.
         let frame = format!("retry: {}\nevent: gateway.draining\n\n", 1000 + jitter);
         self.ready.push_back(Bytes::from(frame));
     }

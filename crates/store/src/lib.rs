@@ -144,7 +144,7 @@ pub use repositories::{
     UsageRepository,
 };
 pub use runners::FoundRunner;
-pub use runs::{RunFilter, RunInputs, RunPosition, RunWindow, RunsFound};
+pub use runs::{RunFilter, RunPosition, RunWindow, RunsFound, StoredRunInputs};
 pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};
 pub use skills::ActivateSkill;
 pub use state::{STATE_KEYS, StateAccess, StateChange, StatePart, StateRecord, StateWritten};

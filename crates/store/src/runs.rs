@@ -23,7 +23,7 @@ use crate::page::{ListPage, PageBound, PageOf, ReadBudget};
 use crate::repositories::RunRepository;
 use crate::sql::padded;
 
-pub use inputs::RunInputs;
+pub use inputs::StoredRunInputs;
 
 /// Filter of a run list.
 #[derive(Clone, Debug, Default)]

@@ -31,7 +31,7 @@ use keys::keyring::Keyring;
 use knowledge::Knowledge;
 use runner_client::RunnerClient;
 use runs::bus::{self, BusSettings};
-use runs::{Parts, Runs};
+use runs::{RunParts, Runs};
 use telemetry::metrics::{Task, panicked};
 use telemetry::otlp::{Collector, Exporter};
 use telemetry::spans::Spans;
@@ -90,10 +90,10 @@ impl App {
         let specs = std::mem::take(&mut declared.tools);
         let tools = Tools::new(specs, egress.clone(), clock, Arc::clone(&catalog))?;
         let models = declared.models.open(&egress, clock);
-        let runs = Runs::new(Parts {
+        let runs = Runs::new(RunParts {
             bus: bus::open(bus, &store, &master_key)?,
             client: RunnerClient::new(egress.clone(), clock),
-            keys,
+            keys: Arc::new(keys),
             master_key,
             budgets: config.budgets.clone().into(),
             catalog,
@@ -106,7 +106,8 @@ impl App {
             clock,
         });
         entering::enter(&runs, declared).await?;
-        runs.sweep_at_boot()
+        runs.recovery
+            .sweep_at_boot()
             .await
             .context("cannot end the runs of an earlier start")?;
         runs.store().knowledge().sweep_knowledge_at_boot().await?;
@@ -193,22 +194,22 @@ impl App {
             }
         });
         keep(&self.tasks, &self.runs, |runs| async move {
-            runs.keep_leases().await;
+            runs.leases.keep_leases().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {
-            runs.keep_sweeps().await;
+            runs.recovery.keep_sweeps().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {
-            runs.keep_ringing().await;
+            runs.notifications.keep_notifying().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {
             runs.keep_keys().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {
-            runs.keep_tidy().await;
+            runs.upkeep.keep_tidy().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {
-            runs.keep_discovering().await;
+            runs.discovery.keep_discovering().await;
         });
         signals.next().await;
         tracing::info!(

@@ -21,7 +21,7 @@ use crate::client::event_body::EventBody;
 use crate::error::{ApiError, ApiResult};
 use crate::query::PathOf;
 use crate::state::ApiState;
-use runs::preview::{AgentPreview, Considered, Outcome, Preview};
+use runs::preview::{AgentPreview, Preview, PreviewCandidate, PreviewOutcome};
 
 /// Maximum number of candidates in a response.
 const MOST_CANDIDATES: usize = 200;
@@ -222,6 +222,7 @@ async fn dry_run(
     }
     let preview = state
         .runs
+        .previews
         .preview_event(&caller.workspace, posted.event, agent)
         .await?;
     let preview = preview.ok_or_else(|| ApiError::not_found("agent"))?;
@@ -239,10 +240,10 @@ fn view(preview: Preview) -> EventDryRun {
     let candidates: Vec<_> = shown.map(|one| candidate_view(one, event)).collect();
     let agent = preview.agent.map(|agent| agent_view(agent, event));
     let (status, outcome, steered_into, error) = match preview.outcome {
-        Ok(Outcome::NoAgent) => (202, "no_agent", None, None),
-        Ok(Outcome::Created) => (202, "created", None, None),
-        Ok(Outcome::Queued) => (202, "queued", None, None),
-        Ok(Outcome::Steered(run)) => (202, "steered", Some(run), None),
+        Ok(PreviewOutcome::NoAgent) => (202, "no_agent", None, None),
+        Ok(PreviewOutcome::Created) => (202, "created", None, None),
+        Ok(PreviewOutcome::Queued) => (202, "queued", None, None),
+        Ok(PreviewOutcome::Steered(run)) => (202, "steered", Some(run), None),
         Err(error) => {
             let (status, error) = ApiError::from(error).into_parts();
             (status, "refused", None, Some(error))
@@ -262,7 +263,7 @@ fn view(preview: Preview) -> EventDryRun {
     }
 }
 
-fn standing_view(one: &Considered, event: &EventEnvelope) -> StandingView {
+fn standing_view(one: &PreviewCandidate, event: &EventEnvelope) -> StandingView {
     let (standing, loss) = match one.standing {
         Standing::Wins => ("wins", None),
         Standing::Ties => ("ties", None),
@@ -286,7 +287,7 @@ fn standing_view(one: &Considered, event: &EventEnvelope) -> StandingView {
     }
 }
 
-fn candidate_view(one: &Considered, event: &EventEnvelope) -> CandidateView {
+fn candidate_view(one: &PreviewCandidate, event: &EventEnvelope) -> CandidateView {
     let agent = &one.candidate.agent;
     CandidateView {
         id: agent.id,

@@ -19,7 +19,7 @@ use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf, page_limit};
 use crate::state::ApiState;
 use keys::cursor::Kind;
-use runs::discovery::Findings;
+use runs::discovery::DiscoveryFindings;
 
 /// Cursor and size of a page sorted by name.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -80,7 +80,7 @@ fn view(
     header_names: Vec<String>,
     breaker: CircuitBreaker,
 ) -> RunnerEndpoint {
-    let findings: Findings = serde_json::from_value(record.findings).unwrap_or_default();
+    let findings: DiscoveryFindings = serde_json::from_value(record.findings).unwrap_or_default();
     RunnerEndpoint {
         id: record.id,
         name: record.name,
@@ -106,8 +106,9 @@ fn view(
 }
 
 fn shown(state: &ApiState, record: EndpointRecord) -> RunnerEndpoint {
-    let names = state.runs.header_names(&record);
-    let breaker = state.runs.breaker(record.id);
+    let names = state.runs.endpoints.header_names(&record);
+    let now = state.runs.clock().now_ms();
+    let breaker = state.runs.breakers.view(record.id, now);
     let seconds = |at: i64| at.div_euclid(1000);
     let breaker = CircuitBreaker {
         state: breaker.circuit.as_str().to_owned(),
@@ -170,12 +171,14 @@ pub(crate) async fn register_runner_endpoint(
     if query.dry_run {
         let diff = state
             .runs
+            .endpoints
             .preview_registration(&caller.workspace, &spec)
             .await?;
         return Ok(Json(diff).into_response());
     }
     let registered = state
         .runs
+        .endpoints
         .register_endpoint(&caller.workspace, spec)
         .await?;
     let shown = RunnerEndpoint {
@@ -253,10 +256,10 @@ pub(crate) async fn refresh_runner_endpoint(
         ));
     }
     if query.dry_run {
-        let diff = state.runs.preview_refresh(&record).await?;
+        let diff = state.runs.endpoints.preview_refresh(&record).await?;
         return Ok(Json(Refreshed::DryRun(Box::new(diff))));
     }
-    state.runs.refresh_endpoint(&record).await?;
+    state.runs.endpoints.refresh_endpoint(&record).await?;
     let record = find_endpoint(&state, &caller, id).await?;
     Ok(Json(Refreshed::Stored(Box::new(shown(&state, record)))))
 }

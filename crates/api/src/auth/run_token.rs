@@ -56,7 +56,7 @@ pub(crate) async fn run_of_token(
     state: &ApiState,
 ) -> Result<RunCaller, ApiError> {
     let caller = run_of(parts, Ok(token.to_owned()), state, AfterCancel::Refused).await?;
-    if state.runs.is_cancel_requested(&caller.grant) {
+    if state.runs.grants.is_cancel_requested(&caller.grant) {
         return Err(ApiError::cancelled());
     }
     Ok(caller)
@@ -79,16 +79,16 @@ async fn run_of(
     if state.runs.clock().now_ms() >= grant.run.deadline_at {
         return Err(ApiError::deadline_exceeded());
     }
-    if !state.runs.admit_call(&grant) {
+    if !state.runs.calls.admit_call(&grant) {
         return Err(rate_limited());
     }
-    let place = state.runs.begin_call(&grant);
+    let place = state.runs.calls.begin_call(&grant);
     let place = place.ok_or_else(host_calls_full)?;
     let answer = AnswerMemory::of(&parts.extensions)?;
     answer.is_for(Sender::Run(grant.run.id, grant.run.endpoint_id));
     answer.hold(place);
     let access = RunAccess {
-        driven_here: state.runs.drives(&grant),
+        driven_here: state.runs.aborts.drives(&grant),
         grant: Arc::clone(&grant),
         after_cancel,
     };
@@ -123,7 +123,7 @@ async fn find_live_grant(
         Ok(claims) => claims,
         Err(fault) => return Ok(Err(Refusal::Fault(fault))),
     };
-    let grant = state.runs.find_grant(claims.run_id).await?;
+    let grant = state.runs.grants.find_grant(claims.run_id).await?;
     let grant = grant.filter(|grant| {
         grant.attempt == claims.attempt
             && grant.run.workspace.as_str() == claims.ws

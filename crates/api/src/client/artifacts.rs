@@ -18,10 +18,13 @@ use crate::openapi::binary::Binary;
 use crate::query::{PathOf, QueryOf};
 use crate::recheck::StreamedBody;
 use crate::state::ApiState;
-use runs::artifacts::{PATIENCE, Readable, Whose};
+use runs::artifacts::{ArtifactOwner, ReadableArtifact, UPLOAD_TIMEOUT};
 
-async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<Readable> {
-    let found = state.runs.artifact_of_workspace(&caller.workspace, id);
+async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<ReadableArtifact> {
+    let found = state
+        .runs
+        .artifacts
+        .artifact_of_workspace(&caller.workspace, id);
     found.await?.ok_or_else(|| ApiError::not_found("artifact"))
 }
 
@@ -65,13 +68,16 @@ async fn store(
     let _place = state.upload_places().enter(caller.key)?;
     let owner = (ArtifactOrigin::Client, None);
     let new = query.announced(headers, caller.workspace.clone(), owner)?;
-    let mut upload = state.runs.upload(new)?;
-    if let Err(refused) = read(&mut upload, body, PATIENCE).await {
+    let mut upload = state.runs.artifacts.upload(new)?;
+    if let Err(refused) = read(&mut upload, body, UPLOAD_TIMEOUT).await {
         upload.give_up(None).await?;
         return Err(refused);
     }
-    let uploaded = upload.finish(Whose::default(), |_| None).await?;
-    let (unbound, now) = ((None, Whose::default()), state.runs.clock().now_seconds());
+    let uploaded = upload.finish(ArtifactOwner::default(), |_| None).await?;
+    let (unbound, now) = (
+        (None, ArtifactOwner::default()),
+        state.runs.clock().now_seconds(),
+    );
     Ok(metadata(uploaded, owner.0, unbound, now))
 }
 
@@ -92,6 +98,7 @@ pub(crate) async fn delete_artifact(
 ) -> ApiResult<StatusCode> {
     let deleted = state
         .runs
+        .artifacts
         .delete_artifact(&caller.workspace, &id, caller.key);
     let gone = deleted.await?.then_some(StatusCode::NO_CONTENT);
     gone.ok_or_else(|| ApiError::not_found("artifact"))
@@ -134,6 +141,10 @@ pub(crate) async fn get_artifact_content(
 ) -> ApiResult<Response> {
     let artifact = find(&state, &caller, &id).await?;
     let part = RequestedRange::of(&headers, &artifact.metadata)?;
-    let bytes = state.runs.read_artifact(&artifact, part.range()).await?;
+    let bytes = state
+        .runs
+        .artifacts
+        .read_artifact(&artifact, part.range())
+        .await?;
     Ok(part.answer(&artifact.metadata, bytes.map_err(std::io::Error::other)))
 }

@@ -16,7 +16,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::query::{IDEMPOTENCY_KEY, trace_header};
 use crate::state::ApiState;
 use runs::artifacts::UploadError;
-use runs::start::{Accepted, StartError};
+use runs::intake::{AcceptedEvent, IntakeError};
 
 /// Accepts a batch. A fault in any event refuses the whole batch before anything is stored. After that each
 /// event gets the response that it would get alone.
@@ -44,7 +44,7 @@ pub(super) async fn accept_batch(
             Err(not_tried())
         } else {
             let event = (posted.event, &posted.files.files);
-            let taken = state.runs.accept(workspace, event, None, trace);
+            let taken = state.runs.intake.accept(workspace, event, None, trace);
             let taken = taken.await;
             waiting.note(taken.as_ref().err(), conversation);
             taken.map_err(ApiError::from)
@@ -75,25 +75,25 @@ impl Waiting {
         self.all || conversation.is_some_and(|one| self.conversations.contains(one))
     }
 
-    fn note(&mut self, error: Option<&StartError>, conversation: Option<ConversationIdentity>) {
+    fn note(&mut self, error: Option<&IntakeError>, conversation: Option<ConversationIdentity>) {
         match error {
             Some(
-                StartError::Stopping
-                | StartError::Store(_)
-                | StartError::Attachment(
+                IntakeError::Stopping
+                | IntakeError::Store(_)
+                | IntakeError::Attachment(
                     UploadError::Place(_) | UploadError::Store(_) | UploadError::Expired,
                 )
-                | StartError::TooFast { .. }
-                | StartError::WorkspaceFull { .. }
-                | StartError::EndpointFull { .. },
+                | IntakeError::TooFast { .. }
+                | IntakeError::WorkspaceFull { .. }
+                | IntakeError::EndpointFull { .. },
             ) => self.all = true,
-            Some(StartError::QueueFull) => self.conversations.extend(conversation),
+            Some(IntakeError::QueueFull) => self.conversations.extend(conversation),
             _ => {}
         }
     }
 }
 
-fn item(event_id: String, outcome: ApiResult<Accepted>) -> EventBatchItem {
+fn item(event_id: String, outcome: ApiResult<AcceptedEvent>) -> EventBatchItem {
     match outcome {
         Ok(accepted) => EventBatchItem {
             event_id,
@@ -134,14 +134,14 @@ mod tests {
 
     #[test]
     fn what_is_sent_again_is_overtaken_by_nothing_that_it_must_precede() {
-        let expired = StartError::Attachment(UploadError::Expired);
-        let full = StartError::Attachment(UploadError::Full);
+        let expired = IntakeError::Attachment(UploadError::Expired);
+        let full = IntakeError::Attachment(UploadError::Full);
         for (error, same, other) in [
-            (StartError::Stopping, true, true),
+            (IntakeError::Stopping, true, true),
             (expired, true, true),
-            (StartError::WorkspaceFull { most: 1 }, true, true),
-            (StartError::QueueFull, true, false),
-            (StartError::IdempotencyMismatch, false, false),
+            (IntakeError::WorkspaceFull { most: 1 }, true, true),
+            (IntakeError::QueueFull, true, false),
+            (IntakeError::IdempotencyMismatch, false, false),
             (full, false, false),
         ] {
             let mut waiting = Waiting::default();

@@ -21,7 +21,7 @@ use crate::query::{IDEMPOTENCY_KEY, single_header, trace_header};
 use crate::run_pages::{GoesOn, goes_on};
 use crate::state::ApiState;
 use crate::stream::{stream_run, wants_stream};
-use runs::start::Accepted;
+use runs::intake::AcceptedEvent;
 use runs::watch::WatchFrom;
 
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -112,7 +112,11 @@ pub(super) async fn accept_event(
     let place = wants_stream(headers).then(|| state.stream_places().enter(caller.key));
     let place = place.transpose()?;
     let event = (event, &files.files);
-    let accepted = state.runs.accept(workspace, event, key, trace).await?;
+    let accepted = state
+        .runs
+        .intake
+        .accept(workspace, event, key, trace)
+        .await?;
     let replayed = accepted.replayed;
     let mut response = match (accepted.answer.run_id, place) {
         (Some(run), Some(place)) => {
@@ -138,7 +142,7 @@ async fn stream_from(
     state: &ApiState,
     caller: &ClientCaller,
     run: RunId,
-    accepted: &Accepted,
+    accepted: &AcceptedEvent,
     headers: &HeaderMap,
 ) -> ApiResult<Option<WatchFrom>> {
     let answer = &accepted.answer;
@@ -146,7 +150,11 @@ async fn stream_from(
         Some(stood) => WatchFrom::Joining(stood),
         // Responses stored by older gateways lack the run's position.
         None if answer.steered => {
-            let now = state.runs.from_now_on(&caller.workspace, run).await?;
+            let now = state
+                .runs
+                .streams
+                .current_cursor(&caller.workspace, run)
+                .await?;
             WatchFrom::Joining(now)
         }
         None => WatchFrom::After(0),

@@ -29,8 +29,8 @@ use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf, conversations_of, page_limit};
 use crate::state::ApiState;
 use keys::api_key::link_token;
-use runs::interactions::{AnswerSender, Answered, Question};
-use runs::start::StartError;
+use runs::intake::IntakeError;
+use runs::interactions::{AnswerSender, Answered, AnsweredQuestion};
 
 pub(super) use link::LinkCaller;
 
@@ -278,7 +278,7 @@ pub(crate) async fn submit_interaction(
     JsonBody(submission): JsonBody<InteractionSubmission>,
 ) -> ApiResult<Response> {
     let record = find(&state, &caller, &id).await?;
-    let question = Question {
+    let question = AnsweredQuestion {
         record,
         sender: AnswerSender::Key(caller.key),
     };
@@ -324,7 +324,7 @@ pub(super) fn check_open(state: &ApiState, record: &InteractionRecord) -> ApiRes
 pub(super) async fn take_answer(
     state: &ApiState,
     workspace: &WorkspaceId,
-    question: &Question,
+    question: &AnsweredQuestion,
     submission: InteractionSubmission,
 ) -> ApiResult<Answered> {
     let record = &question.record;
@@ -339,12 +339,13 @@ pub(super) async fn take_answer(
     }
     let answered = state
         .runs
+        .interactions
         .submit_interaction(workspace, question, submission);
     answered.await.map_err(|error| match error {
-        StartError::IdempotencyMismatch => already_submitted(),
-        StartError::Unanswerable(Unanswerable::Cancelled) => interaction_cancelled(),
-        StartError::Unanswerable(Unanswerable::Expired) => interaction_expired(),
-        StartError::Unanswerable(Unanswerable::LinkReplaced) => {
+        IntakeError::IdempotencyMismatch => already_submitted(),
+        IntakeError::Unanswerable(Unanswerable::Cancelled) => interaction_cancelled(),
+        IntakeError::Unanswerable(Unanswerable::Expired) => interaction_expired(),
+        IntakeError::Unanswerable(Unanswerable::LinkReplaced) => {
             ApiError::unauthenticated().of_link()
         }
         error => error.into(),
@@ -354,7 +355,7 @@ pub(super) async fn take_answer(
 async fn submit(
     state: &ApiState,
     workspace: &WorkspaceId,
-    question: Question,
+    question: AnsweredQuestion,
     submission: InteractionSubmission,
 ) -> ApiResult<Response> {
     let (mut response, replayed) =

@@ -372,7 +372,12 @@ pub(crate) async fn cancel_run(
     State(state): State<ApiState>,
     PathOf(id): PathOf<RunId>,
 ) -> ApiResult<(StatusCode, Json<AgentRun>)> {
-    let (status, run) = match state.runs.cancel(&caller.workspace, id, None).await? {
+    let (status, run) = match state
+        .runs
+        .cancellation
+        .cancel(&caller.workspace, id, None)
+        .await?
+    {
         CancelOutcome::Requested(run) => (StatusCode::ACCEPTED, run),
         CancelOutcome::Ended(run) => (StatusCode::OK, run),
         CancelOutcome::Unknown => return Err(ApiError::not_found("run")),

@@ -8,8 +8,8 @@ use store::{ChildRefused, StoreError};
 use super::api_error::ApiError;
 use egress::upstream::UpstreamError;
 use keys::cursor::InvalidCursor;
-use runs::over::Over;
-use runs::start::StartError;
+use runs::call_abort::AbortReason;
+use runs::intake::IntakeError;
 
 impl From<UpstreamError> for ApiError {
     fn from(error: UpstreamError) -> Self {
@@ -55,58 +55,58 @@ impl From<InvalidCursor> for ApiError {
     }
 }
 
-impl From<Over> for ApiError {
-    fn from(over: Over) -> Self {
+impl From<AbortReason> for ApiError {
+    fn from(over: AbortReason) -> Self {
         match over {
-            Over::Cancelled => Self::cancelled(),
-            Over::Ended => Self::unauthenticated(),
-            Over::Deadline => Self::deadline_exceeded(),
-            Over::Stopping => StartError::Stopping.into(),
+            AbortReason::Cancelled => Self::cancelled(),
+            AbortReason::Ended => Self::unauthenticated(),
+            AbortReason::Deadline => Self::deadline_exceeded(),
+            AbortReason::Stopping => IntakeError::Stopping.into(),
         }
     }
 }
 
-impl From<StartError> for ApiError {
-    fn from(error: StartError) -> Self {
+impl From<IntakeError> for ApiError {
+    fn from(error: IntakeError) -> Self {
         let message = error.to_string();
         match error {
-            StartError::IdempotencyMismatch => Self::conflict("idempotency_mismatch", message),
-            StartError::EventExists => Self::conflict("event_exists", message),
-            StartError::BindingConflict(agents) => {
+            IntakeError::IdempotencyMismatch => Self::conflict("idempotency_mismatch", message),
+            IntakeError::EventExists => Self::conflict("event_exists", message),
+            IntakeError::BindingConflict(agents) => {
                 Self::conflict("binding_conflict", message).with("agents", json!(agents))
             }
-            StartError::RunActive(run) => {
+            IntakeError::RunActive(run) => {
                 Self::conflict("run_active", message).with("run_id", json!(run))
             }
-            StartError::AgentGone | StartError::CalledAgentGone => {
+            IntakeError::AgentGone | IntakeError::CalledAgentGone => {
                 Self::conflict("agent_gone", message)
             }
-            StartError::ChildRefused(ChildRefused::Ended) => Self::unauthenticated(),
-            StartError::ChildRefused(ChildRefused::Cancelled) => Self::cancelled(),
-            StartError::ChildRefused(ChildRefused::TooMany) => {
+            IntakeError::ChildRefused(ChildRefused::Ended) => Self::unauthenticated(),
+            IntakeError::ChildRefused(ChildRefused::Cancelled) => Self::cancelled(),
+            IntakeError::ChildRefused(ChildRefused::TooMany) => {
                 Self::conflict("too_many_child_runs", message)
             }
-            StartError::Unanswerable(_) => Self::conflict("unanswerable", message),
-            StartError::QueueFull => Self::rate_limited_by("queue_full", message, 10),
-            StartError::WorkspaceFull { most } => {
+            IntakeError::Unanswerable(_) => Self::conflict("unanswerable", message),
+            IntakeError::QueueFull => Self::rate_limited_by("queue_full", message, 10),
+            IntakeError::WorkspaceFull { most } => {
                 Self::rate_limited_by("workspace_runs", message, 5).with("limit", json!(most))
             }
-            StartError::EndpointFull { most } => {
+            IntakeError::EndpointFull { most } => {
                 Self::rate_limited_by("endpoint_runs", message, 5).with("limit", json!(most))
             }
-            StartError::TooFast { wait } => {
+            IntakeError::TooFast { wait } => {
                 let seconds = u32::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
                 Self::rate_limited_by("workspace_events", message, seconds.max(1))
             }
-            StartError::RunnerUnavailable { runner, status, .. } => Self::unavailable(message)
+            IntakeError::RunnerUnavailable { runner, status, .. } => Self::unavailable(message)
                 .with("reason", json!("runner_unavailable"))
                 .with("runner_id", json!(runner))
                 .with("runner_status", json!(status))
                 .retryable_after(10),
-            StartError::Attachment(error) => error.into(),
-            StartError::Reference(fault) => Self::faults(&[fault]),
-            StartError::Stopping => Self::unavailable(message).with("reason", json!("stopping")),
-            StartError::Store(error) => error.into(),
+            IntakeError::Attachment(error) => error.into(),
+            IntakeError::Reference(fault) => Self::faults(&[fault]),
+            IntakeError::Stopping => Self::unavailable(message).with("reason", json!("stopping")),
+            IntakeError::Store(error) => error.into(),
         }
     }
 }

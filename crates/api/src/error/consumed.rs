@@ -39,13 +39,13 @@ impl ApiError {
 mod tests {
     use super::*;
     use egress::upstream::UpstreamError;
-    use runs::start::StartError;
+    use runs::intake::IntakeError;
 
     #[test]
     fn what_was_sent_and_not_waited_for_is_used_and_what_was_refused_is_not() {
         let broken = UpstreamError::Lost("it went".to_owned());
         for (error, consumed) in [
-            (StartError::Stopping.into(), Consumed::Unheard),
+            (IntakeError::Stopping.into(), Consumed::Unheard),
             (ApiError::cancelled(), Consumed::Unheard),
             (ApiError::deadline_exceeded(), Consumed::Unheard),
             (broken.into(), Consumed::Unheard),

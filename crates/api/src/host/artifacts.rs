@@ -24,7 +24,7 @@ use crate::query::{PathOf, QueryOf};
 use crate::recheck::StreamedBody;
 use crate::state::ApiState;
 use blob_store::PlaceError;
-use runs::artifacts::Readable;
+use runs::artifacts::ReadableArtifact;
 
 /// Audit rule for a file that needs no grant.
 const OF_EVENT: &str = "came with an event that this agent had in this conversation";
@@ -51,7 +51,7 @@ pub(crate) async fn create_artifact(
     headers: HeaderMap,
     mut body: StreamedBody,
 ) -> ApiResult<(StatusCode, Json<ArtifactMetadata>)> {
-    let Some(_room) = state.runs.begin_upload(&caller.grant) else {
+    let Some(_room) = state.runs.calls.begin_upload(&caller.grant) else {
         body.drain().await;
         return Err(uploads_full());
     };
@@ -69,7 +69,7 @@ pub(super) async fn find(
     state: &ApiState,
     operation: ArtifactOperation,
     id: &str,
-) -> ApiResult<(HostCall, Readable)> {
+) -> ApiResult<(HostCall, ReadableArtifact)> {
     let call = Call {
         action: match operation {
             ArtifactOperation::Metadata => "artifact_metadata",
@@ -81,18 +81,27 @@ pub(super) async fn find(
         operation: operation.as_str(),
     };
     let granted = caller.grant.snapshot.artifacts(operation);
-    if let Some(file) = state.runs.granted_file(&caller.grant, id) {
+    if let Some(file) = state.runs.artifacts.granted_file(&caller.grant, id) {
         let (host_call, ()) = caller.begin(state, call, Ok(())).await?;
         return Ok((host_call, file));
     }
     if granted.is_err()
-        && let Some(found) = state.runs.artifact_of_event(&caller.grant, id).await?
+        && let Some(found) = state
+            .runs
+            .artifacts
+            .artifact_of_event(&caller.grant, id)
+            .await?
     {
         let host_call = caller.begin_by(state, call, OF_EVENT).await?;
         return Ok((host_call, found));
     }
     let (host_call, ()) = caller.begin(state, call, granted).await?;
-    match state.runs.artifact_of_run(&caller.grant, id).await {
+    match state
+        .runs
+        .artifacts
+        .artifact_of_run(&caller.grant, id)
+        .await
+    {
         Ok(Some(found)) => Ok((host_call, found)),
         Ok(None) => host_call.end(Err(ApiError::not_found("artifact"))),
         Err(error) => host_call.end(Err(error.into())),
@@ -145,7 +154,7 @@ pub(crate) async fn read_artifact(
         Ok(part) => part,
         Err(refused) => return call.end(Err(refused)),
     };
-    let opened = call.within(state.runs.read_artifact(&found, part.range()));
+    let opened = call.within(state.runs.artifacts.read_artifact(&found, part.range()));
     match opened.await {
         Ok(bytes) => {
             let range = part.range();

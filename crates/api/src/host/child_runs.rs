@@ -97,7 +97,9 @@ pub(super) async fn start(
         .parse()
         .map_err(|_| ApiError::not_found("agent"))?;
     let runs = &state.runs;
-    let started = runs.start_child(&caller.grant, agent, request, caller.trace_parent);
+    let started = runs
+        .children
+        .start_child(&caller.grant, agent, request, caller.trace_parent);
     let id = started.await?;
     let workspace = &caller.grant.run.workspace;
     let run = runs.store().runs().find_run(workspace, id).await?;
@@ -116,7 +118,7 @@ async fn find(
     action: &'static str,
     id: RunId,
 ) -> ApiResult<Run> {
-    let found = state.runs.find_child(&caller.grant, id).await?;
+    let found = state.runs.children.find_child(&caller.grant, id).await?;
     let name = id.to_string();
     let call = Call {
         action,
@@ -165,7 +167,11 @@ pub(super) async fn follow(
     }
     let run = find(caller, state, "child_run_get", id).await?;
     let wait = Duration::from_secs(wait);
-    let run = state.runs.await_child(&caller.grant, run, wait).await?;
+    let run = state
+        .runs
+        .children
+        .await_child(&caller.grant, run, wait)
+        .await?;
     let output = run.output.as_ref().map_or(0, |output| output.get().len());
     caller.answer.reserve(output)?;
     shown(Some(run))
@@ -218,7 +224,12 @@ pub(super) async fn cancel(
 ) -> ApiResult<ChildRun> {
     let run = find(caller, state, "child_run_cancel", id).await?;
     let reason = reason.filter(|reason| !is_reserved_code(reason));
-    match state.runs.cancel(&run.workspace, id, reason).await? {
+    match state
+        .runs
+        .cancellation
+        .cancel(&run.workspace, id, reason)
+        .await?
+    {
         CancelOutcome::Requested(run) | CancelOutcome::Ended(run) => shown(Some(*run)),
         CancelOutcome::Unknown => Err(ApiError::not_found("child run")),
     }

@@ -102,9 +102,11 @@ pub(super) async fn read_answer(
     };
     let may_ask = caller.grant.snapshot.interaction_request();
     caller.granted(state, call, may_ask).await?;
-    let waiting = state
-        .runs
-        .await_interaction(&caller.grant, id, Duration::from_secs(wait));
+    let waiting =
+        state
+            .runs
+            .awaited
+            .await_interaction(&caller.grant, id, Duration::from_secs(wait));
     let told = waiting.await?;
     // Reserve memory after the wait, so that waiting calls hold none.
     if matches!(told, AwaitedInteraction::Submitted { .. }) {

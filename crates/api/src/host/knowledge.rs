@@ -77,7 +77,7 @@ pub(crate) async fn retrieve(
     let asked = snapshot.knowledge_base(kb_id, KnowledgeOperation::Retrieve);
     let (mut host_call, _granted) = caller.begin(state, call, asked).await?;
     host_call.trace_retrieval(kb_id, query.top_k);
-    let place = state.runs.begin_retrieval(&caller.grant);
+    let place = state.runs.calls.begin_retrieval(&caller.grant);
     if let Err(refused) = host_call.keep(place, FULL) {
         return host_call.end(Err(refused));
     }

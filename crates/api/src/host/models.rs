@@ -78,7 +78,7 @@ pub(super) async fn begin_call<'a>(
     };
     let asked = caller.grant.snapshot.model(id, operation).map(drop);
     let (mut call, ()) = caller.begin(state, call, asked).await?;
-    let place = state.runs.begin_model_call(&caller.grant);
+    let place = state.runs.calls.begin_model_call(&caller.grant);
     if let Err(refused) = call.keep(place, FULL) {
         return call.end(Err(refused));
     }

@@ -175,7 +175,10 @@ pub(crate) async fn append_results(
 ) -> ApiResult<Json<AppendedResults>> {
     let bytes = results.iter().map(|(_, raw)| raw.len()).sum();
     let audit = caller.audit_entry(&state, RESULTS, None, bytes);
-    let appended = state.runs.append_results(&caller.grant, results, audit);
+    let appended = state
+        .runs
+        .async_runs
+        .append_results(&caller.grant, results, audit);
     match appended.await?.ok_or_else(early)? {
         ResultsAppended::Through(accepted_through) => {
             Ok(Json(AppendedResults { accepted_through }))
@@ -203,7 +206,7 @@ pub(crate) async fn run_heartbeat(
         resource: "run",
         operation: "heartbeat",
     };
-    let heard = state.runs.hear_heartbeat(&caller.grant).await?;
+    let heard = state.runs.async_runs.note_heartbeat(&caller.grant).await?;
     let deferral = match heard.ok_or_else(early)? {
         Heartbeating::Alive(deferral) => deferral,
         Heartbeating::NotAsync => return Err(audited_not_deferred(&caller, &state, call).await?),
@@ -213,7 +216,7 @@ pub(crate) async fn run_heartbeat(
     Ok(Json(RunHeartbeat {
         accepted_through: deferral.accepted_through,
         lease_expires_at: deferral.lease_expires_at.div_euclid(1000),
-        cancel_requested: state.runs.is_cancel_requested(&caller.grant),
+        cancel_requested: state.runs.grants.is_cancel_requested(&caller.grant),
     }))
 }
 

@@ -97,7 +97,7 @@ pub(crate) async fn get_own_run(
         operation: "get",
     };
     caller.record(&state, call, None).await?;
-    let run = state.runs.current_run(&caller.grant).await?;
+    let run = state.runs.grants.current_run(&caller.grant).await?;
     Ok(Json(agent_run(
         run,
         caller.grant.snapshot.conversation.as_ref(),
@@ -121,6 +121,7 @@ pub(crate) async fn renew_token(
     caller.record(&state, call, None).await?;
     let minted = state
         .runs
+        .grants
         .renew_token(&caller.grant)
         .ok_or_else(ApiError::panicked)?;
     Ok(Json(RenewedToken {

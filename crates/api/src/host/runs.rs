@@ -134,7 +134,7 @@ async fn find_in_scope(
         return caller.granted(state, call, Err(refused)).await;
     }
     let found = if id == own.id {
-        Some(state.runs.current_run(&caller.grant).await?)
+        Some(state.runs.grants.current_run(&caller.grant).await?)
     } else {
         let run = state
             .runs
@@ -269,7 +269,12 @@ async fn cancel(
     check_reason(&cancel)?;
     let run = find_in_scope(caller, state, "run_cancel", id).await?;
     let reason = cancel.reason.filter(|reason| !is_reserved_code(reason));
-    match state.runs.cancel(&run.workspace, id, reason).await? {
+    match state
+        .runs
+        .cancellation
+        .cancel(&run.workspace, id, reason)
+        .await?
+    {
         CancelOutcome::Requested(run) | CancelOutcome::Ended(run) => Ok(Json(view(caller, *run))),
         CancelOutcome::Unknown => Err(ApiError::not_found("run")),
     }

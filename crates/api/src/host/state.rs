@@ -46,7 +46,7 @@ async fn access(
 
 /// Waits until the run's earlier appended results are processed.
 async fn behind_appended(caller: &RunCaller, state: &ApiState) -> ApiResult<()> {
-    if state.runs.judges_appended(&caller.grant).await? {
+    if state.runs.async_runs.await_judged(&caller.grant).await? {
         Ok(())
     } else {
         Err(appended_wait())

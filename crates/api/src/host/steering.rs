@@ -46,7 +46,11 @@ pub(crate) async fn pull_steering(
     };
     caller.answer.reserve(PULL_BYTES)?;
     let work = PullSteering::new(limit, caller.audit_entry(&state, call, None, 0));
-    let events = state.runs.pull_steering(caller.grant.run.id, work).await?;
+    let events = state
+        .runs
+        .ledger
+        .pull_steering(caller.grant.run.id, work)
+        .await?;
     let events = events.ok_or_else(ApiError::unauthenticated)?;
     let items = events
         .into_iter()

@@ -223,7 +223,7 @@ pub(crate) async fn put_blob(
     headers: HeaderMap,
     mut body: StreamedBody,
 ) -> ApiResult<Response> {
-    let Some(_room) = state.runs.begin_upload(&caller.grant) else {
+    let Some(_room) = state.runs.calls.begin_upload(&caller.grant) else {
         body.drain().await;
         return Err(uploads_full());
     };
@@ -274,7 +274,7 @@ pub(crate) async fn delete_blob(
     let call = call("storage_delete", &area);
     let access = granted_area(&caller, &state, call).await?;
     caller.legal_key(&state, call, &key).await?;
-    let Some(_room) = state.runs.begin_upload(&caller.grant) else {
+    let Some(_room) = state.runs.calls.begin_upload(&caller.grant) else {
         return Err(uploads_full());
     };
     let delete = DeleteBlob {

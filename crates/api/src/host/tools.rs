@@ -185,7 +185,7 @@ impl ToolCalling<'_> {
             .tool(self.name, ToolOperation::Call);
         let (mut host_call, granted) = self.caller.begin(self.state, call, asked).await?;
         host_call.trace_tool(self.name, key.map(|key| key.key));
-        let place = self.state.runs.begin_tool_call(&self.caller.grant);
+        let place = self.state.runs.calls.begin_tool_call(&self.caller.grant);
         if let Err(refused) = host_call.keep(place, FULL) {
             return host_call.end(Err(refused));
         }

@@ -62,7 +62,7 @@ impl Spending {
         call_id: Uuid,
         spend: Spend,
     ) -> Result<Self, ApiError> {
-        let lines = runs.budgets_of(grant);
+        let lines = runs.usage.budgets_of(grant);
         let reserved = Amount {
             calls: 1,
             tokens: spend
@@ -74,7 +74,7 @@ impl Spending {
         let mut reservation = None;
         if !lines.is_empty() {
             // Register it first: the commit may succeed even if its confirmation is late.
-            reservation = Some(runs.hold_reservation(call_id));
+            reservation = Some(runs.usage.hold_reservation(call_id));
             let reserve = ReserveBudget {
                 call_id,
                 run_id: grant.run.id,

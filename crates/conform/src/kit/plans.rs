@@ -25,7 +25,7 @@ use super::Kit;
 use crate::ConformError;
 use api::rehearsal::{Rehearsal, RehearsedRun};
 use runner_client::Call;
-use runs::told_limits;
+use runs::context_limits;
 
 /// Default deadline of an agent's runs.
 const DEADLINE: Duration = Duration::from_mins(5);
@@ -124,7 +124,7 @@ impl Kit {
             arrived_at: self.clock.now_ms(),
             deadline_at,
             trace_id: run.0.simple().to_string(),
-            limits: told_limits(&self.limits),
+            limits: context_limits(&self.limits),
             model_limits: ModelLimits::default(),
             snapshot: &snapshot,
         });

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{End, Reading, Trace};
 use api::rehearsal::Appended;
 use runner_client::Aside;
-use runs::reader::Item;
+use runs::reader::ReaderItem;
 
 impl Reading<'_> {
     /// Reads appended results while the runner is active.
@@ -41,7 +41,7 @@ impl Reading<'_> {
         let mut items = Vec::new();
         for raw in results {
             self.trace.leaked |= self.leak.is_in(raw.as_bytes());
-            items.push(Item::Result(raw.into()));
+            items.push(ReaderItem::Result(raw.into()));
         }
         let results = items.len();
         self.judge_all(items);

@@ -1,5 +1,5 @@
-//! Files of an event: what is large becomes an artifact, uploads of clients become the event's, and the event keeps
-//! references.
+//! Files of an event. Large files become artifacts, uploads that the event names are bound to it, and the event
+//! keeps references.
 
 mod references;
 
@@ -14,16 +14,16 @@ use protocol::message::{ContentElement, ImageUrl};
 use store::{ArtifactOrigin, ArtifactRecord};
 use uuid::Uuid;
 
+use super::Artifacts;
 use super::body::{BodyFiles, Pieces, declared_type, digest};
-use crate::Runs;
-use crate::artifacts::{NewArtifact, UploadError, Uploaded, Whose};
+use super::error::UploadError;
+use super::reference::{NAME, attach, is_same, reference_to};
+use super::upload::{ArtifactOwner, NewArtifact, StoredArtifact};
 
 pub(crate) use references::AttachError;
 use references::names_upload;
 
-const NAME: &str = "attachment";
-
-/// Artifacts made or bound for an event that is not stored yet.
+/// Artifacts that were created or bound for an event that is not stored yet.
 #[derive(Debug, Default)]
 pub(crate) struct Attached {
     made: Vec<Uuid>,
@@ -31,31 +31,31 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
-    /// One of them.
+    /// Any of them.
     pub(crate) fn first(&self) -> Option<Uuid> {
         self.made.iter().chain(&self.bound).next().copied()
     }
 }
 
-/// Which uploads an event may name and make its own.
+/// Which uploads an event may bind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Uploads {
-    /// Those of clients of its workspace.
+    /// Uploads of clients of its workspace.
     OfClients,
-    /// None: a run wrote the event, to which they are not open.
+    /// None, because a run wrote the event.
     Closed,
 }
 
-/// A large file of an event. Its base64 stands in the event, or in the body that the event came with.
-struct File {
+/// A large file of an event. Its base64 is in the event, or in the body of the request.
+struct LargeFile {
     sha256: String,
     size: u64,
     declared: Option<String>,
     name: Option<String>,
 }
 
-impl File {
-    /// The file of a base64 text; `None`: it is small, or it is something else, and stays as it is.
+impl LargeFile {
+    /// The file of a base64 text; `None`: the text is small or no base64, and stays in the event.
     async fn of(text: &str, files: &BodyFiles) -> Option<Self> {
         let (declared, base64) = declared_type(text);
         let (sha256, size) = match files.find(base64) {
@@ -73,9 +73,9 @@ impl File {
     }
 }
 
-impl Runs {
-    /// Makes artifacts of the large files of an event, and binds those that it names. A caller that does not store
-    /// the event gives them up by [`Self::drop_attached`].
+impl Artifacts {
+    /// Creates artifacts of the large files of an event, and binds those that it names. If the event is not
+    /// stored, the caller releases them by [`Self::drop_attached`].
     pub(crate) async fn keep_attached(
         &self,
         workspace: &WorkspaceId,
@@ -105,7 +105,7 @@ impl Runs {
         }
     }
 
-    /// Gives up the artifacts of an event that was not stored. What cannot be dropped now expires.
+    /// Releases the artifacts of an event that was not stored. A failed release leaves them to expire.
     pub(crate) async fn drop_attached(&self, event_id: &str, attached: Attached) {
         for id in attached.made {
             if let Err(error) = self.drop_artifact(id).await {
@@ -125,13 +125,13 @@ impl Runs {
         made: &mut Vec<Uuid>,
     ) -> Result<(), UploadError> {
         let found = files_of(input, files).await;
-        let mut kept: Vec<(String, Uploaded)> = Vec::new();
+        let mut kept: Vec<(String, StoredArtifact)> = Vec::new();
         for (text, file) in texts_of(input).zip(&found) {
             let Some(file) = file else { continue };
             if kept.iter().any(|(sha256, _)| *sha256 == file.sha256) {
                 continue;
             }
-            // The same bytes may stand there again, with a name.
+            // The same bytes may occur again with a name.
             let mut same = found.iter().flatten();
             let named = same.find(|one| one.sha256 == file.sha256 && one.name.is_some());
             let name = named.and_then(|one| one.name.as_deref());
@@ -151,9 +151,9 @@ impl Runs {
         &self,
         workspace: &WorkspaceId,
         event_id: &str,
-        (file, name): (&File, Option<&str>),
+        (file, name): (&LargeFile, Option<&str>),
         (text, files): (&str, &BodyFiles),
-    ) -> Result<Uploaded, UploadError> {
+    ) -> Result<StoredArtifact, UploadError> {
         let mut upload = self.upload(NewArtifact {
             workspace: workspace.clone(),
             origin: ArtifactOrigin::Event,
@@ -166,22 +166,22 @@ impl Runs {
         let (_, base64) = declared_type(text);
         let found = files.find(base64);
         let mut pieces = found.map_or_else(|| Pieces::plain(base64), |file| file.pieces());
-        // It was decoded before, to its end.
+        // The whole text was decoded before.
         while let Some(Ok(piece)) = pieces.next() {
             if let Err(error) = upload.take(&piece).await {
                 upload.give_up(None).await?;
                 return Err(error);
             }
         }
-        let whose = Whose {
+        let whose = ArtifactOwner {
             event_id: Some(event_id.to_owned()),
-            ..Whose::default()
+            ..ArtifactOwner::default()
         };
         upload.finish(whose, |_| None).await
     }
 }
 
-/// The texts of an input that may be files: those of its contents, then those of its attachments.
+/// Texts of an input that may be files: those of its contents, then those of its attachments.
 fn texts_of(input: &AgentInput) -> impl Iterator<Item = &str> {
     let of_contents = input.contents.iter().map(base64_of);
     let of_attachments = input.attachments.iter().map(base64_of_attachment);
@@ -189,16 +189,16 @@ fn texts_of(input: &AgentInput) -> impl Iterator<Item = &str> {
     texts.map(Option::unwrap_or_default)
 }
 
-/// The large files among these texts, in the same places.
-async fn files_of(input: &AgentInput, files: &BodyFiles) -> Vec<Option<File>> {
+/// The large files among these texts, by index.
+async fn files_of(input: &AgentInput, files: &BodyFiles) -> Vec<Option<LargeFile>> {
     let of_contents = input.contents.iter().map(|one| (&one.file_name, None));
     let of_attachments = input.attachments.iter();
     let of_attachments = of_attachments.map(|one| (&one.name, one.mime_type.as_ref()));
     let told = of_contents.chain(of_attachments);
     let mut found = Vec::new();
     for (text, (name, declared)) in texts_of(input).zip(told) {
-        let file = File::of(text, files).await;
-        found.push(file.map(|file| File {
+        let file = LargeFile::of(text, files).await;
+        found.push(file.map(|file| LargeFile {
             declared: file.declared.or_else(|| declared.cloned()),
             name: name.clone().filter(|name| domain::artifact::is_name(name)),
             ..file
@@ -207,9 +207,14 @@ async fn files_of(input: &AgentInput, files: &BodyFiles) -> Vec<Option<File>> {
     found
 }
 
-/// Puts references in the place of files: each artifact is one attachment, but for other names of the same bytes.
-fn refer_to(input: &mut AgentInput, found: &[Option<File>], kept: &[(String, Uploaded)]) {
-    let uploaded = |file: &Option<File>| {
+/// Replaces files by references. Each artifact becomes one attachment, except if the same bytes have several
+/// names.
+fn refer_to(
+    input: &mut AgentInput,
+    found: &[Option<LargeFile>],
+    kept: &[(String, StoredArtifact)],
+) {
+    let uploaded = |file: &Option<LargeFile>| {
         let sha256 = &file.as_ref()?.sha256;
         let mut kept = kept.iter();
         kept.find(|(of, _)| of == sha256).map(|(_, one)| one)
@@ -237,37 +242,7 @@ fn refer_to(input: &mut AgentInput, found: &[Option<File>], kept: &[(String, Upl
     input.attachments = attachments;
 }
 
-/// Whether an attachment tells nothing that another of the same artifact does not tell.
-fn is_same(known: &mut InputAttachment, one: &InputAttachment) -> bool {
-    let is_artifact = known.url == one.url
-        && known
-            .url
-            .as_ref()
-            .is_some_and(|url| url.starts_with(domain::artifact::SCHEME));
-    let names_differ = match (&known.name, &one.name) {
-        (Some(known), Some(one)) => known != one && known != NAME && one != NAME,
-        _ => false,
-    };
-    if !is_artifact || names_differ {
-        return false;
-    }
-    if known.name.as_deref().is_none_or(|name| name == NAME) {
-        known.name.clone_from(&one.name);
-    }
-    true
-}
-
-/// Makes an attachment one of an artifact, and keeps what else it tells.
-fn attach(attachment: &mut InputAttachment, artifact: InputAttachment) {
-    attachment.mime_type = artifact.mime_type;
-    attachment.size = artifact.size;
-    attachment.url = artifact.url;
-    attachment.id = artifact.id;
-    attachment.kind = attachment.kind.take().or(artifact.kind);
-    attachment.name = attachment.name.take().or(artifact.name);
-}
-
-/// The artifacts that a run has announced, as its message in the transcript names them: a JSON list.
+/// Announced artifacts as attachments of a message in the transcript: a JSON list.
 pub(crate) fn announced_attachments(announced: &[ArtifactRecord]) -> String {
     let refs = announced.iter();
     let refs = refs.map(|of| reference_to(&of.id, &of.name, &of.mime_type, of.size));
@@ -280,8 +255,8 @@ pub(crate) fn may_have_files(event: &EventEnvelope, files: &BodyFiles) -> bool {
     !files.is_empty() || input.is_some_and(|input| has_artifacts(input) || names_upload(input))
 }
 
-fn attachment_of(uploaded: &Uploaded) -> InputAttachment {
-    let Uploaded {
+fn attachment_of(uploaded: &StoredArtifact) -> InputAttachment {
+    let StoredArtifact {
         id,
         name,
         mime_type,
@@ -291,25 +266,7 @@ fn attachment_of(uploaded: &Uploaded) -> InputAttachment {
     reference_to(&id.to_string(), name, mime_type, *size)
 }
 
-/// An artifact as messages name it.
-fn reference_to(id: &str, name: &str, mime_type: &str, size: u64) -> InputAttachment {
-    let kind = mime_type.split('/').next().unwrap_or_default();
-    let kind = match kind {
-        "image" | "audio" | "video" => kind,
-        _ => "file",
-    };
-    InputAttachment {
-        kind: Some(kind.to_owned()),
-        mime_type: Some(mime_type.to_owned()),
-        size: i64::try_from(size).ok(),
-        name: Some(name.to_owned()),
-        url: Some(url_of(id)),
-        id: Some(id.to_owned()),
-        ..InputAttachment::default()
-    }
-}
-
-fn refer(element: &mut ContentElement, uploaded: &Uploaded) {
+fn refer(element: &mut ContentElement, uploaded: &StoredArtifact) {
     let url = url_of(&uploaded.id.to_string());
     if element.image_base64.take().is_some() || element.image_url.is_some() {
         "image_url".clone_into(&mut element.kind);

@@ -1,4 +1,4 @@
-//! Base64 files of a request's body: decoded piece by piece where they stand, so that no parser copies them.
+//! Base64 files of a request body, decoded in place and in pieces, so that no parser copies them.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use bytes::{Bytes, BytesMut};
 use domain::artifact::{FILE_MARK, INLINE_BYTES};
 use domain::large_text::{Step, large_texts};
 
-/// Base64 of one piece, in bytes: whole groups of four.
+/// Bytes of base64 in one piece: whole groups of four.
 const PIECE_BYTES: usize = 64 * 1024;
-/// Between the media type of a `data:` URL and its base64.
+/// Separator of the media type and the base64 in a `data:` URL.
 const BASE64: &str = ";base64,";
-/// The longest head of a `data:` URL that is looked for.
+/// Maximum length of the head of a `data:` URL.
 const HEAD_BYTES: usize = 256;
 
-/// The files that were taken out of a body. The document has their marks: `runnel-file:` and the SHA-256. A mark that a
-/// client writes itself names nothing but a file of the same body.
+/// Files that were taken out of a body. The document holds a mark for each: `runnel-file:` and the SHA-256. A
+/// mark from a client can only name a file of the same body.
 #[derive(Clone, Debug, Default)]
 pub struct BodyFiles(Arc<[BodyFile]>);
 
@@ -25,7 +25,7 @@ pub struct BodyFiles(Arc<[BodyFile]>);
 pub(super) struct BodyFile {
     pub(super) sha256: String,
     pub(super) size: u64,
-    /// The base64 as the body has it, escapes included.
+    /// The base64 in the form of the body, with escapes.
     text: Bytes,
 }
 
@@ -40,8 +40,8 @@ impl BodyFiles {
         self.0.iter().find(|file| file.sha256 == sha256)
     }
 
-    /// Takes large files out of a JSON body at these places: the document without them, and the files. What is no
-    /// base64 stays in the document.
+    /// Takes large files out of a JSON body at these places. Returns the document with marks, and the files.
+    /// Invalid base64 stays in the document.
     pub async fn take_out<P: AsRef<[Step]>>(body: &Bytes, places: &[P]) -> (Bytes, Self) {
         let mut files: Vec<BodyFile> = Vec::new();
         let mut rest = BytesMut::new();
@@ -78,7 +78,7 @@ impl BodyFile {
     }
 }
 
-/// Where the base64 of a `data:` URL begins; 0 for other texts.
+/// Start of the base64 in a `data:` URL; 0 for other texts.
 fn head_of(text: &[u8]) -> usize {
     let head = &text[..text.len().min(HEAD_BYTES)];
     let comma = head
@@ -90,7 +90,7 @@ fn head_of(text: &[u8]) -> usize {
     }
 }
 
-/// The media type of a `data:` URL, and the base64 of it or of a bare text.
+/// Media type of a `data:` URL, and the base64 of the URL or of a bare text.
 pub(super) fn declared_type(text: &str) -> (Option<&str>, &str) {
     let head = head_of(text.as_bytes());
     let url = text.get(..head).and_then(|head| head.strip_prefix("data:"));
@@ -98,31 +98,31 @@ pub(super) fn declared_type(text: &str) -> (Option<&str>, &str) {
     (declared, text.get(head..).unwrap_or_default())
 }
 
-/// The SHA-256 and the size of what a base64 text holds; `None`: it is no base64.
+/// SHA-256 and size of the decoded text; `None`: invalid base64.
 pub(super) async fn digest(mut pieces: Pieces<'_>) -> Option<(String, u64)> {
     let (mut digest, mut size) = (Context::new(&SHA256), 0);
     while let Some(piece) = pieces.next() {
         let piece = piece.ok()?;
         digest.update(&piece);
         size += piece.len() as u64;
-        // Many mebibytes are no reason to keep others of this worker waiting.
+        // Yields, so that large files do not block other tasks of this worker.
         tokio::task::yield_now().await;
     }
     Some((store::hex(digest.finish().as_ref()), size))
 }
 
-/// A text that is no base64.
+/// A text that is not base64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoBase64;
 
-/// Decodes base64 piece by piece.
+/// Decodes base64 in pieces.
 pub(super) struct Pieces<'a> {
     rest: &'a [u8],
     is_escaped: bool,
 }
 
 impl<'a> Pieces<'a> {
-    /// Of a text that a parser has read.
+    /// For a text that a parser has read.
     pub(super) fn plain(text: &'a str) -> Self {
         Self {
             rest: text.as_bytes(),
@@ -130,7 +130,7 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Of a text between the quotes of a JSON document: some writers escape each slash.
+    /// For a text between the quotes of a JSON document, where slashes may be escaped.
     fn escaped(text: &'a [u8]) -> Self {
         Self {
             rest: text,
@@ -159,7 +159,7 @@ impl<'a> Pieces<'a> {
                 Some(_) => return Some(Err(NoBase64)),
             }
         }
-        // Padding ends the whole, not a piece.
+        // Padding is allowed at the end only.
         if !self.rest.is_empty() && text.contains(&b'=') {
             return Some(Err(NoBase64));
         }

@@ -1,5 +1,4 @@
-//! Files of the operator, copied to where artifacts stand: a run reads what it was granted, whatever becomes
-//! of the file.
+//! Files of the operator, copied into the blob store, so that granted files stay readable.
 
 use std::path::Path;
 
@@ -10,12 +9,13 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use uuid::Uuid;
 
-use crate::artifacts::{ArtifactLimits, sniff};
+use super::sniff;
+use crate::limits::ArtifactLimits;
 use blob_store::{ArtifactStore, PlaceError};
 
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// A file as the operator declares it.
+/// A configured file.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnFile<'a> {
     pub name: &'a str,
@@ -39,12 +39,12 @@ pub enum FileError {
     Place(#[from] PlaceError),
 }
 
-/// Where the bytes of a file with this digest stand.
+/// Blob key of a file with this digest.
 pub(super) fn place_of_file(sha256: &str) -> String {
     format!("files/{sha256}")
 }
 
-/// Copies a file to its place, unless it is there, and says what runs see of it.
+/// Copies a file into the blob store unless it is there, and returns its resource.
 pub async fn enter_file(
     store: &ArtifactStore,
     limits: &ArtifactLimits,
@@ -87,7 +87,7 @@ pub async fn enter_file(
     })
 }
 
-/// Reads a file to its end, chunk by chunk; its SHA-256.
+/// Reads a file in chunks; returns its SHA-256.
 async fn read_all(
     file: &mut File,
     most: u64,
@@ -109,7 +109,7 @@ async fn read_all(
     }
 }
 
-/// The same on every replica that has the same file under the same name, another for another content.
+/// Id of a file by name and content, so that all replicas agree.
 fn file_id(name: &str, sha256: &str) -> Uuid {
     let mut digest = Context::new(&SHA256);
     for part in ["runnel file", name, sha256] {

@@ -1,4 +1,4 @@
-//! Which artifacts a run may read, and their bytes.
+//! Read access to artifacts.
 
 use std::ops::Range;
 
@@ -11,19 +11,19 @@ use protocol::resources::FileResource;
 use store::{ArtifactRecord, Sharers, StoreError};
 use uuid::Uuid;
 
-use crate::Runs;
-use crate::artifacts::files::place_of_file;
+use super::Artifacts;
+use super::files::place_of_file;
 use crate::grant::Grant;
 use blob_store::PlaceError;
 
-/// An artifact that may be read.
+/// An artifact that the caller may read.
 #[derive(Clone, Debug)]
-pub struct Readable {
+pub struct ReadableArtifact {
     pub metadata: ArtifactMetadata,
     place: String,
 }
 
-impl Readable {
+impl ReadableArtifact {
     fn of(row: ArtifactRecord) -> Self {
         Self {
             metadata: ArtifactMetadata {
@@ -63,31 +63,31 @@ impl Readable {
     }
 }
 
-impl Runs {
+impl Artifacts {
     /// A file that the run was granted.
-    pub fn granted_file(&self, grant: &Grant, id: &str) -> Option<Readable> {
-        grant.snapshot.file(id).map(Readable::of_file)
+    pub fn granted_file(&self, grant: &Grant, id: &str) -> Option<ReadableArtifact> {
+        grant.snapshot.file(id).map(ReadableArtifact::of_file)
     }
 
-    /// An artifact within the reach of a run that was granted the operation.
+    /// An artifact that a run may access.
     pub async fn artifact_of_run(
         &self,
         grant: &Grant,
         id: &str,
-    ) -> Result<Option<Readable>, StoreError> {
+    ) -> Result<Option<ReadableArtifact>, StoreError> {
         match self.find_row(&grant.run.workspace, id).await? {
             Some(row) => self.within_reach(grant, row, Sharers::Runner).await,
             None => Ok(None),
         }
     }
 
-    /// A file of an event that a run, or an earlier one of its agent in its conversation, has had: open without a
-    /// grant of artifacts.
+    /// A file of an event that the run, or an earlier run of its agent in its conversation, has received. It
+    /// needs no grant for artifacts.
     pub async fn artifact_of_event(
         &self,
         grant: &Grant,
         id: &str,
-    ) -> Result<Option<Readable>, StoreError> {
+    ) -> Result<Option<ReadableArtifact>, StoreError> {
         if grant.snapshot.event_artifacts().is_err() {
             return Ok(None);
         }
@@ -103,7 +103,7 @@ impl Runs {
         grant: &Grant,
         row: ArtifactRecord,
         sharers: Sharers,
-    ) -> Result<Option<Readable>, StoreError> {
+    ) -> Result<Option<ReadableArtifact>, StoreError> {
         let run = &grant.run;
         let (run_id, runner_id) = (run.id.to_string(), run.runner_id.to_string());
         let reader = Provenance {
@@ -122,7 +122,7 @@ impl Runs {
         let is_open = match reach(reader, artifact) {
             Reach::Open => true,
             Reach::IfEventWasHad => {
-                let store = &self.0.store;
+                let store = &self.store;
                 store
                     .artifacts()
                     .has_had_event(run, event_id, sharers)
@@ -130,7 +130,7 @@ impl Runs {
             }
             Reach::Closed => false,
         };
-        Ok(is_open.then(|| Readable::of(row)))
+        Ok(is_open.then(|| ReadableArtifact::of(row)))
     }
 
     /// An artifact of a workspace.
@@ -138,9 +138,9 @@ impl Runs {
         &self,
         workspace: &WorkspaceId,
         id: &str,
-    ) -> Result<Option<Readable>, StoreError> {
+    ) -> Result<Option<ReadableArtifact>, StoreError> {
         let row = self.find_row(workspace, id).await?;
-        Ok(row.map(Readable::of))
+        Ok(row.map(ReadableArtifact::of))
     }
 
     pub(super) async fn find_row(
@@ -149,24 +149,20 @@ impl Runs {
         id: &str,
     ) -> Result<Option<ArtifactRecord>, StoreError> {
         match Uuid::parse_str(id) {
-            // An id has one form: what is not written so names nothing.
+            // Only the canonical form of an id names an artifact.
             Ok(uuid) if uuid.to_string() == id => {
-                self.0
-                    .store
-                    .artifacts()
-                    .find_artifact(workspace, uuid)
-                    .await
+                self.store.artifacts().find_artifact(workspace, uuid).await
             }
             _ => Ok(None),
         }
     }
 
-    /// The bytes of a part, one chunk in memory at a time.
+    /// Streams a range of the bytes, one chunk in memory at a time.
     pub async fn read_artifact(
         &self,
-        artifact: &Readable,
+        artifact: &ReadableArtifact,
         part: Range<u64>,
     ) -> Result<impl Stream<Item = Result<Bytes, PlaceError>> + Send + 'static, PlaceError> {
-        self.0.artifacts.read(&artifact.place, part).await
+        self.blobs.read(&artifact.place, part).await
     }
 }

@@ -1,19 +1,19 @@
-//! Artifacts that go: given up, expired, or deleted by an operator.
+//! Removal of artifacts: released, expired, or deleted by an operator.
 
 use protocol::id::{ApiKeyId, RunId, WorkspaceId};
 use store::{AuditEntry, DropArtifact, StoreError};
 use uuid::Uuid;
 
-use crate::Runs;
+use super::Artifacts;
 
-impl Runs {
-    /// Gives up a finished artifact: it is not found any more.
+impl Artifacts {
+    /// Releases a finished artifact. It can no longer be read.
     pub async fn drop_artifact(&self, id: Uuid) -> Result<(), StoreError> {
-        self.0.store.write(DropArtifact { id, audit: None }).await
+        self.store.write(DropArtifact { id, audit: None }).await
     }
 
-    /// Deletes an artifact of a workspace for an operator; false: there is none. That of a run is on record in the
-    /// audit of its run.
+    /// Deletes an artifact of a workspace for an operator. False: there is none. The audit of its run records
+    /// the deletion.
     pub async fn delete_artifact(
         &self,
         workspace: &WorkspaceId,
@@ -34,13 +34,13 @@ impl Runs {
             allowed: true,
             rule: format!("deleted by an operator with API key {by}").into(),
             bytes: row.size,
-            at: self.0.clock.now_ms(),
+            at: self.clock.now_ms(),
             is_shared: false,
         });
         let Ok(id) = row.id.parse() else {
             return Ok(false);
         };
-        self.0.store.write(DropArtifact { id, audit }).await?;
+        self.store.write(DropArtifact { id, audit }).await?;
         tracing::info!(
             artifact.id = row.id, artifact.bytes = row.size, api_key.id = %by,
             "an operator deleted an artifact"
@@ -48,12 +48,12 @@ impl Runs {
         Ok(true)
     }
 
-    /// Deletes artifacts that have had their time, bytes first; says how many.
-    pub(crate) async fn sweep_artifacts(&self) -> Result<u64, StoreError> {
-        let claimed = self.0.store.artifacts().claim_expired_artifacts().await?;
+    /// Deletes expired artifacts, bytes first; returns their number.
+    pub(crate) async fn sweep(&self) -> Result<u64, StoreError> {
+        let claimed = self.store.artifacts().claim_expired_artifacts().await?;
         let mut gone = Vec::with_capacity(claimed.len());
         for one in &claimed {
-            match self.0.artifacts.delete(&one.place).await {
+            match self.blobs.delete(&one.place).await {
                 Ok(()) => gone.push(one.id),
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
@@ -63,7 +63,7 @@ impl Runs {
         }
         let count = gone.len() as u64;
         if count > 0 {
-            self.0.store.artifacts().delete_artifact_rows(gone).await?;
+            self.store.artifacts().delete_artifact_rows(gone).await?;
         }
         Ok(count)
     }

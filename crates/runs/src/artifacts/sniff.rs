@@ -1,12 +1,12 @@
-//! What a content is, by its first bytes.
+//! Media type of a content, by its first bytes.
 
 use domain::artifact::{Shown, essence, media_type as judged};
 use infer::MatcherType;
 
-/// What is looked at.
+/// Bytes that are examined.
 pub(super) const HEAD_BYTES: usize = 8 * 1024;
 
-/// The media type of a content that begins so; `declared` is kept where it is not contradicted.
+/// Media type of a content with this head. `declared` wins unless the head contradicts it.
 pub(super) fn media_type(declared: Option<&str>, head: &[u8]) -> String {
     let head = &head[..head.len().min(HEAD_BYTES)];
     let is_text = is_text(head);
@@ -23,7 +23,7 @@ pub(super) fn media_type(declared: Option<&str>, head: &[u8]) -> String {
     judged(declared, shown, declared.is_some_and(has_signature))
 }
 
-/// Some signatures are two letters, with which a text may begin.
+/// Some signatures are two letters, with which a text may begin as well.
 fn may_be_text(matcher: MatcherType) -> bool {
     matches!(
         matcher,
@@ -31,7 +31,7 @@ fn may_be_text(matcher: MatcherType) -> bool {
     )
 }
 
-/// UTF-8, perhaps cut at the end, without what no text holds.
+/// Whether this is UTF-8 without control characters. The end may be cut.
 fn is_text(head: &[u8]) -> bool {
     let text = match std::str::from_utf8(head) {
         Ok(text) => text,

@@ -1,35 +1,35 @@
-//! Whether an agent can be called: its runner, the room for one more run, and the agents that it may call itself.
+//! Preconditions of a run: a callable runner, capacity, and the agent's peers.
 
 use domain::authorization::peers;
 use protocol::id::EndpointId;
 use protocol::resources::AgentResource;
 use store::{Candidate, Capacities, RunnerRecord};
 
-use crate::start::StartError;
+use crate::intake::IntakeError;
 
-/// The agents that runs of an agent may start child runs of, as far as its policy goes.
+/// Agents of which the runs of this agent may start child runs, by its policy.
 pub(super) fn peers_among(own: &Candidate, candidates: &[Candidate]) -> Vec<AgentResource> {
     let enabled = candidates.iter().filter(|one| one.agent.spec.enabled);
     let agents = enabled.map(|one| (one.agent.id, &one.agent.spec));
     peers((own.agent.id, &own.agent.spec), agents)
 }
 
-/// Whether one more run may live. What was accepted before is not asked.
+/// Checks the capacity for one more run.
 pub(super) fn check_capacity(
     capacities: &Capacities,
     endpoint: EndpointId,
-) -> Result<(), StartError> {
+) -> Result<(), IntakeError> {
     if let Some(most) = capacities.workspace.reached() {
-        return Err(StartError::WorkspaceFull { most });
+        return Err(IntakeError::WorkspaceFull { most });
     }
     match capacities.of(endpoint).reached() {
-        Some(most) => Err(StartError::EndpointFull { most }),
+        Some(most) => Err(IntakeError::EndpointFull { most }),
         None => Ok(()),
     }
 }
 
-/// The runner of an agent, when it can be called.
-pub(super) fn callable(winner: &Candidate) -> Result<&RunnerRecord, StartError> {
+/// The runner of an agent, if it can be called.
+pub(super) fn callable(winner: &Candidate) -> Result<&RunnerRecord, IntakeError> {
     match &winner.runner {
         Some(runner) if runner.is_bindable() => Ok(runner),
         Some(runner) => Err(unavailable(
@@ -43,9 +43,9 @@ pub(super) fn callable(winner: &Candidate) -> Result<&RunnerRecord, StartError> 
     }
 }
 
-pub(super) fn unavailable(winner: &Candidate, why: &str) -> StartError {
+pub(super) fn unavailable(winner: &Candidate, why: &str) -> IntakeError {
     let status = winner.runner.as_ref().map(|runner| runner.status.as_str());
-    StartError::RunnerUnavailable {
+    IntakeError::RunnerUnavailable {
         runner: winner.agent.spec.runner_id.clone(),
         status: status.unwrap_or("unknown"),
         why: why.to_owned(),

@@ -1,4 +1,4 @@
-//! What a transcript keeps of a message.
+//! Transcript items of messages.
 
 use domain::canonical::canonical_json;
 use protocol::JsonObject;
@@ -8,11 +8,11 @@ use serde_json::json;
 use store::UserMessage;
 use uuid::Uuid;
 
-/// The most characters of a transcript item's text.
+/// Maximum characters of a transcript item's text.
 const TRANSCRIPT_CHARACTERS: usize = 4000;
 
-/// The user's transcript item of an event, when it is a message.
-pub(super) fn user_message(event: &EventEnvelope, id: Uuid) -> Option<UserMessage> {
+/// The user's transcript item of a message event.
+pub(crate) fn user_message(event: &EventEnvelope, id: Uuid) -> Option<UserMessage> {
     let input = event
         .input
         .as_ref()
@@ -41,7 +41,7 @@ pub(super) fn user_message(event: &EventEnvelope, id: Uuid) -> Option<UserMessag
     })
 }
 
-/// Who said it, without what a platform adds: every page of a history repeats it.
+/// The author without platform metadata, which would repeat on every page of a history.
 fn author(actor: &ActorContext) -> String {
     canonical_json(&ActorContext {
         metadata: JsonObject::new(),
@@ -49,7 +49,7 @@ fn author(actor: &ActorContext) -> String {
     })
 }
 
-/// Attachments by reference: inline content stays in the event alone.
+/// Attachments by reference. Inline content stays in the event only.
 fn attachment_refs(input: &AgentInput) -> String {
     let refs: Vec<_> = input
         .attachments
@@ -62,7 +62,7 @@ fn attachment_refs(input: &AgentInput) -> String {
     canonical_json(&refs)
 }
 
-/// A text as the transcript shows it; `content_json` keeps the whole.
+/// The text of a transcript item, shortened. `content_json` keeps all of it.
 pub(crate) fn transcript_text(text: &str) -> String {
     if text.chars().count() <= TRANSCRIPT_CHARACTERS {
         return text.to_owned();

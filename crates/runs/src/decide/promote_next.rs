@@ -1,4 +1,4 @@
-//! The decision about an event that was absorbed and not pulled.
+//! Decision about a steering event that its run has left unpulled.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use protocol::id::{AgentId, RunId, WorkspaceId};
 use store::{Candidate, CreateForEvent, SteeredEvent};
 use uuid::Uuid;
 
-use super::Deciding;
-use crate::Inner;
+use super::decider::Decider;
+use super::input::DecisionInput;
 
-/// Decides about an event that a run left unpulled: a run of its own, when an agent still wants it.
-/// Of several with equal right, the agent of the run that left it goes on.
+/// Gives an unpulled event a run of its own if an agent still wants it. On a tie, the agent of the run that left the event
+/// wins.
 pub(crate) fn promote_next(
-    inner: &Arc<Inner>,
+    decider: &Arc<Decider>,
     workspace: &WorkspaceId,
     agent: AgentId,
 ) -> CreateForEvent {
-    let (inner, workspace) = (Arc::clone(inner), workspace.clone());
+    let (decider, workspace) = (Arc::clone(decider), workspace.clone());
     Arc::new(move |left: &SteeredEvent, candidates: &[Candidate]| {
         let dropped = |why: &str| {
             tracing::warn!(
@@ -36,22 +36,22 @@ pub(crate) fn promote_next(
             dropped("no agent wants it any more");
             return None;
         };
-        let deciding = Deciding {
-            inner: &inner,
-            workspace: &workspace,
-            event_id: &left.event_id,
-            event: &event,
+        let input = DecisionInput {
+            workspace: workspace.clone(),
+            event_id: left.event_id.clone(),
+            event: Arc::new(event),
+            arrived_at: decider.clock.now_ms(),
             only: None,
-            child: None,
-            // What it came with is gone: the run begins a trace of its own.
+            parent: None,
+            // The span of the event is not stored, so the run begins a new trace.
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),
             message: None,
             was_accepted: true,
         };
-        let run = deciding
-            .new_run(winner, candidates)
+        let draft = decider
+            .draft(&input, winner, candidates)
             .inspect_err(|error| dropped(&error.to_string()));
-        run.ok().map(|(run, _)| run)
+        draft.ok().map(|draft| draft.row)
     })
 }

@@ -1,4 +1,4 @@
-//! What a discovery would change: the endpoint is asked, nothing is stored.
+//! Preview of a discovery: the endpoint is asked, and nothing is stored.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,16 @@ use protocol::discovery::DiscoveryDiff;
 use protocol::id::{RunnerId, WorkspaceId};
 use store::{EndpointRecord, RunnerStatus, StoreError};
 
-use super::{Discovery, Outcome, RegisterError};
-use crate::Runs;
+use super::Endpoints;
+use super::outcome::{DiscoveryResult, ListOutcome};
+use super::register::RegisterError;
 use runner_client::signature::SigningSecret;
 
-/// The most agents that are told of.
-const MOST_AGENTS: u64 = 1000;
+/// Maximum number of reported agents.
+const MAX_AGENTS: u64 = 1000;
 
-impl Runs {
-    /// What registering this endpoint would do.
+impl Endpoints {
+    /// Previews the registration of this endpoint.
     pub async fn preview_registration(
         &self,
         workspace: &WorkspaceId,
@@ -31,7 +32,7 @@ impl Runs {
         Ok(self.diff(&record, discovery, spec.replaces.clone()).await?)
     }
 
-    /// What refreshing this endpoint would do.
+    /// Previews the refresh of this endpoint.
     pub async fn preview_refresh(
         &self,
         record: &EndpointRecord,
@@ -43,7 +44,7 @@ impl Runs {
     async fn diff(
         &self,
         record: &EndpointRecord,
-        discovery: Discovery,
+        discovery: DiscoveryResult,
         replaces: Option<String>,
     ) -> Result<DiscoveryDiff, StoreError> {
         let known = self.known_runners(record).await?;
@@ -55,8 +56,8 @@ impl Runs {
             ..diff
         };
         let found = match discovery.outcome {
-            Outcome::Found(found) => found,
-            Outcome::Failed { health, reason, .. } => {
+            ListOutcome::Found(found) => found,
+            ListOutcome::Failed { health, reason, .. } => {
                 let kept = known.into_iter().filter(|one| one.listed);
                 let diff = DiscoveryDiff {
                     unchanged: kept.map(|one| one.id).collect(),
@@ -76,10 +77,9 @@ impl Runs {
         };
         let mut diff = compare(&before, &found);
         let agents = self
-            .0
             .store
             .agents()
-            .agents_of_runners(&record.workspace, &touched_runners(&diff), MOST_AGENTS)
+            .agents_of_runners(&record.workspace, &touched_runners(&diff), MAX_AGENTS)
             .await?;
         let agents = agents.iter().map(|agent| (agent.id, &agent.spec));
         diff.agents = affected_agents(&diff, &found, agents);
@@ -87,7 +87,7 @@ impl Runs {
     }
 
     async fn known_runners(&self, record: &EndpointRecord) -> Result<Vec<KnownRunner>, StoreError> {
-        let store = &self.0.store;
+        let store = &self.store;
         let runners = store
             .endpoints()
             .runners_of(&record.workspace, record.id)
@@ -101,13 +101,13 @@ impl Runs {
         Ok(known.collect())
     }
 
-    /// Which of these runners other endpoints serve, with the names of those.
+    /// Runners of this list that other endpoints serve, with the names of those endpoints.
     pub(super) async fn elsewhere(
         &self,
         record: &EndpointRecord,
         listed: &[RunnerId],
     ) -> Result<BTreeMap<RunnerId, String>, StoreError> {
-        let store = &self.0.store;
+        let store = &self.store;
         let runners = store
             .endpoints()
             .runners_elsewhere(&record.workspace, record.id, listed)

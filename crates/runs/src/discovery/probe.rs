@@ -1,14 +1,15 @@
-//! Asking an endpoint of a configuration for its list before anything is served: without a database.
+//! Probe of a configured endpoint, without a database.
 
 use domain::manifest::{Discovered, judge_list};
 use protocol::admin::EndpointSpec;
 use secrecy::SecretString;
 
-use super::{Outcome, header_map};
+use super::outcome::ListOutcome;
+use crate::endpoint::header_map;
 use runner_client::signature::SigningSecret;
 use runner_client::{Endpoint, RunnerClient};
 
-/// The runners that an endpoint lists; an error says why there is no list.
+/// Asks an endpoint for its runners. An error says why there is no list.
 pub async fn list_of(client: &RunnerClient, spec: &EndpointSpec) -> Result<Discovered, String> {
     if let Some(manifests) = &spec.manifests {
         return Ok(judge_list(manifests));
@@ -24,8 +25,8 @@ pub async fn list_of(client: &RunnerClient, spec: &EndpointSpec) -> Result<Disco
         headers: header_map(&spec.headers)
             .map_err(|fault| format!("{} {}", fault.pointer, fault.message))?,
     };
-    match Outcome::of(client.list_runners(&endpoint).await) {
-        Outcome::Found(discovered) => Ok(discovered),
-        Outcome::Failed { reason, cause, .. } => Err(cause.unwrap_or(reason)),
+    match ListOutcome::of(client.list_runners(&endpoint).await) {
+        ListOutcome::Found(discovered) => Ok(discovered),
+        ListOutcome::Failed { reason, cause, .. } => Err(cause.unwrap_or(reason)),
     }
 }

@@ -1,4 +1,4 @@
-//! Registering an endpoint, over the API or by the configuration.
+//! Registration of endpoints, by the API or the configuration.
 
 use std::sync::Arc;
 
@@ -11,38 +11,39 @@ use serde_json::json;
 use store::{EndpointRecord, SaveEndpoint, StoreError};
 use uuid::Uuid;
 
-use super::{Claims, Discovery, HEADERS_PURPOSE, Outcome, SECRET_PURPOSE, header_map};
-use crate::Runs;
+use super::Endpoints;
+use super::outcome::{DiscoveryResult, IdClaims, ListOutcome};
+use crate::endpoint::{HEADERS_PURPOSE, SECRET_PURPOSE, header_map};
 use runner_client::signature::SigningSecret;
 
-const MOST_HEADERS: usize = 32;
-const MOST_RUNS: u64 = 1_000_000;
+const MAX_HEADERS: usize = 32;
+const MAX_RUNS: u64 = 1_000_000;
 
-/// Why an endpoint was not registered. Nothing of it is stored.
+/// Why an endpoint was not registered. None of it is stored.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
     #[error("the registration has faults")]
     Faults(Vec<Fault>),
     #[error("an endpoint of this name exists")]
     NameTaken,
-    /// Runner ids that other endpoints serve, with the names of those.
+    /// Runner ids that other endpoints serve, with their names.
     #[error("runner ids are served by other endpoints")]
     Conflict(Vec<(RunnerId, String)>),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A registered endpoint, and the secret when one was made for it.
+/// A registered endpoint, and its secret if one was generated.
 #[derive(Debug)]
 pub struct Registered {
     pub record: EndpointRecord,
     pub made_secret: Option<String>,
 }
 
-/// An endpoint of the config file that was asked for its list, and is not entered yet.
+/// A configured endpoint that was asked for its list, and is not stored yet.
 pub struct AskedEndpoint {
     record: EndpointRecord,
-    discovery: Discovery,
+    discovery: DiscoveryResult,
 }
 
 impl AskedEndpoint {
@@ -50,17 +51,17 @@ impl AskedEndpoint {
         &self.record.name
     }
 
-    /// The runners that it lists; `None`: it gave no list.
+    /// The listed runners; `None`: there is no list.
     pub fn listed(&self) -> Option<impl Iterator<Item = &AgentRunnerManifest>> {
         match &self.discovery.outcome {
-            Outcome::Found(found) => Some(found.accepted.iter().map(|one| &one.manifest)),
-            Outcome::Failed { .. } => None,
+            ListOutcome::Found(found) => Some(found.accepted.iter().map(|one| &one.manifest)),
+            ListOutcome::Failed { .. } => None,
         }
     }
 }
 
-impl Runs {
-    /// Registers an endpoint over the API, and discovers it.
+impl Endpoints {
+    /// Registers an endpoint for the API, and discovers it.
     pub async fn register_endpoint(
         &self,
         workspace: &WorkspaceId,
@@ -73,7 +74,6 @@ impl Runs {
         self.refuse_conflicts(&record, &discovery, spec.replaces.as_deref())
             .await?;
         let created = self
-            .0
             .store
             .write(SaveEndpoint::Create(Box::new(record.clone())))
             .await;
@@ -81,10 +81,9 @@ impl Runs {
             StoreError::Taken => RegisterError::NameTaken,
             error => RegisterError::Store(error),
         })?;
-        let claims = replaces.map_or(Claims::All, Claims::Replacing);
+        let claims = replaces.map_or(IdClaims::All, IdClaims::Replacing);
         self.save_discovery(&record, discovery, claims).await?;
         if let Some(saved) = self
-            .0
             .store
             .endpoints()
             .find_endpoint(workspace, record.id)
@@ -98,13 +97,13 @@ impl Runs {
         })
     }
 
-    /// The endpoint that a registration replaces; refuses one that names nobody, or a name that is taken.
+    /// The endpoint that a registration replaces. It refuses an unknown one, and a name that is taken.
     pub(super) async fn check_registration(
         &self,
         workspace: &WorkspaceId,
         spec: &EndpointSpec,
     ) -> Result<Option<EndpointId>, RegisterError> {
-        let store = &self.0.store;
+        let store = &self.store;
         let replaces = match &spec.replaces {
             None => None,
             Some(name) => {
@@ -127,7 +126,7 @@ impl Runs {
         }
     }
 
-    /// Asks an endpoint of the config file for its list, and writes nothing.
+    /// Asks a configured endpoint for its list, without storing anything.
     pub async fn ask_endpoint(
         &self,
         workspace: &WorkspaceId,
@@ -138,19 +137,20 @@ impl Runs {
         Ok(AskedEndpoint { record, discovery })
     }
 
-    /// Enters an endpoint of the config file, with what it lists. One that did not answer stays, and
-    /// is asked again until it does.
+    /// Stores a configured endpoint with its list. One without an answer is stored as well, and is asked again
+    /// on schedule.
     pub async fn configure_endpoint(&self, asked: AskedEndpoint) -> Result<(), RegisterError> {
         let AskedEndpoint { record, discovery } = asked;
         let configure = Arc::new(SaveEndpoint::Configure(Box::new(record)));
-        let mut saved = self.0.store.write(Arc::clone(&configure)).await;
+        let mut saved = self.store.write(Arc::clone(&configure)).await;
         if matches!(saved, Err(StoreError::Taken)) {
-            // A replica that starts at the same time was first: now it is known.
-            saved = self.0.store.write(configure).await;
+            // Another replica has stored it at the same time, so this finds its row.
+            saved = self.store.write(configure).await;
         }
         let saved = saved?;
         if let Some(saved) = saved {
-            self.save_discovery(&saved, discovery, Claims::All).await?;
+            self.save_discovery(&saved, discovery, IdClaims::All)
+                .await?;
         }
         Ok(())
     }
@@ -169,7 +169,7 @@ impl Runs {
                 "must have 1 to 128 bytes and no control characters",
             ));
         }
-        if let Err(error) = self.0.egress.check_url(&spec.base_url) {
+        if let Err(error) = self.egress.check_url(&spec.base_url) {
             faults.push(Fault::new("/base_url", error.to_string()));
         }
         let secret = spec.secret.as_deref().or(made_secret).unwrap_or_default();
@@ -178,20 +178,20 @@ impl Runs {
                 "must be whsec_ and the base64 of 24 to 64 bytes; leave it out to get one made";
             faults.push(Fault::new("/secret", message));
         }
-        if spec.headers.len() > MOST_HEADERS {
+        if spec.headers.len() > MAX_HEADERS {
             faults.push(Fault::new("/headers", "may name at most 32 headers"));
         }
         if let Err(fault) = header_map(&spec.headers) {
             faults.push(fault);
         }
-        if spec.max_runs.is_some_and(|most| most > MOST_RUNS) {
+        if spec.max_runs.is_some_and(|most| most > MAX_RUNS) {
             faults.push(Fault::new("/max_runs", "must be at most 1000000"));
         }
         if !faults.is_empty() {
             return Err(RegisterError::Faults(faults));
         }
         let headers = json!(spec.headers).to_string();
-        let key = &self.0.master_key;
+        let key = &self.master_key;
         Ok(EndpointRecord {
             id: EndpointId(Uuid::now_v7()),
             workspace: workspace.clone(),
@@ -211,14 +211,14 @@ impl Runs {
             discovered_at: None,
             next_check_at: self.first_check(),
             version: 1,
-            created_at: self.0.clock.now_ms(),
+            created_at: self.clock.now_ms(),
         })
     }
 
     async fn refuse_conflicts(
         &self,
         record: &EndpointRecord,
-        discovery: &Discovery,
+        discovery: &DiscoveryResult,
         replaces: Option<&str>,
     ) -> Result<(), RegisterError> {
         let found = discovery.outcome.found();

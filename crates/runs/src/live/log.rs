@@ -1,7 +1,7 @@
-//! What a run has committed, for those who follow it.
+//! Committed events of a live run, for its subscribers.
 //!
-//! A [`RunLog`] keeps the newest committed frames in a bounded ring. A subscriber reads the ring, or
-//! the table when it has fallen behind the ring: a slow client costs its run nothing.
+//! A [`RunLog`] keeps the newest committed frames in a bounded ring. A subscriber that has fallen behind the
+//! ring reads the table, so a slow client does not delay its run.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,20 +9,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::watch;
 
-/// Bytes of frames that a ring keeps.
+/// Maximum bytes of frames in a ring.
 const RING_BYTES: usize = 1024 * 1024;
 
-/// What one commit appended, as clients read it. Every subscriber shares the same bytes.
+/// Frames of one commit. All subscribers share the bytes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Frames {
+pub(crate) struct CommittedFrames {
     /// The sequence of the first event.
     pub(crate) first: u64,
     pub(crate) bytes: Bytes,
-    /// Where each event ends in `bytes`.
+    /// End of each event in `bytes`.
     pub(crate) ends: Vec<usize>,
 }
 
-impl Frames {
+impl CommittedFrames {
     pub(crate) fn last(&self) -> u64 {
         self.first + self.ends.len() as u64 - 1
     }
@@ -39,33 +39,33 @@ impl Frames {
     }
 }
 
-/// What a subscriber finds past its cursor.
+/// Result of a read after a cursor.
 #[derive(Debug)]
 pub(crate) enum Tail {
-    /// These bytes, up to this sequence.
+    /// Frames, and the sequence of the last one.
     Frames(Bytes, u64),
-    /// The ring begins later: read the table.
+    /// The ring begins later: the table must be read.
     Behind,
     UpToDate,
 }
 
 #[derive(Default)]
-struct Ring {
-    batches: VecDeque<Frames>,
+struct FrameRing {
+    batches: VecDeque<CommittedFrames>,
     bytes: usize,
 }
 
 /// The committed events of one live run.
 pub(crate) struct RunLog {
-    ring: Mutex<Ring>,
-    progress: watch::Sender<Progress>,
+    ring: Mutex<FrameRing>,
+    progress: watch::Sender<RunProgress>,
 }
 
-/// How far a run has come.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Progress {
+pub(crate) struct RunProgress {
     pub(crate) last_sequence: u64,
-    /// This process adds nothing more.
+    /// This process adds no more events.
     pub(crate) ended: bool,
     /// The last event is the run's terminal.
     pub(crate) settled: bool,
@@ -75,12 +75,12 @@ impl RunLog {
     pub(super) fn new() -> Self {
         Self {
             ring: Mutex::default(),
-            progress: watch::Sender::new(Progress::default()),
+            progress: watch::Sender::new(RunProgress::default()),
         }
     }
 
-    /// Shows committed frames to every subscriber.
-    pub(crate) fn publish(&self, frames: Frames) {
+    /// Publishes committed frames.
+    pub(crate) fn publish(&self, frames: CommittedFrames) {
         if frames.ends.is_empty() {
             return;
         }
@@ -98,13 +98,13 @@ impl RunLog {
             .send_modify(|progress| progress.last_sequence = last_sequence);
     }
 
-    /// The events up to this one stand in the table: their run lived elsewhere.
+    /// Marks events up to this one as present in the table only, because another process wrote them.
     pub(crate) fn begin_behind(&self, last_sequence: u64) {
-        let note = |progress: &mut Progress| progress.last_sequence = last_sequence;
+        let note = |progress: &mut RunProgress| progress.last_sequence = last_sequence;
         self.progress.send_modify(note);
     }
 
-    /// Nothing more will come from here.
+    /// Ends the log of this process.
     pub(super) fn end(&self, settled: bool) {
         self.progress.send_modify(|progress| {
             progress.ended = true;
@@ -112,10 +112,10 @@ impl RunLog {
         });
     }
 
-    /// What stands past `cursor`.
+    /// Frames after `cursor`.
     pub(crate) fn tail(&self, cursor: u64) -> Tail {
         let ring = self.ring();
-        let last = ring.batches.back().map_or(0, Frames::last);
+        let last = ring.batches.back().map_or(0, CommittedFrames::last);
         if cursor >= last {
             let behind = cursor < self.progress.borrow().last_sequence;
             return if behind { Tail::Behind } else { Tail::UpToDate };
@@ -128,18 +128,18 @@ impl RunLog {
         }
     }
 
-    /// To wait for more. Subscribe first, then read: nothing falls between.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Progress> {
+    /// Subscribes to progress. Subscribe first, then read, so that no event is missed.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<RunProgress> {
         self.progress.subscribe()
     }
 
-    /// How far the run has come.
-    pub(crate) fn progress(&self) -> Progress {
+    /// The current progress.
+    pub(crate) fn progress(&self) -> RunProgress {
         *self.progress.borrow()
     }
 
-    // The ring is whole after any panic: it is changed by one push at a time.
-    fn ring(&self) -> MutexGuard<'_, Ring> {
+    // Consistent after a panic: it changes by one push at a time.
+    fn ring(&self) -> MutexGuard<'_, FrameRing> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -148,14 +148,14 @@ impl RunLog {
 mod tests {
     use super::*;
 
-    fn frames(first: u64, texts: &[&str]) -> Frames {
+    fn frames(first: u64, texts: &[&str]) -> CommittedFrames {
         let mut ends = Vec::new();
         let mut length = 0;
         for text in texts {
             length += text.len();
             ends.push(length);
         }
-        Frames {
+        CommittedFrames {
             first,
             bytes: Bytes::from(texts.concat()),
             ends,

@@ -1,4 +1,4 @@
-//! Results that have come, judged one by one: into the book, or to the end of the run.
+//! Judging of results: each goes into the buffer, or ends the run.
 
 use std::collections::HashSet;
 
@@ -8,23 +8,22 @@ use store::{AuditEntry, ResumePoint};
 use uuid::Uuid;
 
 use super::reader::{Deviation, ResultReader, TooLarge};
-use super::{Relay, Stopped};
-use crate::dispatch::{interruption, was_cancelled_elsewhere};
-use crate::settle::{Ending, surely};
+use super::{RelayState, RelayStop};
+use crate::ending::EndCause;
 use telemetry::tolerance::{Peer, tolerated};
 
-/// How far the judging of appended results has come. They are numbered without a gap.
+/// Progress of judging appended results. Their numbers have no gaps.
 #[derive(Default)]
-pub(super) struct Numbers {
+pub(super) struct JudgedNumbers {
     judged: u64,
-    /// Up to here the ledger has it: the judge is told, to know what has been said.
+    /// The ledger has the results up to this number. They are replayed to the judge.
     known: u64,
-    /// What of that was rejected.
+    /// Those of them that were rejected.
     rejected: HashSet<u64>,
 }
 
-impl Numbers {
-    /// The first to be judged are known.
+impl JudgedNumbers {
+    /// Starts with the results that the former owner has judged.
     pub(super) fn of(left_off: ResumePoint) -> Self {
         Self {
             judged: 0,
@@ -34,32 +33,32 @@ impl Numbers {
     }
 }
 
-impl Relay<'_> {
-    /// Judges what waits while the book has room; gives the ending when there is one.
+impl RelayState<'_> {
+    /// Judges queued results while the buffer has room. Returns the end if there is one.
     pub(super) async fn judge_waiting(
         &mut self,
         cancelling: bool,
-    ) -> Result<Option<Ending>, Stopped> {
-        while !self.book.is_full() {
+    ) -> Result<Option<EndCause>, RelayStop> {
+        while !self.buffer.is_full() {
             let Some(raw) = self.waiting.pop_front() else {
                 let Some(failure) = self.input_ended.take() else {
                     return Ok(None);
                 };
-                // In a box of its own: few runs end so.
+                // Boxed: few runs end so.
                 return Ok(Some(Box::pin(self.ended_early(failure, cancelling)).await));
             };
             if self.recall(&raw) {
                 continue;
             }
-            self.look_for_artifact(&raw).await?;
-            self.look_for_cancel(&raw).await;
+            self.check_artifact(&raw).await?;
+            self.check_cancel(&raw).await;
             if let Some(ending) = self.judge_result(&raw) {
-                // What came behind the end in the same breath is counted, and no more is read.
+                // Results after the end in the same chunk are counted; no more are read.
                 for raw in std::mem::take(&mut self.waiting) {
                     if let Verdict::Reject(rejection) =
-                        self.judge.judge(&raw, self.inner.clock.now_seconds())
+                        self.judge.judge(&raw, self.parts.clock.now_seconds())
                     {
-                        self.book.reject(rejection);
+                        self.buffer.reject(rejection);
                     }
                 }
                 return Ok(Some(ending));
@@ -68,17 +67,22 @@ impl Relay<'_> {
         Ok(None)
     }
 
-    /// Tells the judge of the artifact that a result announces, if the run has uploaded it.
-    async fn look_for_artifact(&mut self, raw: &[u8]) -> Result<(), Stopped> {
+    /// Registers an announced artifact with the judge, if the run has uploaded it.
+    async fn check_artifact(&mut self, raw: &[u8]) -> Result<(), RelayStop> {
         let Some(id) = announced_artifact(raw) else {
             return Ok(());
         };
-        let (store, run) = (&self.inner.store, self.run);
-        let ask = || store.artifacts().is_artifact_of(&run.workspace, run.id, id);
-        // In a box of its own: few results announce one, and every run would keep its room.
+        let (parts, run) = (self.parts, self.run);
+        let ask = || {
+            parts
+                .store
+                .artifacts()
+                .is_artifact_of(&run.workspace, run.id, id)
+        };
+        // Boxed: few results announce an artifact, and the future would enlarge every run.
         let found = tokio::select! {
-            found = Box::pin(surely(self.inner, run.id, ask)) => found.map_err(Stopped::Unwritable)?,
-            () = self.live.lost.cancelled() => return Err(Stopped::Lost),
+            found = Box::pin(parts.ledger.retry_within_lease(run.id, ask)) => found.map_err(RelayStop::Unwritable)?,
+            () = self.live.lost.cancelled() => return Err(RelayStop::Lost),
         };
         if found {
             self.judge.know_artifact(id);
@@ -86,19 +90,19 @@ impl Relay<'_> {
         Ok(())
     }
 
-    /// Tells the judge of a cancel: a runner may have heard of one from another replica.
-    async fn look_for_cancel(&mut self, raw: &[u8]) {
+    /// Notes a cancel with the judge. The runner may have received it from another replica.
+    async fn check_cancel(&mut self, raw: &[u8]) {
         if self.live.cancel.is_cancelled()
             || says_cancelled(raw)
-                // In a box of its own: few results say so, and every run would keep its room.
-                && Box::pin(was_cancelled_elsewhere(self.inner, self.live, self.run)).await
+                // Boxed: few results report a cancel, and the future would enlarge every run.
+                && Box::pin(self.parts.interrupts.was_cancelled_elsewhere(self.live, self.run)).await
         {
             self.judge.note_cancelled();
         }
     }
 
-    async fn ended_early(&mut self, failure: Failure, cancelling: bool) -> Ending {
-        // A runner that hangs up after a cancel, or is not heard of any more, has done what it was asked to.
+    async fn ended_early(&mut self, failure: Failure, cancelling: bool) -> EndCause {
+        // After a cancel, a runner that hangs up or falls silent has done what it was asked to do.
         let has_gone = matches!(
             failure.code,
             FailureCode::RunnerStreamTruncated
@@ -106,8 +110,14 @@ impl Relay<'_> {
                 | FailureCode::RunnerOrphaned
         );
         let failure = if cancelling && has_gone {
-            interruption(self.inner, self.live)
-        } else if has_gone && was_cancelled_elsewhere(self.inner, self.live, self.run).await {
+            self.parts.interrupts.interruption(self.live)
+        } else if has_gone
+            && self
+                .parts
+                .interrupts
+                .was_cancelled_elsewhere(self.live, self.run)
+                .await
+        {
             Failure::cancelled()
         } else {
             failure
@@ -135,33 +145,33 @@ impl Relay<'_> {
                 Reason::EventTooLarge,
                 "one JSON document holds no more than 8 MiB and limits.run_bytes: answer by lines of JSON",
             ),
-            TooLarge::Beside => (
+            TooLarge::Other => (
                 Reason::EventTooLarge,
                 "what is no result (comments, empty lines, unknown fields) is larger than twice limits.run_bytes: \
                  send fewer heartbeats",
             ),
         };
-        self.book
+        self.buffer
             .reject(Rejection::new(reason, None, chunk, message));
         Failure::new(FailureCode::RunnerOutputLimit, message)
     }
 
-    /// Judges one result; gives the ending when it was that.
-    fn judge_result(&mut self, raw: &[u8]) -> Option<Ending> {
-        let now = self.inner.clock.now_seconds();
+    /// Judges one result. Returns the end if the result is one.
+    fn judge_result(&mut self, raw: &[u8]) -> Option<EndCause> {
+        let now = self.parts.clock.now_seconds();
         match self.judge.judge(raw, now) {
             Verdict::Accept(accepted) => {
-                // Before it: nothing follows a terminal.
+                // Noted first, because nothing follows a terminal.
                 if accepted.is_repaired && !std::mem::replace(&mut self.has_noted_repair, true) {
                     self.note(Deviation::Text);
                 }
-                self.book.accept(&accepted, now);
+                self.buffer.accept(&accepted, now);
                 for part in &accepted.shortened {
                     tolerated(Peer::Runner, "part_too_large", self.run.id);
-                    self.book.reject(part.rejection(raw));
+                    self.buffer.reject(part.rejection(raw));
                 }
                 match accepted.effect {
-                    Effect::End(end) => Some(Ending::Runner(*end)),
+                    Effect::End(end) => Some(EndCause::Runner(*end)),
                     Effect::None
                     | Effect::SetState(_)
                     | Effect::BindArtifact(_)
@@ -170,21 +180,21 @@ impl Relay<'_> {
             }
             Verdict::Duplicate => None,
             Verdict::Reject(rejection) => {
-                self.book.reject(rejection);
+                self.buffer.reject(rejection);
                 None
             }
             Verdict::Fail(rejection, failure) => {
                 if rejection.reason == Reason::WrongRunId {
                     let audit = self.security_audit();
-                    self.book.audit(audit);
+                    self.buffer.audit(audit);
                 }
-                self.book.reject(rejection);
+                self.buffer.reject(rejection);
                 Some(self.ended_by_gateway(failure))
             }
         }
     }
 
-    /// Counts a result that was appended; true when the ledger has what came of it.
+    /// Counts an appended result. True: the ledger has its effects.
     fn recall(&mut self, raw: &[u8]) -> bool {
         let Some(numbers) = &mut self.appended else {
             return false;
@@ -192,26 +202,26 @@ impl Relay<'_> {
         numbers.judged += 1;
         let number = numbers.judged;
         if number > numbers.known {
-            self.book.note_judged(number);
+            self.buffer.note_judged(number);
             return false;
         }
         let was_rejected = numbers.rejected.contains(&number);
         if announced_artifact(raw).is_some() {
-            self.book.note_announced();
+            self.buffer.note_announced();
         }
         let usage = self.judge.recall(number, raw, was_rejected);
-        self.book.note_usage(usage);
+        self.buffer.note_usage(usage);
         true
     }
 
-    pub(super) fn ended_by_gateway(&self, failure: Failure) -> Ending {
-        Ending::Gateway {
+    pub(super) fn ended_by_gateway(&self, failure: Failure) -> EndCause {
+        EndCause::Gateway {
             failure,
             said: self.judge.said(),
         }
     }
 
-    /// Says in the log and in the ledger what was read although it departs from the framing.
+    /// Logs deviations from the framing, and notes them in the ledger.
     pub(super) fn note_deviations(&mut self, reader: &mut ResultReader) {
         for deviation in reader.take_deviations() {
             self.note(deviation);
@@ -220,8 +230,8 @@ impl Relay<'_> {
 
     fn note(&mut self, deviation: Deviation) {
         tolerated(Peer::Runner, deviation.kind(), self.run.id);
-        self.book
-            .note(deviation.note(), self.inner.clock.now_seconds());
+        self.buffer
+            .note(deviation.note(), self.parts.clock.now_seconds());
     }
 
     fn security_audit(&self) -> AuditEntry {
@@ -235,7 +245,7 @@ impl Relay<'_> {
             allowed: false,
             rule: "a result named another run".into(),
             bytes: 0,
-            at: self.inner.clock.now_ms(),
+            at: self.parts.clock.now_ms(),
             is_shared: false,
         }
     }

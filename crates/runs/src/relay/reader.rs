@@ -1,6 +1,6 @@
-//! Three ways to frame results, one way to read them: bytes in, whole JSON documents out.
+//! Reader of results in three framings: bytes in, whole JSON documents out.
 //!
-//! A body that is framed in another way than its `Content-Type` says is known by its first byte and read as it is.
+//! The first byte tells the framing of a body that differs from its `Content-Type`.
 
 use domain::normalize::{ResultLimits, is_result, is_terminal_result};
 use protocol::result::ResultType;
@@ -8,32 +8,32 @@ use protocol::sse::{Decoder, SseError, SseEvent, SseItem, SseLimits};
 
 pub use deviation::Deviation;
 use deviation::Deviations;
-use lines::{Document, Lines};
+use lines::{LineReader, PartialDocument};
 use runner_client::ResultFormat;
-use whole::Whole;
+use whole::DocumentReader;
 
 mod deviation;
 mod lines;
 mod whole;
 
-/// What a reader found.
+/// An item of a runner's answer.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Item {
+pub enum ReaderItem {
     /// One JSON document, not judged yet.
     Result(Vec<u8>),
-    /// A sign of life.
-    Life,
+    /// A heartbeat.
+    Heartbeat,
 }
 
-/// What of an answer is larger than it may be.
+/// Which limit an answer exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooLarge {
     Line,
     Event,
-    /// One JSON document, which is read to its end before its first result is.
+    /// One JSON document, which is read as a whole before its first result.
     Document,
-    /// Bytes beside results: comments, empty lines, unknown fields, foreign events.
-    Beside,
+    /// Bytes that are no result: comments, empty lines, unknown fields, foreign events.
+    Other,
 }
 
 impl From<SseError> for TooLarge {
@@ -45,40 +45,40 @@ impl From<SseError> for TooLarge {
     }
 }
 
-/// The largest JSON document, unless one event may be larger. It is in memory as a whole for as long as it comes.
+/// Maximum bytes of a JSON document, unless one event may be larger. It is in memory as a whole.
 const DOCUMENT_BYTES: usize = 8 * 1024 * 1024;
-/// Bytes that are no result, for each byte of results that a run may send.
-const BESIDE: u64 = 2;
+/// Bytes that are no result, as a multiple of the bytes of results that a run may send.
+const OTHER_BYTES_RATIO: u64 = 2;
 
-/// Reads the answer of a runner within bounds.
+/// Reads the answer of a runner within limits.
 pub struct ResultReader {
     declared: ResultFormat,
-    framing: Framing,
+    framing: ResultFraming,
     line_bytes: usize,
     limits: ResultLimits,
-    /// Bytes that have come, and those of them that were results.
+    /// Received bytes, and those of them that were results.
     read: u64,
     taken: u64,
     deviations: Deviations,
     fault: Option<&'static str>,
 }
 
-enum Framing {
-    /// Nothing has come that says it.
+enum ResultFraming {
+    /// No byte has been received that tells the framing.
     Unknown,
     Events {
         decoder: Decoder,
         found: Vec<SseItem>,
     },
-    Lines(Lines),
-    Whole(Whole),
+    LineReader(LineReader),
+    DocumentReader(DocumentReader),
 }
 
 impl ResultReader {
     pub fn new(declared: ResultFormat, line_bytes: usize, limits: ResultLimits) -> Self {
         Self {
             declared,
-            framing: Framing::Unknown,
+            framing: ResultFraming::Unknown,
             line_bytes,
             limits,
             read: 0,
@@ -88,29 +88,29 @@ impl ResultReader {
         }
     }
 
-    /// Reads a chunk. Events that were whole before a limit was passed stand in `items`.
-    pub fn push(&mut self, chunk: &[u8], items: &mut Vec<Item>) -> Result<(), TooLarge> {
+    /// Reads a chunk. On an error, `items` has the events that were whole before the limit.
+    pub fn push(&mut self, chunk: &[u8], items: &mut Vec<ReaderItem>) -> Result<(), TooLarge> {
         let before = items.len();
         self.read += chunk.len() as u64;
         let outcome = self.read_on(chunk, items);
         for item in &items[before..] {
-            if let Item::Result(raw) = item {
+            if let ReaderItem::Result(raw) = item {
                 self.taken += raw.len() as u64;
             }
         }
         outcome?;
         let beside = self.read.saturating_sub(self.taken);
-        let most = (self.limits.run_bytes as u64).saturating_mul(BESIDE);
-        // A document is bounded by itself.
-        if beside > most && !matches!(self.framing, Framing::Whole(_)) {
-            return Err(TooLarge::Beside);
+        let most = (self.limits.run_bytes as u64).saturating_mul(OTHER_BYTES_RATIO);
+        // A document has its own limit.
+        if beside > most && !matches!(self.framing, ResultFraming::DocumentReader(_)) {
+            return Err(TooLarge::Other);
         }
         Ok(())
     }
 
-    fn read_on(&mut self, mut chunk: &[u8], items: &mut Vec<Item>) -> Result<(), TooLarge> {
-        if matches!(self.framing, Framing::Unknown) {
-            // A byte order mark, which may be cut, and line ends mean nothing in any framing.
+    fn read_on(&mut self, mut chunk: &[u8], items: &mut Vec<ReaderItem>) -> Result<(), TooLarge> {
+        if matches!(self.framing, ResultFraming::Unknown) {
+            // Line ends and the bytes of a byte order mark, which may be split, have no meaning in any framing.
             let is_nothing = |byte: &&u8| matches!(byte, b'\r' | b'\n' | 0xEF | 0xBB | 0xBF);
             let nothing = chunk.iter().take_while(is_nothing).count();
             chunk = &chunk[nothing..];
@@ -120,8 +120,8 @@ impl ResultReader {
             self.begin(*first);
         }
         match &mut self.framing {
-            Framing::Unknown => Ok(()),
-            Framing::Events { decoder, found } => {
+            ResultFraming::Unknown => Ok(()),
+            ResultFraming::Events { decoder, found } => {
                 let outcome = decoder.push(chunk, found);
                 if decoder.has_split() {
                     self.deviations.add(Deviation::SingleLineBreaks);
@@ -131,8 +131,8 @@ impl ResultReader {
                 }
                 outcome.map_err(TooLarge::from)
             }
-            Framing::Lines(lines) => {
-                let Some(Document { line, read }) = lines.push(chunk, items)? else {
+            ResultFraming::LineReader(lines) => {
+                let Some(PartialDocument { line, read }) = lines.push(chunk, items)? else {
                     return Ok(());
                 };
                 self.deviations.add(Deviation::OtherFraming);
@@ -140,14 +140,15 @@ impl ResultReader {
                 whole.push(&line)?;
                 whole.push(b"\n")?;
                 whole.push(&chunk[read..])?;
-                self.framing = Framing::Whole(whole);
+                self.framing = ResultFraming::DocumentReader(whole);
                 Ok(())
             }
-            Framing::Whole(whole) => whole.push(chunk),
+            ResultFraming::DocumentReader(whole) => whole.push(chunk),
         }
     }
 
-    /// Chooses the framing by the first byte: no event begins with a bracket, and no JSON object with a letter or a colon.
+    /// Chooses the framing by the first byte. No event begins with a bracket, and no JSON object with a letter
+    /// or a colon.
     fn begin(&mut self, first: u8) {
         let is_event = matches!(first, b':' | b'd' | b'e' | b'i' | b'r');
         let is_json = matches!(first, b'{' | b'[');
@@ -160,7 +161,7 @@ impl ResultReader {
             self.deviations.add(Deviation::OtherFraming);
         }
         self.framing = match found {
-            ResultFormat::EventStream => Framing::Events {
+            ResultFormat::EventStream => ResultFraming::Events {
                 decoder: Decoder::of_data(SseLimits {
                     line_bytes: self.line_bytes,
                     event_bytes: self.limits.event_bytes,
@@ -169,28 +170,28 @@ impl ResultReader {
                 found: Vec::new(),
             },
             ResultFormat::JsonLines => {
-                Framing::Lines(Lines::new(self.line_bytes, self.limits.run_events))
+                ResultFraming::LineReader(LineReader::new(self.line_bytes, self.limits.run_events))
             }
-            ResultFormat::Json => Framing::Whole(self.whole()),
+            ResultFormat::Json => ResultFraming::DocumentReader(self.whole()),
         };
     }
 
-    fn whole(&self) -> Whole {
+    fn whole(&self) -> DocumentReader {
         let limits = self.limits;
-        Whole {
+        DocumentReader {
             body: Vec::new(),
             most: DOCUMENT_BYTES.max(limits.event_bytes).min(limits.run_bytes),
             most_results: limits.run_events,
         }
     }
 
-    /// The body is over: what counts without a closing mark counts now.
-    pub fn finish(&mut self, items: &mut Vec<Item>) {
+    /// Ends the body. A terminal counts without its closing mark.
+    pub fn finish(&mut self, items: &mut Vec<ReaderItem>) {
         match &mut self.framing {
-            Framing::Unknown => self.fault = Some("its body is empty"),
-            Framing::Events { decoder, found } => {
+            ResultFraming::Unknown => self.fault = Some("its body is empty"),
+            ResultFraming::Events { decoder, found } => {
                 let (read, taken) = (self.read, self.taken);
-                // Past a bound it is no whole event.
+                // An event beyond a limit is incomplete.
                 let _ = decoder.finish(found);
                 let mut is_open = false;
                 for item in found.drain(..) {
@@ -198,7 +199,7 @@ impl ResultReader {
                         continue;
                     };
                     if is_terminal_result(&data) {
-                        items.push(Item::Result(data));
+                        items.push(ReaderItem::Result(data));
                         self.deviations.add(Deviation::UnfinishedEvent);
                     } else {
                         is_open = true;
@@ -212,19 +213,20 @@ impl ResultReader {
                     );
                 }
             }
-            Framing::Lines(lines) => {
+            ResultFraming::LineReader(lines) => {
                 if lines.is_cut() {
                     self.fault = Some("its last line is cut");
                 }
                 lines.end(items);
             }
-            Framing::Whole(whole) => {
+            ResultFraming::DocumentReader(whole) => {
                 let before = items.len();
                 for deviation in whole.finish(items) {
                     self.deviations.add(deviation);
                 }
                 let mut found = items[before..].iter();
-                let is_taken = |item: &Item| matches!(item, Item::Result(raw) if is_result(raw));
+                let is_taken =
+                    |item: &ReaderItem| matches!(item, ReaderItem::Result(raw) if is_result(raw));
                 if !found.any(is_taken) {
                     self.fault = Some("its body is no {\"results\": […]}, and no result a line");
                 }
@@ -232,11 +234,12 @@ impl ResultReader {
         }
     }
 
-    /// The same for a body that has no end: it counts only where all is there.
-    pub fn finish_broken(&mut self, items: &mut Vec<Item>) {
+    /// The same for a broken body: it counts only if the terminal is complete.
+    pub fn finish_broken(&mut self, items: &mut Vec<ReaderItem>) {
         let mut found = Vec::new();
         self.finish(&mut found);
-        let is_end = |item: &Item| matches!(item, Item::Result(raw) if is_terminal_result(raw));
+        let is_end =
+            |item: &ReaderItem| matches!(item, ReaderItem::Result(raw) if is_terminal_result(raw));
         if found.last().is_some_and(is_end) {
             items.extend(found);
         }
@@ -247,40 +250,40 @@ impl ResultReader {
         self.deviations.take()
     }
 
-    /// How the framing of a finished body explains that it has no terminal.
+    /// Fault of the framing that explains a missing terminal.
     pub fn fault(&self) -> Option<&'static str> {
         self.fault
     }
 }
 
-fn take_event(item: SseItem, items: &mut Vec<Item>, deviations: &mut Deviations) {
+fn take_event(item: SseItem, items: &mut Vec<ReaderItem>, deviations: &mut Deviations) {
     match item {
-        SseItem::Comment => push_life(items),
+        SseItem::Comment => push_heartbeat(items),
         SseItem::Event(event) if event.data.is_empty() => {}
         SseItem::Event(SseEvent { event, data, .. }) => {
             if event.as_deref().is_some_and(is_foreign) && !is_result(&data) {
                 deviations.add(Deviation::ForeignEvent);
-                push_life(items);
+                push_heartbeat(items);
             } else {
-                items.push(Item::Result(data));
+                items.push(ReaderItem::Result(data));
             }
         }
     }
 }
 
-/// True for a name that says neither a result type nor what an event without a name is called.
+/// Whether an event name is neither a result type nor the default name.
 fn is_foreign(name: &str) -> bool {
     !name.is_empty() && name != "message" && ResultType::parse(name).is_none()
 }
 
-/// One sign of life is as good as many.
-fn push_life(items: &mut Vec<Item>) {
-    if items.last() != Some(&Item::Life) {
-        items.push(Item::Life);
+/// Consecutive heartbeats are merged.
+fn push_heartbeat(items: &mut Vec<ReaderItem>) {
+    if items.last() != Some(&ReaderItem::Heartbeat) {
+        items.push(ReaderItem::Heartbeat);
     }
 }
 
-/// What some writers put before a text, to say how it is encoded.
+/// Optional mark at the start of a text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 fn without_mark(mut text: Vec<u8>) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! Where the results of a run come from: the answer to its POST, or what its runner appends later.
+//! Sources of results: the answer to the POST, or later appends of the runner.
 
 use std::time::Duration;
 
@@ -6,110 +6,119 @@ use bytes::Bytes;
 use domain::run::{Failure, FailureCode, Run};
 use futures_util::StreamExt as _;
 use protocol::id::RunId;
-use store::{AppendsClosed, CloseAppends, StoreError};
+use store::{AppendsClosed, CloseAppends, Store, StoreError};
 
-use crate::Inner;
-use crate::doorbell::Bell;
+use crate::ending::internal_failure;
+use crate::ledger::LedgerWriter;
+use crate::notifier::RunWaiter;
 use crate::relay::reader::ResultReader;
-use crate::settle::{internal, surely};
 use runner_client::Results;
 
-/// What a source gave.
-pub(super) enum Read {
+/// Result of a read from a source.
+pub(super) enum SourceRead {
     Chunk(Bytes),
-    /// Results that were appended, as they were sent.
+    /// Appended results in the form in which they were sent.
     Appended(Vec<Vec<u8>>),
     End,
     Broken,
     Silent,
-    /// All has been read that was appended before this process had the run, or before it ends it.
+    /// The backlog was read: the appends before a take-over, or before the end.
     CaughtUp,
-    /// What was appended is not what was written.
+    /// An appended result is corrupt.
     Unreadable,
-    /// Nobody has been heard of within the lease.
+    /// The runner was silent for the whole lease.
     Orphaned,
 }
 
 /// A source of results.
-pub(super) enum Source<'a> {
+pub(super) enum ResultInput<'a> {
     Stream {
         results: Results,
         reader: Box<ResultReader>,
     },
-    Appended(Appended<'a>),
+    Appended(AppendedSource<'a>),
 }
 
-impl Source<'_> {
-    /// What comes next. May be given up at any moment and asked again.
-    pub(super) async fn next(&mut self) -> Read {
+impl ResultInput<'_> {
+    /// The next read. It is cancel-safe.
+    pub(super) async fn next(&mut self) -> SourceRead {
         match self {
             Self::Stream { results, .. } => match results.next().await {
-                Some(Ok(chunk)) => Read::Chunk(chunk),
-                None => Read::End,
-                Some(Err(_)) => Read::Broken,
+                Some(Ok(chunk)) => SourceRead::Chunk(chunk),
+                None => SourceRead::End,
+                Some(Err(_)) => SourceRead::Broken,
             },
-            // In a box of its own: it is large, and most runs stream.
+            // Boxed: the future is large, and most runs stream.
             Self::Appended(appended) => Box::pin(appended.next()).await,
         }
     }
 
-    /// Whether its silence is told by the time between two reads.
+    /// Whether the time between two reads measures the silence.
     pub(super) fn is_stream(&self) -> bool {
         matches!(self, Self::Stream { .. })
     }
 
-    /// Whether there is something to be read before anything else happens to the run.
-    pub(super) fn catches_up(&self) -> bool {
-        matches!(self, Self::Appended(appended) if appended.catches_up_to.is_some())
+    /// Whether a backlog must be read before any signal is handled.
+    pub(super) fn has_backlog(&self) -> bool {
+        matches!(self, Self::Appended(appended) if appended.backlog_end.is_some())
     }
 }
 
 /// Leases end between two milliseconds.
 const MOMENT: Duration = Duration::from_millis(5);
 
-enum Look {
-    Found(Read),
+enum AppendRead {
+    Found(SourceRead),
     Nothing { heartbeat_remaining: Duration },
 }
 
-/// What a runner appends, through any replica: it stands in the table.
-pub(super) struct Appended<'a> {
-    inner: &'a Inner,
+/// Results that a runner appends through any replica.
+pub(super) struct AppendedSource<'a> {
+    store: &'a Store,
+    ledger: &'a LedgerWriter,
+    poll: Duration,
     run: RunId,
     attempt: u32,
     epoch: i64,
-    bell: Bell,
-    /// The last number that was read.
+    waiter: RunWaiter,
+    /// Number of the last result that was read.
     read_through: u64,
-    /// What must be read before anything else happens: up to this number. Others have been owners before and left it, or
-    /// it is the last that is read.
-    catches_up_to: Option<u64>,
+    /// End of the backlog, which must be read first: results before a take-over, or the last ones before the
+    /// end.
+    backlog_end: Option<u64>,
 }
 
-impl<'a> Appended<'a> {
-    pub(super) fn new(inner: &'a Inner, run: &Run, bell: Bell) -> Self {
+impl<'a> AppendedSource<'a> {
+    pub(super) fn new(
+        (store, ledger): (&'a Store, &'a LedgerWriter),
+        poll: Duration,
+        run: &Run,
+        waiter: RunWaiter,
+    ) -> Self {
         Self {
-            inner,
+            store,
+            ledger,
+            poll,
             run: run.id,
             attempt: run.attempt,
             epoch: run.lease_epoch,
-            bell,
+            waiter,
             read_through: 0,
-            catches_up_to: None,
+            backlog_end: None,
         }
     }
 
-    /// The same, for a run that was taken over: says when it has read what was accepted before.
-    pub(super) fn catching_up_to(mut self, accepted_through: u64) -> Self {
-        self.catches_up_to = Some(accepted_through);
+    /// The same for a run that was taken over. It reports when the backlog was read.
+    pub(super) fn with_backlog(mut self, accepted_through: u64) -> Self {
+        self.backlog_end = Some(accepted_through);
         self
     }
 
-    /// Has no more accepted, and says when it has read what was. False: the run is not ours.
+    /// Accepts no more appends, and makes the rest the backlog. False: another process owns the run.
     pub(super) async fn close(&mut self) -> Result<bool, StoreError> {
         let closed = self.close_appends(false).await?;
         if let AppendsClosed::Behind(through) = closed {
-            self.catches_up_to = Some(through);
+            self.backlog_end = Some(through);
         }
         Ok(closed != AppendsClosed::Lost)
     }
@@ -121,36 +130,35 @@ impl<'a> Appended<'a> {
             epoch: self.epoch,
             only_if_expired,
         };
-        surely(self.inner, self.run, || self.inner.store.write(close)).await
+        self.ledger
+            .retry_within_lease(self.run, || self.store.write(close))
+            .await
     }
 
-    async fn next(&mut self) -> Read {
+    async fn next(&mut self) -> SourceRead {
         loop {
-            if self
-                .catches_up_to
-                .is_some_and(|end| self.read_through >= end)
-            {
-                self.catches_up_to = None;
-                return Read::CaughtUp;
+            if self.backlog_end.is_some_and(|end| self.read_through >= end) {
+                self.backlog_end = None;
+                return SourceRead::CaughtUp;
             }
-            // First listen, then look: nothing falls between.
-            let ring = self.bell.ring();
-            let rung = ring.notified();
-            tokio::pin!(rung);
-            rung.as_mut().enable();
-            let poll = self.inner.limits.poll;
+            // Subscribe first, then look, so that no append is missed.
+            let notifications = self.waiter.notifications();
+            let notified = notifications.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            let poll = self.poll;
             let pause = match self.look().await {
-                Ok(Look::Found(read)) => return read,
-                // Heard of until then: nobody rings when that is over.
-                Ok(Look::Nothing {
+                Ok(AppendRead::Found(read)) => return read,
+                // Without a notification, the end of the heartbeat lease must be noticed.
+                Ok(AppendRead::Nothing {
                     heartbeat_remaining,
                 }) => poll.min(heartbeat_remaining + MOMENT),
                 Err(error) if !error.is_transient() => {
                     let error = &error as &dyn std::error::Error;
                     tracing::error!(run.id = %self.run, error, "what was appended to run {} cannot be read", self.run);
-                    return Read::Unreadable;
+                    return SourceRead::Unreadable;
                 }
-                // The lease of the run itself says when that has lasted too long.
+                // The lease of the run limits how long this lasts.
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(run.id = %self.run, error, "what was appended to run {} cannot be read, trying again", self.run);
@@ -158,22 +166,20 @@ impl<'a> Appended<'a> {
                 }
             };
             tokio::select! {
-                () = rung => {}
+                () = notified => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }
     }
 
-    async fn look(&mut self) -> Result<Look, StoreError> {
-        // First whether it is alive: what came before the end of its lease is read after it.
+    async fn look(&mut self) -> Result<AppendRead, StoreError> {
+        // Read first: results from before the end of the lease are read after it.
         let heard = self
-            .inner
             .store
             .leases()
             .heartbeat_remaining(self.run, self.attempt)
             .await?;
         let appended = self
-            .inner
             .store
             .leases()
             .appended_results(self.run, self.read_through)
@@ -181,48 +187,51 @@ impl<'a> Appended<'a> {
         if let Some((last, results)) = appended {
             self.read_through = last;
             let results = results.into_iter().map(String::into_bytes);
-            return Ok(Look::Found(Read::Appended(results.collect())));
+            return Ok(AppendRead::Found(SourceRead::Appended(results.collect())));
         }
         if let Some(millis) = heard {
             let heartbeat_remaining = Duration::from_millis(millis);
-            return Ok(Look::Nothing {
+            return Ok(AppendRead::Nothing {
                 heartbeat_remaining,
             });
         }
-        // What has come since is read first, and nothing comes after it.
+        // Appends of the meantime are read first; no more are accepted.
         Ok(match self.close_appends(true).await? {
             AppendsClosed::Behind(through) if through <= self.read_through => {
-                Look::Found(Read::Orphaned)
+                AppendRead::Found(SourceRead::Orphaned)
             }
-            AppendsClosed::Behind(_) | AppendsClosed::Heartbeating => Look::Nothing {
+            AppendsClosed::Behind(_) | AppendsClosed::Heartbeating => AppendRead::Nothing {
                 heartbeat_remaining: Duration::ZERO,
             },
-            // That it is lost is told elsewhere.
-            AppendsClosed::Lost => Look::Nothing {
-                heartbeat_remaining: self.inner.limits.poll,
+            // The lost lease is signalled elsewhere.
+            AppendsClosed::Lost => AppendRead::Nothing {
+                heartbeat_remaining: self.poll,
             },
         })
     }
 }
 
-/// Why nothing more comes after this.
-pub(super) fn end_of_input(read: &Read) -> Failure {
+/// Failure for the end of this input.
+pub(super) fn end_of_input(read: &SourceRead) -> Failure {
     let (code, message) = match read {
-        Read::Silent => (
+        SourceRead::Silent => (
             FailureCode::RunnerIdleTimeout,
             "the runner sent nothing for limits.silence_seconds",
         ),
-        Read::Unreadable => return internal(),
-        Read::Orphaned => (
+        SourceRead::Unreadable => return internal_failure(),
+        SourceRead::Orphaned => (
             FailureCode::RunnerOrphaned,
             "nothing was heard of the runner for runs.append_lease_seconds: it must append results or \
              send heartbeats",
         ),
-        Read::End => (
+        SourceRead::End => (
             FailureCode::RunnerStreamTruncated,
             "the runner's answer ended without run.completed or run.failed",
         ),
-        Read::Chunk(_) | Read::Appended(_) | Read::CaughtUp | Read::Broken => (
+        SourceRead::Chunk(_)
+        | SourceRead::Appended(_)
+        | SourceRead::CaughtUp
+        | SourceRead::Broken => (
             FailureCode::RunnerStreamTruncated,
             "the connection to the runner broke before the run ended",
         ),

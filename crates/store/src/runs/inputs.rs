@@ -14,7 +14,7 @@ use crate::sql::Sql;
 
 /// The inputs of a run.
 #[derive(Clone, Debug)]
-pub struct RunInputs {
+pub struct StoredRunInputs {
     /// The frozen agent specification, as JSON.
     pub agent_spec: String,
     /// The authorization snapshot, as JSON.
@@ -36,7 +36,7 @@ struct Frozen {
 
 impl RunRepository<'_> {
     /// The inputs of a run, read again at its dispatch.
-    pub async fn find_run_inputs(self, run: &Run) -> Result<Option<RunInputs>, StoreError> {
+    pub async fn find_run_inputs(self, run: &Run) -> Result<Option<StoredRunInputs>, StoreError> {
         let frozen = self.find_frozen(run.id).await?;
         let event = events::Entity::find_by_id((run.workspace.to_string(), run.event_id.clone()))
             .one(&self.db.readers)
@@ -48,7 +48,7 @@ impl RunRepository<'_> {
             None => 0,
             Some(key) => self.transcript_before(&run.event_id, key).await?,
         };
-        Ok(Some(RunInputs {
+        Ok(Some(StoredRunInputs {
             agent_spec: frozen.agent_spec,
             snapshot: frozen.snapshot,
             envelope: event.envelope,

@@ -23,7 +23,7 @@ pub(super) async fn enter(runs: &Runs, declared: Declared) -> anyhow::Result<()>
     let asking = declared
         .endpoints
         .iter()
-        .map(|spec| runs.ask_endpoint(&workspace, spec));
+        .map(|spec| runs.endpoints.ask_endpoint(&workspace, spec));
     let asked = futures_util::future::try_join_all(asking).await;
     let asked = asked.context("an endpoint of the configuration cannot be entered")?;
     let refused =
@@ -167,7 +167,9 @@ async fn enter_endpoints(
             names,
         })
         .await?;
-    let entering = asked.into_iter().map(|one| runs.configure_endpoint(one));
+    let entering = asked
+        .into_iter()
+        .map(|one| runs.endpoints.configure_endpoint(one));
     for entered in futures_util::future::join_all(entering).await {
         entered.context("an endpoint of the configuration cannot be entered")?;
     }

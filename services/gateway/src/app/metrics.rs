@@ -68,7 +68,7 @@ impl Metrics {
         tasks.spawn(serve(listener, page, options, closing));
         keep(tasks, runs, move |runs| {
             let handle = handle.clone();
-            async move { runs.keep_gauges(|| handle.run_upkeep()).await }
+            async move { runs.gauges.keep_gauges(|| handle.run_upkeep()).await }
         });
     }
 }

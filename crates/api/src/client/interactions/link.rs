@@ -11,7 +11,7 @@ use crate::query::PathOf;
 use crate::recheck::{Accepted, Credential};
 use crate::refusals::Source;
 use crate::state::ApiState;
-use runs::interactions::{AnswerSender, Question};
+use runs::interactions::{AnswerSender, AnsweredQuestion};
 
 /// A caller with a link token. The interaction is read after the body is complete.
 pub(crate) struct LinkCaller {
@@ -23,7 +23,7 @@ impl LinkCaller {
     pub(in crate::client) async fn question(
         self,
         state: &ApiState,
-    ) -> ApiResult<(WorkspaceId, Question)> {
+    ) -> ApiResult<(WorkspaceId, AnsweredQuestion)> {
         let store = state.runs.store();
         let found = store
             .interactions()
@@ -34,7 +34,7 @@ impl LinkCaller {
         let sender = AnswerSender::Link {
             token_sha256: self.token_sha256,
         };
-        Ok((workspace, Question { record, sender }))
+        Ok((workspace, AnsweredQuestion { record, sender }))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::auth::{Call, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::recheck::StreamedBody;
 use crate::state::ApiState;
-use runs::artifacts::{PATIENCE, Whose};
+use runs::artifacts::{ArtifactOwner, UPLOAD_TIMEOUT};
 
 const CALL: Call<'static> = Call {
     action: "artifact_create",
@@ -35,7 +35,7 @@ pub(super) async fn store(
     let owner = (ArtifactOrigin::Runner, Some(run.id));
     let begun = query
         .announced(headers, run.workspace.clone(), owner)
-        .and_then(|new| state.runs.upload(new).map_err(ApiError::from));
+        .and_then(|new| state.runs.artifacts.upload(new).map_err(ApiError::from));
     let mut upload = match begun {
         Ok(upload) => upload,
         Err(refused) => {
@@ -43,13 +43,13 @@ pub(super) async fn store(
             return Err(refused);
         }
     };
-    let time = PATIENCE.min(state.runs.time_left(&caller.grant));
+    let time = UPLOAD_TIMEOUT.min(state.runs.aborts.time_left(&caller.grant));
     if let Err(error) = read(&mut upload, body, time).await {
         let audit = caller.audit_entry(state, CALL, Some(error.message()), 0);
         upload.give_up(Some(audit)).await?;
         return Err(error);
     }
-    let whose = Whose {
+    let whose = ArtifactOwner {
         runner_id: Some(run.runner_id.to_string()),
         conversation_key: run.conversation_key.clone(),
         event_id: Some(run.event_id.clone()),

@@ -20,7 +20,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::host::child_runs;
 use crate::json::BODY_BYTES;
 use crate::state::ApiState;
-use runs::start::StartError;
+use runs::intake::IntakeError;
 
 pub(super) const NAME: &str = "child_run";
 /// Required arguments.
@@ -95,7 +95,7 @@ pub(super) async fn call(
 /// The error of a wait that ends early: the gateway is shutting down, or the run was cancelled.
 fn given_up(state: &ApiState) -> ApiError {
     if state.runs.stopping().is_cancelled() {
-        StartError::Stopping.into()
+        IntakeError::Stopping.into()
     } else {
         ApiError::cancelled()
     }

@@ -112,7 +112,7 @@ impl Image {
             Err(refused) => return call.end(Err(refused)),
         };
         let reading = async {
-            let bytes = state.runs.read_artifact(&found, 0..size).await?;
+            let bytes = state.runs.artifacts.read_artifact(&found, 0..size).await?;
             read_exactly(bytes, size).await
         };
         let bytes = match call.within(reading).await {

@@ -1,4 +1,4 @@
-//! Uploads of clients that an event names: `artifact:ID` where a URL stands, or the id of an attachment.
+//! Uploads that an event names, by an `artifact:ID` URL or by the id of an attachment.
 
 use domain::artifact::SCHEME;
 use protocol::admin::Fault;
@@ -7,9 +7,9 @@ use protocol::id::WorkspaceId;
 use store::{ArtifactRecord, BindArtifact, Bound, StoreError, UnbindArtifact};
 use uuid::Uuid;
 
-use super::{attach, is_same, reference_to};
-use crate::Runs;
-use crate::artifacts::UploadError;
+use crate::artifacts::Artifacts;
+use crate::artifacts::error::UploadError;
+use crate::artifacts::reference::{attach, is_same, reference_to};
 
 const ABSENT: &str =
     "names no artifact of this workspace, or one that has expired; upload the file again";
@@ -26,16 +26,16 @@ pub(crate) enum AttachError {
     Store(#[from] StoreError),
 }
 
-/// A place of an event that names an artifact.
-struct Named {
+/// A reference to an artifact in an event.
+struct ArtifactReference {
     id: Uuid,
     pointer: String,
-    /// A text that says `artifact:` names an artifact; an id alone may be the platform's.
+    /// An `artifact:` URL always means an artifact; a bare id may belong to the platform.
     is_certain: bool,
 }
 
-impl Runs {
-    /// Binds the uploads that an input names to its event, and says in its attachments what they are.
+impl Artifacts {
+    /// Binds the uploads that an input names to its event, and completes their attachments.
     pub(super) async fn bind_named(
         &self,
         workspace: &WorkspaceId,
@@ -56,7 +56,7 @@ impl Runs {
                 let fault = Fault::new(named.pointer.clone(), message);
                 Err(AttachError::Reference(fault))
             };
-            match self.0.store.write(bind).await? {
+            match self.store.write(bind).await? {
                 Bound::Bound(record) => {
                     bound.push(named.id);
                     describe(input, &record);
@@ -70,11 +70,11 @@ impl Runs {
         Ok(())
     }
 
-    /// Frees the uploads that an event named which was not stored. What cannot be freed now expires.
+    /// Unbinds the uploads of an event that was not stored. A failed unbind leaves them to expire.
     pub(super) async fn unbind(&self, event_id: &str, bound: Vec<Uuid>) {
         for id in bound {
             let event_id = event_id.to_owned();
-            let unbound = self.0.store.write(UnbindArtifact { id, event_id }).await;
+            let unbound = self.store.write(UnbindArtifact { id, event_id }).await;
             if let Err(error) = unbound {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(artifact.id = %id, error, "an upload stays bound to a refused event until it expires");
@@ -83,12 +83,12 @@ impl Runs {
     }
 }
 
-/// Whether an input may name an upload by an attachment's id alone.
+/// Whether an input may name an upload by the id of an attachment.
 pub(super) fn names_upload(input: &AgentInput) -> bool {
     input.attachments.iter().any(|one| id_alone(one).is_some())
 }
 
-/// The id of an attachment that has no other way to its bytes.
+/// Id of an attachment that has no other source of bytes.
 fn id_alone(attachment: &InputAttachment) -> Option<Uuid> {
     let elsewhere = [
         &attachment.reference,
@@ -100,16 +100,16 @@ fn id_alone(attachment: &InputAttachment) -> Option<Uuid> {
     attachment.id.as_deref().filter(|_| is_alone).and_then(uuid)
 }
 
-/// An id has one form: what is not written so names nothing.
+/// Only the canonical form of an id names an artifact.
 fn uuid(text: &str) -> Option<Uuid> {
     let parsed = Uuid::parse_str(text).ok()?;
     (parsed.to_string() == text).then_some(parsed)
 }
 
-fn all_named(input: &AgentInput) -> Vec<Named> {
+fn all_named(input: &AgentInput) -> Vec<ArtifactReference> {
     let named = |url: Option<&str>, pointer: String| {
         let id = uuid(url?.strip_prefix(SCHEME)?)?;
-        Some(Named {
+        Some(ArtifactReference {
             id,
             pointer,
             is_certain: true,
@@ -126,7 +126,7 @@ fn all_named(input: &AgentInput) -> Vec<Named> {
     let in_attachments = attachments.filter_map(|(at, one)| {
         let place = format!("/input/attachments/{at}");
         let by_id = || {
-            Some(Named {
+            Some(ArtifactReference {
                 id: id_alone(one)?,
                 pointer: format!("{place}/id"),
                 is_certain: false,
@@ -137,7 +137,7 @@ fn all_named(input: &AgentInput) -> Vec<Named> {
     in_contents.chain(in_attachments).collect()
 }
 
-/// Tells of an artifact in the attachments that name it, or in one more.
+/// Completes the attachments that name an artifact, or adds one.
 fn describe(input: &mut AgentInput, record: &ArtifactRecord) {
     let known = reference_to(&record.id, &record.name, &record.mime_type, record.size);
     let names_it = |one: &InputAttachment| {

@@ -1,22 +1,22 @@
-//! Answers that depart from their framing and are read all the same.
+//! Deviations: answers that differ from their framing and are read nevertheless.
 
-/// A departure that leaves no doubt about the results.
+/// A deviation that leaves the results unambiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deviation {
-    /// An event with a name of its own whose data are no result.
+    /// An event with a foreign name whose data are no result.
     ForeignEvent,
     /// Events without an empty line between them.
     SingleLineBreaks,
-    /// The terminal has no empty line behind it.
+    /// The terminal has no empty line after it.
     UnfinishedEvent,
-    /// The body is framed in another way than `Content-Type` says.
+    /// The framing differs from `Content-Type`.
     OtherFraming,
-    /// Characters that no string may hold were replaced.
+    /// Invalid characters of a string were replaced.
     Text,
 }
 
 impl Deviation {
-    /// The name that it is counted by.
+    /// Name for metrics.
     pub fn kind(self) -> &'static str {
         match self {
             Self::ForeignEvent => "foreign_event",
@@ -27,7 +27,7 @@ impl Deviation {
         }
     }
 
-    /// For the author of the runner.
+    /// Note for the author of the runner.
     pub fn note(self) -> &'static str {
         match self {
             Self::ForeignEvent => {
@@ -65,7 +65,7 @@ impl Deviations {
         }
     }
 
-    /// Those that were not told before.
+    /// Deviations that were not reported yet.
     pub(super) fn take(&mut self) -> Vec<Deviation> {
         let new = self.seen.split_off(self.told.min(self.seen.len()));
         self.seen.extend(&new);

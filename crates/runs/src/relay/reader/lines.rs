@@ -1,27 +1,27 @@
-//! Results line by line.
+//! Results in lines of JSON.
 
 use serde::de::IgnoredAny;
 
 use super::whole::read_batch;
-use super::{Item, TooLarge, push_life, without_mark};
+use super::{ReaderItem, TooLarge, push_heartbeat, without_mark};
 
-/// Lines of a body, each of them a result.
-pub(super) struct Lines {
+/// Lines of a body, one result each.
+pub(super) struct LineReader {
     line: Vec<u8>,
-    /// Bytes of a line.
+    /// Maximum bytes of a line.
     most: usize,
     most_results: u64,
     is_first: bool,
 }
 
-/// The first line is not the whole of a JSON text: the body is one document over several lines.
-pub(super) struct Document {
+/// The first line is an incomplete JSON text, so the body is one document over several lines.
+pub(super) struct PartialDocument {
     pub(super) line: Vec<u8>,
-    /// So much of the chunk is read.
+    /// Bytes of the chunk that were read.
     pub(super) read: usize,
 }
 
-impl Lines {
+impl LineReader {
     pub(super) fn new(most: usize, most_results: u64) -> Self {
         Self {
             line: Vec::new(),
@@ -34,15 +34,15 @@ impl Lines {
     pub(super) fn push(
         &mut self,
         chunk: &[u8],
-        items: &mut Vec<Item>,
-    ) -> Result<Option<Document>, TooLarge> {
+        items: &mut Vec<ReaderItem>,
+    ) -> Result<Option<PartialDocument>, TooLarge> {
         let mut at = 0;
         while let Some(length) = chunk[at..].iter().position(|byte| *byte == b'\n') {
             self.extend(&chunk[at..at + length])?;
             at += length + 1;
             if self.is_first && is_cut(&self.line) {
                 let line = std::mem::take(&mut self.line);
-                return Ok(Some(Document { line, read: at }));
+                return Ok(Some(PartialDocument { line, read: at }));
             }
             self.end(items);
         }
@@ -58,11 +58,11 @@ impl Lines {
         Ok(())
     }
 
-    /// Ends the line: at a line break, and where the body ends.
-    pub(super) fn end(&mut self, items: &mut Vec<Item>) {
+    /// Ends the line, at a line break or at the end of the body.
+    pub(super) fn end(&mut self, items: &mut Vec<ReaderItem>) {
         let mut line = std::mem::take(&mut self.line);
         if line.iter().all(u8::is_ascii_whitespace) {
-            push_life(items);
+            push_heartbeat(items);
             return;
         }
         if std::mem::take(&mut self.is_first) {
@@ -72,16 +72,16 @@ impl Lines {
                 return;
             }
         }
-        items.push(Item::Result(line));
+        items.push(ReaderItem::Result(line));
     }
 
-    /// Whether the last line is not the whole of a JSON text.
+    /// Whether the last line is an incomplete JSON text.
     pub(super) fn is_cut(&self) -> bool {
         is_cut(&self.line)
     }
 }
 
-/// True for JSON that goes on behind the end of this text.
+/// Whether this JSON text is incomplete.
 fn is_cut(text: &[u8]) -> bool {
     let is_open =
         text.trim_ascii_start().starts_with(b"{") || text.trim_ascii_start().starts_with(b"[");

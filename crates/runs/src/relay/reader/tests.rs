@@ -17,8 +17,8 @@ fn read(format: ResultFormat, chunks: &[&str]) -> Result<Vec<String>, TooLarge> 
     Ok(items
         .into_iter()
         .filter_map(|item| match item {
-            Item::Result(raw) => Some(String::from_utf8(raw).unwrap()),
-            Item::Life => None,
+            ReaderItem::Result(raw) => Some(String::from_utf8(raw).unwrap()),
+            ReaderItem::Heartbeat => None,
         })
         .collect())
 }
@@ -70,7 +70,7 @@ fn a_byte_order_mark_is_no_part_of_the_first_result_and_stands_nowhere_else() {
     for byte in "\u{feff}1\n".as_bytes() {
         reader.push(&[*byte], &mut items).unwrap();
     }
-    assert_eq!(items, [Item::Result(b"1".to_vec())]);
+    assert_eq!(items, [ReaderItem::Result(b"1".to_vec())]);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn deviations(format: ResultFormat, body: &str) -> (usize, Vec<Deviation>, Optio
         reader.push(&[*byte], &mut items).unwrap();
     }
     reader.finish(&mut items);
-    items.retain(|item| *item != Item::Life);
+    items.retain(|item| *item != ReaderItem::Heartbeat);
     let deviations = reader.take_deviations();
     assert!(reader.take_deviations().is_empty(), "each is told once");
     (items.len(), deviations, reader.fault())
@@ -241,7 +241,7 @@ fn bounds_what_is_no_result() {
                 break error;
             }
         };
-        assert_eq!(outcome, TooLarge::Beside);
+        assert_eq!(outcome, TooLarge::Other);
         assert!((129..133).contains(&pushed), "{pushed}");
         assert!(items.len() <= 1, "{beside:?}: {items:?}");
     }

@@ -1,4 +1,4 @@
-//! A whole body: results in a document, in a list, or one behind the other.
+//! Results in a whole body: a document, a list, or a sequence.
 
 use std::borrow::Cow;
 
@@ -8,17 +8,17 @@ use serde::{Deserialize, Deserializer as _};
 use serde_json::value::RawValue;
 
 use super::deviation::Deviation;
-use super::{Item, TooLarge, without_mark};
+use super::{ReaderItem, TooLarge, without_mark};
 
-/// A body that is read to its end before its first result is.
-pub(super) struct Whole {
+/// A body that is read to its end before its first result.
+pub(super) struct DocumentReader {
     pub(super) body: Vec<u8>,
-    /// Bytes of the body.
+    /// Maximum bytes of the body.
     pub(super) most: usize,
     pub(super) most_results: u64,
 }
 
-impl Whole {
+impl DocumentReader {
     pub(super) fn push(&mut self, chunk: &[u8]) -> Result<(), TooLarge> {
         if self.body.len() + chunk.len() > self.most {
             return Err(TooLarge::Document);
@@ -27,9 +27,9 @@ impl Whole {
         Ok(())
     }
 
-    /// The results of the body, and how it departs from `{"results": […]}`. A body that is none of what is read is one
-    /// result: its rejection shows it.
-    pub(super) fn finish(&mut self, items: &mut Vec<Item>) -> Vec<Deviation> {
+    /// The results of the body, and its deviations from `{"results": […]}`. An unreadable body becomes one
+    /// result, whose rejection shows it.
+    pub(super) fn finish(&mut self, items: &mut Vec<ReaderItem>) -> Vec<Deviation> {
         let body = without_mark(std::mem::take(&mut self.body));
         let mut deviations = Vec::new();
         let mut found = self.results(&body, &mut deviations);
@@ -41,12 +41,12 @@ impl Whole {
         }
         match found {
             Some(results) => items.extend(results),
-            None => items.push(Item::Result(body)),
+            None => items.push(ReaderItem::Result(body)),
         }
         deviations
     }
 
-    fn results(&self, body: &[u8], deviations: &mut Vec<Deviation>) -> Option<Vec<Item>> {
+    fn results(&self, body: &[u8], deviations: &mut Vec<Deviation>) -> Option<Vec<ReaderItem>> {
         if let Some(results) = read_batch(body, self.most_results) {
             return Some(results);
         }
@@ -57,21 +57,21 @@ impl Whole {
     }
 }
 
-/// The results of a whole answer, no more of them than a run may send.
-struct Batch {
+/// Results of a whole answer, at most one more than a run may send.
+struct ResultBatch {
     most: u64,
-    items: Vec<Item>,
+    items: Vec<ReaderItem>,
 }
 
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "snake_case")]
-enum BatchField {
+enum ResultBatchField {
     Results,
     #[serde(other)]
     Other,
 }
 
-impl<'de> Visitor<'de> for &mut Batch {
+impl<'de> Visitor<'de> for &mut ResultBatch {
     type Value = bool;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -82,11 +82,11 @@ impl<'de> Visitor<'de> for &mut Batch {
         let mut found = false;
         while let Some(field) = map.next_key()? {
             match field {
-                BatchField::Results => {
+                ResultBatchField::Results => {
                     map.next_value_seed(&mut *self)?;
                     found = true;
                 }
-                BatchField::Other => drop(map.next_value::<IgnoredAny>()?),
+                ResultBatchField::Other => drop(map.next_value::<IgnoredAny>()?),
             }
         }
         Ok(found)
@@ -97,15 +97,16 @@ impl<'de> Visitor<'de> for &mut Batch {
             let Some(raw) = list.next_element::<&RawValue>()? else {
                 return Ok(true);
             };
-            self.items.push(Item::Result(raw.get().as_bytes().to_vec()));
+            self.items
+                .push(ReaderItem::Result(raw.get().as_bytes().to_vec()));
         }
-        // One more than a run may send is kept: the judge ends the run at it.
+        // One result beyond the limit is kept, at which the judge ends the run.
         while list.next_element::<IgnoredAny>()?.is_some() {}
         Ok(true)
     }
 }
 
-impl<'de> DeserializeSeed<'de> for &mut Batch {
+impl<'de> DeserializeSeed<'de> for &mut ResultBatch {
     type Value = bool;
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
@@ -113,9 +114,9 @@ impl<'de> DeserializeSeed<'de> for &mut Batch {
     }
 }
 
-/// The results of `{"results": […]}`; `None` when the body is something else.
-pub(super) fn read_batch(body: &[u8], most: u64) -> Option<Vec<Item>> {
-    let mut batch = Batch {
+/// The results of `{"results": […]}`; `None`: the body is something else.
+pub(super) fn read_batch(body: &[u8], most: u64) -> Option<Vec<ReaderItem>> {
+    let mut batch = ResultBatch {
         most,
         items: Vec::new(),
     };
@@ -125,9 +126,9 @@ pub(super) fn read_batch(body: &[u8], most: u64) -> Option<Vec<Item>> {
     found.then_some(batch.items)
 }
 
-/// A bare list of results.
-fn read_list(body: &[u8], most: u64) -> Option<Vec<Item>> {
-    let mut batch = Batch {
+/// The results of a bare list.
+fn read_list(body: &[u8], most: u64) -> Option<Vec<ReaderItem>> {
+    let mut batch = ResultBatch {
         most,
         items: Vec::new(),
     };
@@ -137,8 +138,8 @@ fn read_list(body: &[u8], most: u64) -> Option<Vec<Item>> {
     Some(batch.items)
 }
 
-/// Results one behind the other, at least two; white space may stand between.
-fn read_sequence(body: &[u8], most: u64) -> Option<Vec<Item>> {
+/// The results of a sequence of at least two documents, with optional white space between them.
+fn read_sequence(body: &[u8], most: u64) -> Option<Vec<ReaderItem>> {
     let values = serde_json::Deserializer::from_slice(body).into_iter::<&RawValue>();
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let mut items = Vec::new();
@@ -146,7 +147,7 @@ fn read_sequence(body: &[u8], most: u64) -> Option<Vec<Item>> {
         if items.len() > most {
             break;
         }
-        items.push(Item::Result(value.ok()?.get().as_bytes().to_vec()));
+        items.push(ReaderItem::Result(value.ok()?.get().as_bytes().to_vec()));
     }
     (items.len() > 1).then_some(items)
 }

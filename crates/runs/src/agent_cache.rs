@@ -1,0 +1,132 @@
+//! Cache of agents with their runners' parsed manifests.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use domain::authorization::{Catalog, Considered, EventScope, Granted, Subject};
+use domain::canonical::canonical_json;
+use protocol::admin::AgentSpec;
+use protocol::id::AgentId;
+use protocol::manifest::AgentRunnerManifest;
+use protocol::resources::{AgentResource, SkillResource};
+use store::{Candidate, RunnerRecord, SharedParts};
+
+/// Maximum number of agents. A full cache is emptied.
+const MAX_AGENTS: usize = 1024;
+
+/// An agent with its runner's manifest.
+#[derive(Debug)]
+pub(crate) struct CachedAgent {
+    /// Source of the entry. The version is no key: after a rollback, another change gets the same number.
+    spec: AgentSpec,
+    manifest_sha256: String,
+    pub(crate) manifest: AgentRunnerManifest,
+    /// Specification with the defaults of the manifest.
+    pub(crate) frozen: Arc<AgentSpec>,
+    /// The same as canonical JSON.
+    pub(crate) frozen_json: Arc<str>,
+    /// Recent grants of its runs.
+    granted: Mutex<CachedGrants>,
+}
+
+/// Grants from one catalog, by the other inputs of the authorization.
+#[derive(Debug, Default)]
+struct CachedGrants {
+    catalog: Option<Arc<Catalog>>,
+    registered: Vec<SkillResource>,
+    peers: Vec<AgentResource>,
+    by_scope: HashMap<EventScope, (Arc<Granted>, SharedParts)>,
+}
+
+impl CachedAgent {
+    /// The grants of a run of this agent, and the parts that its runs share.
+    pub(crate) fn grant(
+        &self,
+        catalog: &Arc<Catalog>,
+        subject: &Subject<'_>,
+    ) -> (Arc<Granted>, SharedParts) {
+        let event = EventScope::of(subject);
+        let (registered, peers) = (subject.registered_skills, subject.peers);
+        let considered = Considered {
+            catalog,
+            registered_skills: registered,
+            peers,
+            parent: subject.parent,
+        };
+        // The frozen configuration includes the defaults of the form, as the run's context does.
+        let make = || {
+            let granted = Granted::to(considered, &self.manifest, &self.frozen, event);
+            let shared = self.shared(&granted);
+            (Arc::new(granted), shared)
+        };
+        // Grants of child runs depend on their parent, so they are not cached.
+        if subject.parent.is_some() {
+            return make();
+        }
+        // Consistent after a panic: the map is emptied before it is filled.
+        let mut last = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = last
+            .catalog
+            .as_ref()
+            .is_some_and(|one| Arc::ptr_eq(one, catalog));
+        if !is_same || last.registered != registered || last.peers != peers {
+            *last = CachedGrants {
+                catalog: Some(Arc::clone(catalog)),
+                registered: registered.to_vec(),
+                peers: peers.to_vec(),
+                by_scope: HashMap::new(),
+            };
+        }
+        last.by_scope.entry(event).or_insert_with(make).clone()
+    }
+
+    fn shared(&self, granted: &Granted) -> SharedParts {
+        let config = serde_json::to_string(&self.frozen.config).unwrap_or_default();
+        let texts = granted.shared_texts().into_iter();
+        SharedParts::of(texts.chain([self.frozen_json.to_string(), config]))
+    }
+}
+
+/// Agents by id.
+#[derive(Default)]
+pub(crate) struct AgentCache(Mutex<HashMap<AgentId, Arc<CachedAgent>>>);
+
+impl AgentCache {
+    /// Returns the entry, and replaces it if the agent or its manifest has changed. `None`: the manifest cannot
+    /// be read.
+    pub(crate) fn get(
+        &self,
+        candidate: &Candidate,
+        runner: &RunnerRecord,
+    ) -> Option<Arc<CachedAgent>> {
+        let agent = &candidate.agent;
+        // A map of plain values stays consistent after a panic.
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cached) = cached.get(&agent.id)
+            && cached.spec == agent.spec
+            && cached.manifest_sha256 == runner.manifest_sha256
+        {
+            return Some(Arc::clone(cached));
+        }
+        let made = Arc::new(make(&agent.spec, runner)?);
+        if cached.len() >= MAX_AGENTS {
+            cached.clear();
+        }
+        cached.insert(agent.id, Arc::clone(&made));
+        Some(made)
+    }
+}
+
+fn make(spec: &AgentSpec, runner: &RunnerRecord) -> Option<CachedAgent> {
+    let manifest: AgentRunnerManifest = serde_json::from_str(&runner.manifest).ok()?;
+    let mut frozen = spec.clone();
+    frozen.config = domain::form::with_defaults(&manifest.config_schema, &spec.config);
+    Some(CachedAgent {
+        spec: spec.clone(),
+        manifest_sha256: runner.manifest_sha256.clone(),
+        frozen_json: canonical_json(&frozen).into(),
+        manifest,
+        frozen: Arc::new(frozen),
+        granted: Mutex::default(),
+    })
+}

@@ -1,0 +1,138 @@
+//! Async runs: results that a runner appends after it has answered `202`. Any replica stores them, the owner
+//! judges them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use store::{
+    AppendResults, AuditEntry, Heartbeat, Heartbeating, ResultsAppended, Store, StoreError,
+    result_digest,
+};
+use tokio::time::Instant;
+
+use crate::bus::Ring;
+use crate::call_limits::CallLimits;
+use crate::grant::Grant;
+use crate::limits::RunLimits;
+use crate::live::LiveRegistry;
+use crate::notifier::Notifier;
+
+/// Time for the `202` to arrive here. A runner may call earlier.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+/// Time for the owner to judge appended results.
+const JUDGING_TIMEOUT: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// Takes the results that runners append after their answer.
+pub struct AsyncRuns {
+    pub(super) store: Store,
+    pub(super) limits: Arc<RunLimits>,
+    pub(super) live: Arc<LiveRegistry>,
+    pub(super) notifier: Arc<Notifier>,
+    pub(super) calls: Arc<CallLimits>,
+}
+
+impl AsyncRuns {
+    /// Stores results of a live run. Its owner judges them, and they appear in the ledger. `None`: another call
+    /// of the run already waits for the runner's answer to arrive.
+    pub async fn append_results(
+        &self,
+        grant: &Grant,
+        results: Vec<(u64, String)>,
+        audit: AuditEntry,
+    ) -> Result<Option<ResultsAppended>, StoreError> {
+        let run_id = grant.run.id;
+        let digests = results.iter().map(|(_, raw)| result_digest(raw)).collect();
+        let append = Arc::new(AppendResults {
+            digests,
+            run_id,
+            attempt: grant.attempt,
+            lease: self.limits.append_lease,
+            results,
+            max_bytes: self.limits.results.run_bytes as u64,
+            audit,
+        });
+        let ask = || self.store.write(Arc::clone(&append));
+        let is_early = |outcome: &ResultsAppended| *outcome == ResultsAppended::NotAsync;
+        let outcome = self.once_answered(grant, ask, is_early).await?;
+        if let Some(ResultsAppended::Through(_)) = outcome {
+            self.notifier.wake(run_id);
+            if !self.live.contains(run_id) {
+                self.notifier.notify(Ring::Advanced(run_id));
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Notes that the runner of a live run is alive. `None`: another call of the run already waits for the
+    /// runner's answer to arrive.
+    pub async fn note_heartbeat(&self, grant: &Grant) -> Result<Option<Heartbeating>, StoreError> {
+        let heartbeat = Heartbeat {
+            run_id: grant.run.id,
+            attempt: grant.attempt,
+            lease: self.limits.append_lease,
+        };
+        let ask = || self.store.write(heartbeat);
+        let is_early = |heard: &Heartbeating| *heard == Heartbeating::NotAsync;
+        self.once_answered(grant, ask, is_early).await
+    }
+
+    /// Waits until the results that the run has appended by now are judged, so that a later call sees their
+    /// effects. False: the owner has not judged them in time.
+    pub async fn await_judged(&self, grant: &Grant) -> Result<bool, StoreError> {
+        let run_id = grant.run.id;
+        if let Some(live) = self.live.get(run_id)
+            && live.streams(Instant::now())
+        {
+            return Ok(true);
+        }
+        let find = || self.store.leases().find_backlog(run_id, grant.attempt);
+        let Some(first) = find().await? else {
+            return Ok(true);
+        };
+        let give_up = Instant::now() + JUDGING_TIMEOUT;
+        let mut now = Some(first);
+        let mut pause = FIRST_PAUSE;
+        while now.is_some_and(|now| !now.is_judged_to(first.accepted_through)) {
+            if Instant::now() >= give_up {
+                return Ok(false);
+            }
+            tokio::time::sleep(pause).await;
+            pause = LONGEST_PAUSE.min(pause * 2);
+            now = find().await?;
+        }
+        Ok(true)
+    }
+
+    /// Asks again while the runner's answer may still be on its way. `None`: another call of the run already
+    /// does so.
+    async fn once_answered<T, F>(
+        &self,
+        grant: &Grant,
+        ask: impl Fn() -> F,
+        is_early: impl Fn(&T) -> bool,
+    ) -> Result<Option<T>, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let mut told = ask().await?;
+        if !is_early(&told) {
+            return Ok(Some(told));
+        }
+        let (run_id, store) = (grant.run.id, &self.store);
+        let Some(_permit) = self.calls.begin_wait(grant) else {
+            return Ok(None);
+        };
+        let give_up = Instant::now() + ANSWER_TIMEOUT;
+        while is_early(&told)
+            && Instant::now() < give_up
+            && !store.runs().is_streaming(run_id, grant.attempt).await?
+        {
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+            told = ask().await?;
+        }
+        Ok(Some(told))
+    }
+}

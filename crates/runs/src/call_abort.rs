@@ -1,0 +1,168 @@
+//! Abort of host calls: their run has ended or is to end.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use protocol::run::RunStatus;
+use store::{Store, StoreError};
+use tokio::time::Instant;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::grant::Grant;
+use crate::lifecycle::Lifecycle;
+use crate::limits::RunLimits;
+use crate::live::LiveRegistry;
+use base::clock::Clock;
+
+/// Why a call of a run is aborted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AbortReason {
+    /// The run was asked to end.
+    Cancelled,
+    /// The run has ended, or another attempt has begun.
+    Ended,
+    /// The run is past its deadline.
+    Deadline,
+    /// This gateway stops; the run continues on another one.
+    Stopping,
+}
+
+/// State of a run in this process, without a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalRunState {
+    Lives,
+    Over(AbortReason),
+    /// The lease is not held here, or the terminal is being written. Only the row has the state.
+    Unknown,
+}
+
+/// Time at which a call has last read the row of its run.
+#[derive(Default)]
+pub struct RowPoll(Mutex<Option<Instant>>);
+
+impl RowPoll {
+    /// Time of the next read. The first one is due at once.
+    fn due(&self, interval: Duration) -> Instant {
+        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last.map_or_else(Instant::now, |last| last + interval)
+    }
+
+    fn note(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+}
+
+/// State of one attempt in the row of its run.
+struct RowState {
+    cancelled: bool,
+    lives: bool,
+}
+
+/// Tells when calls must be aborted.
+pub struct CallAborts {
+    pub(super) store: Store,
+    pub(super) clock: Clock,
+    pub(super) limits: Arc<RunLimits>,
+    pub(super) live: Arc<LiveRegistry>,
+    pub(super) lifecycle: Lifecycle,
+}
+
+impl CallAborts {
+    /// Tracks a call in progress. A stop waits for it within the grace, until this is dropped.
+    pub fn track_call(&self) -> TaskTrackerToken {
+        self.lifecycle.tasks.token()
+    }
+
+    /// Time until the deadline of a run.
+    pub fn time_left(&self, grant: &Grant) -> Duration {
+        let left = grant.run.deadline_at - self.clock.now_ms();
+        Duration::from_millis(u64::try_from(left).unwrap_or(0))
+    }
+
+    /// Whether this process drives the run of a grant.
+    pub fn drives(&self, grant: &Grant) -> bool {
+        self.live.contains(grant.run.id)
+    }
+
+    /// The state of the run of a grant, from memory.
+    pub fn known_state(&self, grant: &Grant) -> LocalRunState {
+        if self.time_left(grant).is_zero() {
+            return LocalRunState::Over(AbortReason::Deadline);
+        }
+        let live = self.live.get(grant.run.id);
+        let current = live.and_then(|live| live.grant(Instant::now()));
+        match current {
+            None => LocalRunState::Unknown,
+            Some(current) if current.attempt != grant.attempt => {
+                LocalRunState::Over(AbortReason::Ended)
+            }
+            Some(_) if self.live.is_cancel_requested(grant) => {
+                LocalRunState::Over(AbortReason::Cancelled)
+            }
+            Some(_) => LocalRunState::Lives,
+        }
+    }
+
+    /// Reason to abort calls, from the row of the run. `Ended` has precedence over `Cancelled`.
+    pub async fn stored_abort(&self, grant: &Grant) -> Result<Option<AbortReason>, StoreError> {
+        let state = self.row_state(grant).await?;
+        Ok(match state {
+            RowState { lives: false, .. } => Some(AbortReason::Ended),
+            RowState {
+                cancelled: true, ..
+            } => Some(AbortReason::Cancelled),
+            RowState { .. } => None,
+        })
+    }
+
+    async fn row_state(&self, grant: &Grant) -> Result<RowState, StoreError> {
+        let run = &grant.run;
+        let row = self.store.runs().find_run(&run.workspace, run.id).await?;
+        Ok(RowState {
+            cancelled: row
+                .as_ref()
+                .is_some_and(|row| row.cancel_requested_at.is_some()),
+            lives: row.is_some_and(|row| {
+                row.status == RunStatus::Running && row.attempt == grant.attempt
+            }),
+        })
+    }
+
+    /// Waits until the calls of a run must be aborted. It reads the row of a run that another replica drives at
+    /// once, and then every `bus.poll_seconds`.
+    pub async fn until_aborted(&self, grant: &Grant, last_look: &RowPoll) -> AbortReason {
+        tokio::select! {
+            () = tokio::time::sleep(self.time_left(grant)) => AbortReason::Deadline,
+            over = self.until_ended(grant, last_look) => over,
+            () = self.lifecycle.closing.cancelled() => AbortReason::Stopping,
+        }
+    }
+
+    async fn until_ended(&self, grant: &Grant, last_look: &RowPoll) -> AbortReason {
+        if let Some(live) = self.live.get(grant.run.id) {
+            let mut progress = live.log.subscribe();
+            let ended = progress.wait_for(|progress| progress.ended);
+            tokio::select! {
+                () = live.cancel.cancelled() => return AbortReason::Cancelled,
+                ended = ended => if ended.is_ok_and(|progress| progress.settled) {
+                    return AbortReason::Ended;
+                },
+                () = live.lost.cancelled() => {}
+            }
+            // The run may continue with another owner.
+        }
+        loop {
+            tokio::time::sleep_until(last_look.due(self.limits.poll)).await;
+            let state = self.row_state(grant).await;
+            last_look.note();
+            // A database outage ends no call; the deadline does.
+            match state {
+                Ok(RowState {
+                    cancelled: true, ..
+                }) => return AbortReason::Cancelled,
+                Ok(RowState { lives: false, .. }) => return AbortReason::Ended,
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+}

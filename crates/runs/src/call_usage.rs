@@ -1,0 +1,104 @@
+//! Usage of calls: the budgets that they count for, their reservations, and their outcomes.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use domain::budget::Budget;
+use store::{AuditOutcome, BudgetLine, FinishToolCall, SettleUsage, Store, StoreError};
+use uuid::Uuid;
+
+use crate::budgets::budget_lines;
+use crate::grant::Grant;
+use crate::lifecycle::Lifecycle;
+use crate::limits::RunLimits;
+use base::clock::Clock;
+
+/// Calls of this process with a reservation. Their leases are renewed while they run, and lapse when the process
+/// dies.
+#[derive(Default)]
+pub(super) struct ReservedCalls(Mutex<HashSet<Uuid>>);
+
+impl ReservedCalls {
+    // Consistent after a panic: it changes by one entry at a time.
+    fn calls(&self) -> MutexGuard<'_, HashSet<Uuid>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Holds the reservation of a call until it is dropped.
+pub struct Reservation {
+    calls: Arc<ReservedCalls>,
+    call_id: Uuid,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.calls.calls().remove(&self.call_id);
+    }
+}
+
+/// Accounts for the calls of runs.
+pub struct CallUsage {
+    pub(super) store: Store,
+    pub(super) clock: Clock,
+    pub(super) limits: Arc<RunLimits>,
+    pub(super) budgets: Arc<[Budget]>,
+    pub(super) reserved: Arc<ReservedCalls>,
+    pub(super) lifecycle: Lifecycle,
+}
+
+impl CallUsage {
+    /// The budgets that a call of this run counts for, in the order of the configuration. Budgets of the runs above a
+    /// child run are included, each once.
+    pub fn budgets_of(&self, grant: &Grant) -> Vec<BudgetLine> {
+        budget_lines(&self.budgets, &grant.snapshot, self.clock.now_ms())
+    }
+
+    /// Holds the reservation of a call of this process by renewing its lease.
+    pub fn hold_reservation(&self, call_id: Uuid) -> Reservation {
+        self.reserved.calls().insert(call_id);
+        Reservation {
+            calls: Arc::clone(&self.reserved),
+            call_id,
+        }
+    }
+
+    pub(super) async fn renew_reservations(&self) -> Result<(), StoreError> {
+        let calls: Vec<_> = self.reserved.calls().iter().copied().collect();
+        if calls.is_empty() {
+            return Ok(());
+        }
+        let lease = self.limits.lease;
+        self.store.usage().extend_reservations(calls, lease).await
+    }
+
+    /// Records the outcome and the usage of a call in a task of its own, also if the caller has disconnected.
+    pub fn record_later(&self, outcome: AuditOutcome, used: Option<SettleUsage>) {
+        let store = self.store.clone();
+        self.lifecycle.tasks.spawn(async move {
+            let recorded = async {
+                store.audit_log().audit_outcome(outcome).await?;
+                match used {
+                    Some(used) => store.write_later(used).await,
+                    None => Ok(()),
+                }
+            };
+            if let Err(error) = recorded.await {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "the outcome of a call was not recorded");
+            }
+        });
+    }
+
+    /// Writes the outcome of a tool call in a task of its own, also if the caller has disconnected.
+    pub fn finish_later(&self, finish: FinishToolCall, then: impl FnOnce() + Send + 'static) {
+        let store = self.store.clone();
+        self.lifecycle.tasks.spawn(async move {
+            if let Err(error) = store.write(finish).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "the outcome of a call of a tool was not written");
+            }
+            then();
+        });
+    }
+}

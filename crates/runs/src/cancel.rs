@@ -1,0 +1,77 @@
+//! Cancellation of runs.
+
+use std::sync::Arc;
+
+use domain::run::Failure;
+use protocol::id::{RunId, WorkspaceId};
+use protocol::run::RunStatus;
+use store::{CancelOutcome, LeaseFilter, Store, StoreError, failpoint};
+
+use crate::cancel_signals::CancelSignals;
+use crate::child_cancellation::ChildCancellation;
+use crate::executor::RunExecutor;
+use crate::lifecycle::Lifecycle;
+use base::clock::Clock;
+
+/// Takes cancel requests.
+pub struct Cancellation {
+    pub(super) store: Store,
+    pub(super) clock: Clock,
+    pub(super) executor: Arc<RunExecutor>,
+    pub(super) children: ChildCancellation,
+    pub(super) signals: CancelSignals,
+    pub(super) lifecycle: Lifecycle,
+}
+
+impl Cancellation {
+    /// Stores the cancel request with its reason, and wakes the run if it lives here. Continues when the caller
+    /// disconnects, because a stored request must also be signalled.
+    pub async fn cancel(
+        self: &Arc<Self>,
+        workspace: &WorkspaceId,
+        id: RunId,
+        reason: Option<String>,
+    ) -> Result<CancelOutcome, StoreError> {
+        let (this, workspace) = (Arc::clone(self), workspace.clone());
+        let cancelling = self
+            .lifecycle
+            .tasks
+            .spawn(async move { this.request(&workspace, id, reason).await });
+        cancelling.await.map_err(|_| StoreError::Closed)?
+    }
+
+    async fn request(
+        &self,
+        workspace: &WorkspaceId,
+        id: RunId,
+        reason: Option<String>,
+    ) -> Result<CancelOutcome, StoreError> {
+        let now = self.clock.now_ms();
+        let outcome = self
+            .store
+            .runs()
+            .request_cancel(workspace, id, reason, now)
+            .await?;
+        failpoint::pass("cancel.after_commit").await?;
+        let CancelOutcome::Requested(run) = &outcome else {
+            return Ok(outcome);
+        };
+        if run.status == RunStatus::Queued {
+            let failure = Failure::cancelled();
+            self.executor
+                .end_orphan(id, workspace, LeaseFilter::None, failure)
+                .await;
+            // If this read fails, the answer describes a live run.
+            if let Ok(Some(settled)) = self.store.runs().find_run(workspace, id).await
+                && settled.status.is_terminal()
+            {
+                return Ok(CancelOutcome::Ended(Box::new(settled)));
+            }
+        }
+        self.children.cancel_children(id).await;
+        // The run may have started since.
+        self.signals
+            .send(id, run.cancel_requested_at.unwrap_or(now));
+        Ok(outcome)
+    }
+}

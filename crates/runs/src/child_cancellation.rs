@@ -1,0 +1,56 @@
+//! Cancellation of child runs, which end with their parent.
+
+use protocol::id::RunId;
+use store::{Store, StoreError};
+
+use crate::cancel_signals::CancelSignals;
+use crate::live::LiveRun;
+use base::clock::Clock;
+
+/// Asks child runs to end.
+#[derive(Clone)]
+pub(super) struct ChildCancellation {
+    pub(super) store: Store,
+    pub(super) clock: Clock,
+    pub(super) signals: CancelSignals,
+}
+
+impl ChildCancellation {
+    /// Asks the child runs of a cancelled run to end.
+    pub(super) async fn cancel_children(&self, id: RunId) {
+        let live = self.signals.live.get(id);
+        if live.is_none_or(|live| live.may_have_children()) {
+            self.end_children_of(id).await;
+        }
+    }
+
+    /// Asks the child runs of an ended run to end, unless it leaves them running.
+    pub(super) async fn end_children(&self, live: &LiveRun, id: RunId) {
+        if live.may_have_children() {
+            self.end_children_of(id).await;
+        }
+    }
+
+    async fn end_children_of(&self, id: RunId) {
+        if let Err(error) = self.ask_children(Some(id)).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(
+                run.id = %id, error,
+                "child runs of run {id} were not asked to end; the sweep will"
+            );
+        }
+    }
+
+    /// The same for all runs whose parents have ended: their process may have died before it asked.
+    pub(super) async fn end_all_children(&self) -> Result<(), StoreError> {
+        self.ask_children(None).await
+    }
+
+    async fn ask_children(&self, parent: Option<RunId>) -> Result<(), StoreError> {
+        let at = self.clock.now_ms();
+        for child in self.store.runs().end_children(parent, at).await? {
+            self.signals.send(child, at);
+        }
+        Ok(())
+    }
+}

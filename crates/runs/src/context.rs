@@ -1,0 +1,199 @@
+//! Context of a run for its runner, with the current state.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use domain::authorization::{AuthorizationSnapshot, Catalog};
+use domain::context::{ContextParts, build_context, context_json};
+use domain::trace::RunTrace;
+use protocol::admin::AgentSpec;
+use protocol::context::AgentRunState;
+use protocol::event::EventEnvelope;
+use protocol::id::WorkspaceId;
+use protocol::resources::{StateScope, ToolResource};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use store::{StateAccess, Store, StoreError};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::Semaphore;
+
+use crate::inputs::ExpectedPosition;
+use crate::limits::{RunLimits, context_limits};
+use keys::cursor::history_cursor;
+use keys::keyring::Keyring;
+
+/// Limits of the state of one scope in a context. The context marks incomplete scopes, which are read through
+/// the host API.
+const STATE_KEYS: u64 = 100;
+const STATE_BYTES: usize = 256 * 1024;
+
+/// Bytes of schemas from which on a context is built off the async workers.
+const LARGE_BYTES: usize = 64 * 1024;
+/// Concurrent builds of large contexts; further ones wait.
+static LARGE: Semaphore = Semaphore::const_new(4);
+
+/// Facts that a context is built from.
+pub(super) struct ContextInputs<'a> {
+    pub(super) workspace: &'a WorkspaceId,
+    pub(super) snapshot: &'a AuthorizationSnapshot,
+    pub(super) snapshot_sha256: &'a str,
+    pub(super) spec: &'a AgentSpec,
+    pub(super) event: &'a EventEnvelope,
+    pub(super) position: ExpectedPosition,
+    /// Arrival of the event in epoch milliseconds.
+    pub(super) arrived_at: i64,
+    pub(super) deadline_at: i64,
+    pub(super) trace: RunTrace,
+}
+
+/// Writes the contexts that runners get with their runs.
+pub(super) struct ContextWriter {
+    pub(super) store: Store,
+    pub(super) keys: Arc<Keyring>,
+    pub(super) catalog: Arc<ArcSwap<Catalog>>,
+    pub(super) limits: Arc<RunLimits>,
+}
+
+impl ContextWriter {
+    /// Builds a context, with the state as it is now.
+    pub(super) async fn write(
+        &self,
+        inputs: ContextInputs<'_>,
+    ) -> Result<Arc<RawValue>, StoreError> {
+        let snapshot = inputs.snapshot;
+        let transcript_before = inputs.position.transcript_before;
+        let latest = (transcript_before > 0).then_some(transcript_before);
+        let (state, state_incomplete) = self.read_state(snapshot).await?;
+        let cursors = &self.keys.cursors;
+        let parts = ContextParts {
+            snapshot_sha256: inputs.snapshot_sha256,
+            event: inputs.event,
+            event_seq: inputs.position.event_seq,
+            transcript_before,
+            latest_cursor: latest
+                .zip(snapshot.conversation.as_ref())
+                .map(|(seq, conversation)| {
+                    history_cursor(cursors, inputs.workspace, conversation, seq)
+                }),
+            state,
+            state_incomplete,
+            config: inputs.spec.config.clone(),
+            arrived_at: inputs.arrived_at,
+            deadline_at: inputs.deadline_at,
+            trace_id: inputs.trace.trace_id.to_string(),
+            limits: context_limits(&self.limits),
+            model_limits: self.catalog.load().first_limits(&snapshot.resources),
+            snapshot,
+        };
+        let make = || -> Arc<RawValue> { context_json(&build_context(parts)).into() };
+        if !is_large(&snapshot.resources.tools) {
+            return Ok(make());
+        }
+        let _permit = LARGE.acquire().await;
+        Ok(run_blocking(make))
+    }
+
+    /// The state, and the scopes whose state did not fit.
+    async fn read_state(
+        &self,
+        snapshot: &AuthorizationSnapshot,
+    ) -> Result<(AgentRunState, Vec<StateScope>), StoreError> {
+        let (mut state, mut incomplete) = (AgentRunState::default(), Vec::new());
+        let granted = snapshot.state.iter().map(|(&scope, identity)| StateAccess {
+            scope,
+            identity: identity.clone(),
+        });
+        // Most scopes of most runs are empty, so one query finds the others.
+        for access in self.store.state().filled_scopes(granted.collect()).await? {
+            let part = self
+                .store
+                .state()
+                .read_state(&access, STATE_KEYS, STATE_BYTES)
+                .await?;
+            let map = match access.scope {
+                StateScope::Conversation => &mut state.conversation,
+                StateScope::Actor => &mut state.actor,
+                StateScope::Subject => &mut state.subject,
+                StateScope::Runner => &mut state.runner,
+                StateScope::Binding => &mut state.binding,
+            };
+            if !part.is_whole {
+                incomplete.push(access.scope);
+            }
+            for entry in part.entries {
+                if let Ok(value) = serde_json::from_str(&entry.value) {
+                    map.insert(entry.key, value);
+                }
+            }
+        }
+        Ok((state, incomplete))
+    }
+}
+
+/// Whether the descriptions and schemas of these tools exceed `LARGE_BYTES`.
+fn is_large(tools: &[ToolResource]) -> bool {
+    let mut left = LARGE_BYTES;
+    !tools.iter().all(|tool| {
+        let described = tool.description.as_ref().map_or(0, String::len);
+        let schema = tool.parameters.iter().flatten();
+        take(described, &mut left) && fit(schema, &mut left)
+    })
+}
+
+/// Subtracts the bytes of these members from `left`. False: nothing is left.
+fn fit<'a>(members: impl IntoIterator<Item = (&'a String, &'a Value)>, left: &mut usize) -> bool {
+    members
+        .into_iter()
+        .all(|(name, value)| take(name.len(), left) && fits(value, left))
+}
+
+fn fits(value: &Value, left: &mut usize) -> bool {
+    match value {
+        Value::String(text) => take(text.len(), left),
+        Value::Array(items) => items.iter().all(|item| fits(item, left)),
+        Value::Object(members) => fit(members, left),
+        _ => take(1, left),
+    }
+}
+
+/// `bytes`: without its punctuation.
+fn take(bytes: usize, left: &mut usize) -> bool {
+    *left = left.saturating_sub(bytes + 4);
+    *left > 0
+}
+
+/// Runs blocking work while other tasks move to other threads. A single-threaded runtime runs it in place.
+fn run_blocking<T>(work: impl FnOnce() -> T) -> T {
+    if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
+        return work();
+    }
+    tokio::task::block_in_place(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn schemas_of_many_bytes_are_large() {
+        let tools = |count: usize, description: &str| -> Vec<ToolResource> {
+            let properties = json!({"a": {"type": "string", "description": description}});
+            let tool = json!({"tool_name": "t", "parameters": {"type": "object", "properties": properties}});
+            let tool: ToolResource = serde_json::from_value(tool).unwrap();
+            vec![tool; count]
+        };
+        for (tools, expected) in [
+            (tools(0, ""), false),
+            (tools(20, "short"), false),
+            (tools(1, &"x".repeat(LARGE_BYTES)), true),
+            (
+                tools(1000, "as long as many descriptions of parameters are"),
+                true,
+            ),
+        ] {
+            assert_eq!(is_large(&tools), expected);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Parts of the decision: which agent wins, and the run that it gets.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use domain::artifact::has_artifacts;
+use domain::authorization::{AuthorizationSnapshot, Catalog, Subject};
+use domain::binding::{Resolution, resolve};
+use domain::event::conversation_of;
+use domain::run::deadline;
+use domain::state::Owner;
+use protocol::event::MESSAGE_RECEIVED;
+use store::{Candidate, NewRun, RunnerRecord, SharedParts, Store, sha256_hex};
+
+use super::callable::{callable, peers_among, unavailable};
+use super::candidate_cache::CandidateCache;
+use super::draft::RunDraft;
+use super::input::{DecisionInput, ParentContext};
+use crate::agent_cache::{AgentCache, CachedAgent};
+use crate::context::ContextWriter;
+use crate::endpoint_cache::EndpointCache;
+use crate::intake::IntakeError;
+use crate::limits::RunLimits;
+use crate::live::LiveRegistry;
+use base::clock::Clock;
+
+/// Decides about events: which agent gets one, and with which run.
+pub(crate) struct Decider {
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
+    pub(crate) catalog: Arc<ArcSwap<Catalog>>,
+    pub(crate) limits: Arc<RunLimits>,
+    /// Name of this process in leases.
+    pub(crate) owner: Arc<str>,
+    pub(crate) live: Arc<LiveRegistry>,
+    pub(crate) context: Arc<ContextWriter>,
+    pub(crate) endpoints: Arc<EndpointCache>,
+    pub(crate) agents: AgentCache,
+    pub(crate) candidates: CandidateCache,
+}
+
+impl Decider {
+    /// The one agent that gets the event, if there is one.
+    pub(super) fn winner<'f>(
+        &self,
+        input: &DecisionInput,
+        candidates: &'f [Candidate],
+    ) -> Result<Option<&'f Candidate>, IntakeError> {
+        if let Some(agent) = input.only {
+            let found = candidates.iter().find(|one| one.agent.id == agent);
+            let gone = || match input.parent {
+                Some(_) => IntakeError::CalledAgentGone,
+                None => IntakeError::AgentGone,
+            };
+            return found.map(Some).ok_or_else(gone);
+        }
+        match resolve(candidates, |one| &one.agent.spec, &input.event) {
+            Resolution::Nobody => Ok(None),
+            Resolution::Tie(names) => Err(IntakeError::BindingConflict(names)),
+            Resolution::Winner(winner) => Ok(Some(winner)),
+        }
+    }
+
+    /// Drafts the run of this agent, if its runner can be called.
+    pub(crate) fn draft(
+        &self,
+        input: &DecisionInput,
+        winner: &Candidate,
+        candidates: &[Candidate],
+    ) -> Result<RunDraft, IntakeError> {
+        let known = winner.runner.as_ref().filter(|_| input.was_accepted);
+        let runner = known.map_or_else(|| callable(winner), Ok)?;
+        let agent = self.agents.get(winner, runner).ok_or_else(|| {
+            unavailable(winner, "its manifest cannot be read; refresh its endpoint")
+        })?;
+        let (snapshot, snapshot_text, shared) =
+            self.authorize(input, (winner, runner), &agent, candidates);
+        let most = i64::try_from(self.limits.max_deadline.as_millis()).unwrap_or(i64::MAX);
+        let timeout = agent.frozen.config.get(domain::form::TIMEOUT);
+        let deadline_at = deadline(timeout, self.clock.now_ms(), most);
+        let parent = input.parent.as_ref();
+        let row = NewRun {
+            id: input.run_id,
+            trace_parent: input.trace_parent,
+            parent_run_id: parent.map(|parent| parent.snapshot.run_id),
+            agent_id: winner.agent.id,
+            agent_version: winner.agent.version,
+            runner_id: winner.agent.spec.runner_id.clone(),
+            endpoint_id: runner.endpoint_id,
+            deadline_at: parent.map_or(deadline_at, |parent| deadline_at.min(parent.deadline_at)),
+            agent_spec: Arc::clone(&agent.frozen_json),
+            snapshot_sha256: sha256_hex(snapshot_text.as_bytes()),
+            snapshot: snapshot_text.into(),
+            shared,
+        };
+        let steers = agent.manifest.capabilities.steering;
+        Ok(RunDraft {
+            row,
+            snapshot: Arc::new(snapshot),
+            agent,
+            steerable: steers && input.event.event_type == MESSAGE_RECEIVED,
+            endpoint: winner.endpoint.clone(),
+            dispatch: None,
+        })
+    }
+
+    /// The frozen rights of the run, as a value and as text, and the texts that it shares with other runs.
+    fn authorize(
+        &self,
+        input: &DecisionInput,
+        (winner, runner): (&Candidate, &RunnerRecord),
+        agent: &CachedAgent,
+        candidates: &[Candidate],
+    ) -> (AuthorizationSnapshot, String, SharedParts) {
+        let event = &input.event;
+        let conversation = conversation_of(event);
+        let peers = peers_among(winner, candidates);
+        let parent = input.parent.as_ref().map(ParentContext::grant);
+        let adapter = event.adapter.as_ref();
+        let subject = Subject {
+            run_id: input.run_id,
+            agent_version: winner.agent.version,
+            endpoint_id: runner.endpoint_id,
+            event_id: &input.event_id,
+            has_prompt: adapter.is_some_and(|adapter| !adapter.prompt.is_empty()),
+            shows_interactions: event.delivery.interactions.is_some(),
+            has_artifacts: event.input.as_ref().is_some_and(has_artifacts),
+            registered_skills: &winner.skills,
+            peers: &peers,
+            parent: parent.as_ref(),
+            owner: Owner {
+                workspace: &input.workspace,
+                runner: &agent.manifest.id,
+                agent: winner.agent.id,
+                bot_id: event.bot_id.as_deref(),
+                conversation: conversation.as_ref(),
+                actor: event.actor.as_ref(),
+                subject: event.subject.as_ref(),
+            },
+        };
+        let (granted, shared) = agent.grant(&self.catalog.load_full(), &subject);
+        let snapshot = granted.snapshot(&subject);
+        let text = granted.text_of(&snapshot);
+        (snapshot, text, shared)
+    }
+}

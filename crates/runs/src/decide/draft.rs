@@ -1,0 +1,91 @@
+//! The run that an agent gets, before it is stored.
+
+use std::sync::Arc;
+
+use domain::authorization::AuthorizationSnapshot;
+use domain::run::Run;
+use protocol::run::RunStatus;
+use serde_json::json;
+use store::{DecisionFacts, EndpointAddress, FirstAttempt, NewRun};
+
+use super::input::DecisionInput;
+use crate::agent_cache::CachedAgent;
+use crate::inputs::{ExpectedPosition, PreparedDispatch, RunInputs};
+
+/// A run that is not stored yet.
+pub(crate) struct RunDraft {
+    pub(crate) row: NewRun,
+    pub(crate) snapshot: Arc<AuthorizationSnapshot>,
+    pub(crate) agent: Arc<CachedAgent>,
+    /// A live run may pull the event.
+    pub(crate) steerable: bool,
+    /// Address of the runner.
+    pub(super) endpoint: Option<Arc<EndpointAddress>>,
+    /// Set if the run can be dispatched by the commit of its event.
+    pub(super) dispatch: Option<PreparedDispatch>,
+}
+
+impl RunDraft {
+    pub(super) fn is_interruptible(&self) -> bool {
+        self.agent.manifest.capabilities.interrupt
+    }
+
+    /// The row to be stored, and the run as the database will have it.
+    pub(super) fn into_inputs(
+        self,
+        input: &DecisionInput,
+        facts: &DecisionFacts,
+    ) -> (Box<NewRun>, Box<RunInputs>) {
+        let place = facts.place.as_ref();
+        let is_dispatched = self.dispatch.is_some();
+        let number = u32::from(is_dispatched) * FirstAttempt::NUMBER;
+        let interruptible = self.is_interruptible();
+        let row = self.row;
+        let run = Run {
+            id: row.id,
+            workspace: input.workspace.clone(),
+            event_id: input.event_id.clone(),
+            parent_run_id: row.parent_run_id,
+            trace_parent: row.trace_parent,
+            agent_id: row.agent_id,
+            agent_version: row.agent_version,
+            runner_id: row.runner_id.clone(),
+            endpoint_id: row.endpoint_id,
+            conversation_key: place.map(|place| place.conversation_key.clone()),
+            status: if is_dispatched {
+                RunStatus::Running
+            } else {
+                RunStatus::Created
+            },
+            status_reason: None,
+            attempt: number,
+            lease_epoch: i64::from(number),
+            last_sequence: 0,
+            deadline_at: row.deadline_at,
+            cancel_requested_at: None,
+            snapshot_sha256: row.snapshot_sha256.clone(),
+            output: None,
+            error: None,
+            usage: None,
+            metadata: json!({}).into(),
+            created_at: input.arrived_at,
+            started_at: is_dispatched.then_some(input.arrived_at),
+            finished_at: None,
+            pruned_at: None,
+        };
+        let inputs = RunInputs {
+            run,
+            snapshot: self.snapshot,
+            spec: Arc::clone(&self.agent.frozen),
+            event: Arc::clone(&input.event),
+            position: ExpectedPosition::of(place),
+            arrived_at: input.arrived_at,
+            interruptible,
+            endpoint: self.endpoint,
+            shared: row.shared.clone(),
+            dispatch: self.dispatch,
+            live_entry: None,
+        };
+        (Box::new(row), Box::new(inputs))
+    }
+}

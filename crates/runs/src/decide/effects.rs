@@ -1,0 +1,37 @@
+//! A decision: the plan for the store, and the effects beside it.
+
+use protocol::event::EventAccepted;
+use protocol::id::RunId;
+use store::IngestPlan;
+
+use crate::inputs::RunInputs;
+use crate::intake::IntakeError;
+
+/// Decision about one event.
+pub(crate) struct EventDecision {
+    pub(crate) plan: IngestPlan,
+    pub(crate) effects: DecisionEffects,
+}
+
+/// Effects of a decision that the store does not carry out.
+#[derive(Default)]
+pub(crate) struct DecisionEffects {
+    /// Why the event is refused.
+    pub(crate) refused: Option<IntakeError>,
+    /// Answer to the sender. The plan holds the same as text.
+    pub(crate) answer: Option<EventAccepted>,
+    /// Runs that the event cancels.
+    pub(crate) cancelled: Vec<RunId>,
+    /// Run that starts as soon as the event is committed.
+    pub(crate) run: Option<Box<RunInputs>>,
+}
+
+impl DecisionEffects {
+    /// Effects of a refusal: nothing is stored.
+    pub(super) fn refusal(reason: IntakeError) -> Self {
+        Self {
+            refused: Some(reason),
+            ..Self::default()
+        }
+    }
+}

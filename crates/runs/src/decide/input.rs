@@ -1,0 +1,51 @@
+//! Input of the decision about an event.
+
+use std::sync::Arc;
+
+use domain::authorization::{AuthorizationSnapshot, ParentGrant};
+use domain::trace::TraceParent;
+use protocol::child_run::ChildGrants;
+use protocol::event::EventEnvelope;
+use protocol::id::{AgentId, RunId, WorkspaceId};
+use store::{ParentRun, UserMessage};
+
+/// Everything that the decision about one event needs, except the facts that the store reads.
+pub(crate) struct DecisionInput {
+    pub(crate) workspace: WorkspaceId,
+    pub(crate) event_id: String,
+    pub(crate) event: Arc<EventEnvelope>,
+    /// Arrival of the event in epoch milliseconds.
+    pub(crate) arrived_at: i64,
+    /// The only agent that may get the event: it asked the question, or is called for a child run.
+    pub(crate) only: Option<AgentId>,
+    /// Parent of the child run that the event asks for.
+    pub(crate) parent: Option<ParentContext>,
+    /// Span that the run continues.
+    pub(crate) trace_parent: Option<TraceParent>,
+    /// Id of the run, should the event get one.
+    pub(crate) run_id: RunId,
+    /// Transcript item that the event adds to its conversation.
+    pub(crate) message: Option<UserMessage>,
+    /// The event was acknowledged earlier, so its runner is called even if no endpoint lists it now.
+    pub(crate) was_accepted: bool,
+}
+
+/// Parent of a child run that is to be started.
+#[derive(Clone, Debug)]
+pub(crate) struct ParentContext {
+    pub(crate) parent: ParentRun,
+    pub(crate) snapshot: Arc<AuthorizationSnapshot>,
+    pub(crate) grants: Option<ChildGrants>,
+    /// Latest deadline of the child run, in epoch milliseconds.
+    pub(crate) deadline_at: i64,
+}
+
+impl ParentContext {
+    /// Part of the parent's grant that the child run may have.
+    pub(crate) fn grant(&self) -> ParentGrant<'_> {
+        ParentGrant {
+            snapshot: &self.snapshot,
+            grants: self.grants.as_ref(),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Speculation: drafts the likely run of an event before the store asks for the decision. All writes of the process wait
+//! while the store asks.
+
+use std::sync::Arc;
+
+use domain::authorization::Catalog;
+use domain::event::conversation_of;
+use domain::trace::RunTrace;
+use store::{Candidate, DecisionFacts};
+
+use super::callable::peers_among;
+use super::decider::Decider;
+use super::draft::RunDraft;
+use super::input::DecisionInput;
+use crate::context::ContextInputs;
+use crate::inputs::{ExpectedPosition, PreparedDispatch, expects_message};
+
+/// A drafted run, and the facts that it was drafted from.
+pub(crate) struct SpeculativeRun {
+    candidates: Arc<[Candidate]>,
+    /// Index of the winner among the candidates.
+    winner: usize,
+    catalog: Arc<Catalog>,
+    draft: RunDraft,
+    position: ExpectedPosition,
+}
+
+impl SpeculativeRun {
+    /// Drafts the run from the candidates of the workspace's last event. The draft is ready for dispatch if no run lives
+    /// in the conversation.
+    pub(crate) async fn make(decider: &Decider, input: &DecisionInput) -> Option<Self> {
+        let mut speculation = Self::draft(decider, input)?;
+        if let Some(position) = quiet_position(decider, input).await {
+            let dispatch = prepare_dispatch(decider, input, &speculation.draft, position);
+            speculation.draft.dispatch = dispatch.await;
+            speculation.position = position;
+        }
+        Some(speculation)
+    }
+
+    /// Bytes of its large texts.
+    pub(crate) fn bytes(&self) -> usize {
+        let context = |dispatch: &PreparedDispatch| dispatch.context.get().len();
+        self.draft.row.snapshot.len() + self.draft.dispatch.as_ref().map_or(0, context)
+    }
+
+    fn draft(decider: &Decider, input: &DecisionInput) -> Option<Self> {
+        let candidates = decider.candidates.get(&input.workspace)?;
+        let catalog = decider.catalog.load_full();
+        let winner = decider.winner(input, &candidates).ok()??;
+        let draft = decider.draft(input, winner, &candidates).ok()?;
+        let winner = candidates
+            .iter()
+            .position(|one| std::ptr::eq(one, winner))?;
+        Some(Self {
+            candidates,
+            winner,
+            catalog,
+            draft,
+            position: ExpectedPosition::default(),
+        })
+    }
+
+    /// The draft, if this winner would get the same one now.
+    pub(super) fn draft_for(
+        mut self,
+        decider: &Decider,
+        facts: &DecisionFacts,
+        winner: &Candidate,
+    ) -> Option<RunDraft> {
+        let same_catalog = Arc::ptr_eq(&self.catalog, &decider.catalog.load());
+        let expected = &self.candidates[self.winner];
+        let same_winner = Arc::ptr_eq(&self.candidates, &facts.candidates)
+            || *expected == *winner
+                && peers_among(expected, &self.candidates)
+                    == peers_among(winner, &facts.candidates);
+        if ExpectedPosition::of(facts.place.as_ref()) != self.position {
+            self.draft.dispatch = None;
+        }
+        (same_catalog && same_winner).then_some(self.draft)
+    }
+}
+
+/// Prepares the dispatch of a draft at this position. `None`: it cannot be prepared now, and may be later.
+async fn prepare_dispatch(
+    decider: &Decider,
+    input: &DecisionInput,
+    draft: &RunDraft,
+    position: ExpectedPosition,
+) -> Option<PreparedDispatch> {
+    let address = draft.endpoint.as_ref()?;
+    let endpoint = decider.endpoints.open(address).ok()?;
+    let (row, spec) = (&draft.row, &draft.agent.frozen);
+    let context = decider.context.write(ContextInputs {
+        workspace: &input.workspace,
+        snapshot: &draft.snapshot,
+        snapshot_sha256: &row.snapshot_sha256,
+        spec,
+        event: &input.event,
+        position,
+        arrived_at: decider.clock.now_ms(),
+        deadline_at: row.deadline_at,
+        trace: RunTrace::of(row.id, row.trace_parent),
+    });
+    Some(PreparedDispatch {
+        context: context.await.ok()?,
+        shared: row.shared.clone(),
+        snapshot: Arc::clone(&draft.snapshot),
+        agent_name: spec.name.clone(),
+        retries: spec.retry.max,
+        expects_message: expects_message(&input.event),
+        endpoint: Some(endpoint),
+        delta_mode: address.delta_mode,
+        interruptible: draft.is_interruptible(),
+        lease_asked_at: None,
+    })
+}
+
+/// Expected position of the event if no run lives in its conversation. If the store assigns this position, no run of the
+/// conversation has changed anything in between, so the context is complete.
+async fn quiet_position(decider: &Decider, input: &DecisionInput) -> Option<ExpectedPosition> {
+    let Some(identity) = conversation_of(&input.event) else {
+        return Some(ExpectedPosition::default());
+    };
+    let now = decider
+        .store
+        .conversations()
+        .conversation_state(&input.workspace, &identity);
+    let (events, items) = match now.await.ok()? {
+        Some(now) if now.is_busy => return None,
+        Some(now) => (now.last_event_seq, now.last_transcript_seq),
+        None => (0, 0),
+    };
+    Some(ExpectedPosition {
+        event_seq: Some(events + 1),
+        transcript_before: items,
+    })
+}

@@ -1,0 +1,90 @@
+//! Outcome of asking an endpoint for its runners.
+
+use domain::manifest::{Discovered, judge_list};
+use protocol::id::EndpointId;
+use serde_json::Value;
+use store::FoundRunner;
+
+use runner_client::ListError;
+
+/// Which of the listed runner ids an endpoint may claim.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum IdClaims {
+    /// Ids that no agent is bound to.
+    Free,
+    /// Ids that no other endpoint serves.
+    All,
+    /// Also the ids of this endpoint.
+    Replacing(EndpointId),
+}
+
+impl IdClaims {
+    pub(super) fn replaces(self) -> Option<EndpointId> {
+        match self {
+            Self::Free | Self::All => None,
+            Self::Replacing(endpoint) => Some(endpoint),
+        }
+    }
+}
+
+/// Result of one discovery.
+pub(super) struct DiscoveryResult {
+    pub(super) outcome: ListOutcome,
+    pub(super) asked_at: i64,
+    /// `None`: the endpoint was not asked.
+    pub(super) latency_ms: Option<i64>,
+}
+
+pub(super) enum ListOutcome {
+    Found(Discovered),
+    /// No list: the runners of the last list stay.
+    Failed {
+        health: &'static str,
+        reason: String,
+        /// For the log only.
+        cause: Option<String>,
+    },
+}
+
+/// One reason for all connection errors, so that registrations cannot scan a network.
+const UNREACHABLE: &str = "the endpoint cannot be reached; the gateway's log says why";
+
+impl ListOutcome {
+    /// The endpoint has answered without a list of runners.
+    pub(super) fn unhealthy(reason: impl Into<String>) -> Self {
+        Self::Failed {
+            health: "unhealthy",
+            reason: reason.into(),
+            cause: None,
+        }
+    }
+
+    pub(super) fn of(answer: Result<Value, ListError>) -> Self {
+        match answer {
+            Ok(answer) => match answer.get("runners").and_then(Value::as_array) {
+                Some(runners) => Self::Found(judge_list(runners)),
+                None => Self::unhealthy("the endpoint's answer has no list `runners`"),
+            },
+            Err(ListError::Egress(error)) => Self::Failed {
+                health: "unreachable",
+                reason: UNREACHABLE.to_owned(),
+                cause: Some(error.to_string()),
+            },
+            Err(error) => Self::unhealthy(error.to_string()),
+        }
+    }
+
+    pub(super) fn health(&self) -> &'static str {
+        match self {
+            Self::Found(_) => "ok",
+            Self::Failed { health, .. } => health,
+        }
+    }
+
+    pub(super) fn found(&self) -> Vec<FoundRunner> {
+        match self {
+            Self::Found(discovered) => FoundRunner::of(discovered),
+            Self::Failed { .. } => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Discovery worker: asks endpoints again when they are due. One replica claims each of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use store::{EndpointRecord, StoreError};
+
+use super::Endpoints;
+use super::schedule::{CLAIM_TIME, millis};
+use crate::lifecycle::Lifecycle;
+
+/// Concurrent discoveries.
+const AT_ONCE: usize = 8;
+/// Maximum pause between two queries for due endpoints.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Asks endpoints again when they are due.
+pub struct DiscoveryWorker {
+    pub(crate) endpoints: Arc<Endpoints>,
+    pub(crate) lifecycle: Lifecycle,
+}
+
+impl DiscoveryWorker {
+    /// Asks due endpoints, the longest due first, until the process stops.
+    pub async fn keep_discovering(&self) {
+        let limits = &self.endpoints.limits;
+        let pause = (limits.discovery_ttl.min(limits.discovery_retry) / 2).min(LONGEST_PAUSE);
+        let mut asking = FuturesUnordered::new();
+        loop {
+            let due = self.claim_due(AT_ONCE - asking.len()).await;
+            asking.extend(due.into_iter().map(|endpoint| self.ask_again(endpoint)));
+            tokio::select! {
+                () = self.lifecycle.stopping.cancelled() => return,
+                Some(()) = asking.next() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Claims due endpoints against all other replicas.
+    async fn claim_due(&self, most: usize) -> Vec<EndpointRecord> {
+        if most == 0 {
+            return Vec::new();
+        }
+        match self.try_claim_due(most).await {
+            Ok(taken) => taken,
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "endpoints that are due could not be read"
+                );
+                Vec::new()
+            }
+        }
+    }
+
+    async fn try_claim_due(&self, most: usize) -> Result<Vec<EndpointRecord>, StoreError> {
+        let now = self.endpoints.clock.now_ms();
+        let due = self
+            .endpoints
+            .store
+            .endpoints()
+            .due_endpoints(now, most as u64)
+            .await?;
+        let mut taken = Vec::with_capacity(due.len());
+        for endpoint in due {
+            if self
+                .endpoints
+                .store
+                .endpoints()
+                .claim_check(&endpoint, now + millis(CLAIM_TIME))
+                .await?
+            {
+                taken.push(endpoint);
+            }
+        }
+        Ok(taken)
+    }
+
+    async fn ask_again(&self, endpoint: EndpointRecord) {
+        if let Err(error) = self.endpoints.refresh_when_due(&endpoint).await {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "endpoint {} could not be refreshed",
+                endpoint.name
+            );
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Cache of opened endpoints.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use protocol::id::EndpointId;
+use store::EndpointAddress;
+
+use crate::endpoint::{Unopenable, open_endpoint};
+use base::seal::MasterKey;
+use runner_client::Endpoint;
+
+/// Maximum number of endpoints. A full cache is emptied.
+const MAX_ENDPOINTS: usize = 1024;
+
+/// Opened endpoints by id, each with the address that it was opened from.
+pub(crate) struct EndpointCache {
+    key: Arc<MasterKey>,
+    opened: Mutex<HashMap<EndpointId, CachedEndpoint>>,
+}
+
+struct CachedEndpoint {
+    address: Arc<EndpointAddress>,
+    endpoint: Arc<Endpoint>,
+}
+
+impl EndpointCache {
+    pub(crate) fn new(key: Arc<MasterKey>) -> Self {
+        Self {
+            key,
+            opened: Mutex::default(),
+        }
+    }
+
+    /// Returns the endpoint at this address. A changed address is opened again.
+    pub(crate) fn open(&self, address: &Arc<EndpointAddress>) -> Result<Arc<Endpoint>, Unopenable> {
+        // A map of plain values stays consistent after a panic.
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = opened.get(&address.id)
+            && known.address == *address
+        {
+            return Ok(Arc::clone(&known.endpoint));
+        }
+        let endpoint = Arc::new(open_endpoint(&self.key, address)?);
+        if opened.len() >= MAX_ENDPOINTS {
+            opened.clear();
+        }
+        let known = CachedEndpoint {
+            address: Arc::clone(address),
+            endpoint: Arc::clone(&endpoint),
+        };
+        opened.insert(address.id, known);
+        Ok(endpoint)
+    }
+}

@@ -1,0 +1,194 @@
+//! One run, from its dispatch to its terminal.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use domain::normalize::{Said, Tally};
+use domain::run::Run;
+use protocol::id::{RunId, WorkspaceId};
+use serde_json::value::RawValue;
+use store::{LeaseFilter, StoreError, failpoint};
+
+use super::{RunExecutor, Takeover};
+use crate::dispatch::DispatchOutcome;
+use crate::ending::{EndCause, internal_failure};
+use crate::event_buffer::EventBuffer;
+use crate::grant::Grant;
+use crate::inputs::{PreparedDispatch, RunInputs};
+use crate::live::LiveRun;
+use crate::prepare::PrepareError;
+use crate::relay::{RelayStop, Relayed, ResultOrigin};
+
+impl RunExecutor {
+    /// Drives a created run to its end. Recovery ends a run whose end fails here.
+    pub(super) async fn drive(
+        self: &Arc<Self>,
+        live: &LiveRun,
+        (id, workspace): (RunId, &WorkspaceId),
+        inputs: Option<Box<RunInputs>>,
+    ) {
+        if let Err(error) = failpoint::pass("dispatch.before_run").await {
+            return report_unwritable(id, &error);
+        }
+        // Each step is boxed, so that a run that waits for its runner holds no state of earlier steps.
+        let (run, mut prepared) = match Box::pin(self.preparer.prepare(workspace, id, inputs)).await
+        {
+            Ok(Some(ready)) => ready,
+            Ok(None) => return,
+            // Another replica may have prepared and dispatched it.
+            Err(PrepareError::Store(error)) => {
+                return self
+                    .give_up((id, workspace), LeaseFilter::None, &error)
+                    .await;
+            }
+            Err(PrepareError::Never(failure)) => {
+                tracing::warn!(run.id = %id, "run {id} cannot be dispatched: {}", failure.message);
+                // Another replica may have prepared and dispatched it.
+                let settled = self.end_orphan(id, workspace, LeaseFilter::None, failure);
+                return Box::pin(settled).await;
+            }
+        };
+        live.set_agent_name(&prepared.agent_name);
+        tracing::info!(
+            run.id = %id, runner.id = %run.runner_id, agent.name = prepared.agent_name,
+            "run {id} starts"
+        );
+        let (grant, started) = match Box::pin(self.dispatcher.dispatch(live, run, &prepared)).await
+        {
+            Ok(DispatchOutcome::Started(grant, started)) => (grant, started),
+            Ok(DispatchOutcome::Failed(run, failure)) => {
+                let ending = EndCause::Gateway {
+                    failure,
+                    said: Said::default(),
+                };
+                let buffer = EventBuffer::new(&run);
+                let settled = self.finish(live, &run, buffer, Tally::default(), ending);
+                // Recovery ends the run if this fails.
+                return drop(Box::pin(settled).await);
+            }
+            Ok(DispatchOutcome::Lost) => {
+                tracing::warn!(run.id = %id, "run {id} is driven by somebody else");
+                return;
+            }
+            Err(error) => {
+                return self
+                    .give_up((id, workspace), LeaseFilter::Own, &error)
+                    .await;
+            }
+        };
+        if let Err(error) = failpoint::pass("run.task").await {
+            return report_unwritable(id, &error);
+        }
+        prepared.context = RawValue::NULL.to_owned().into();
+        let origin = ResultOrigin::Answer(started);
+        self.relay_to_end(live, &prepared, &grant.run, origin).await;
+    }
+
+    /// Relays the results of a dispatched run, and ends it.
+    async fn relay_to_end(
+        self: &Arc<Self>,
+        live: &LiveRun,
+        prepared: &PreparedDispatch,
+        run: &Run,
+        origin: ResultOrigin,
+    ) {
+        let id = run.id;
+        match Box::pin(self.relayer.relay(live, prepared, run, origin)).await {
+            Ok(Relayed {
+                buffer,
+                tally,
+                ending,
+            }) => {
+                let settled = Box::pin(self.finish(live, run, buffer, tally, ending)).await;
+                if let Err(error) = settled {
+                    self.give_up((id, &run.workspace), LeaseFilter::Own, &error)
+                        .await;
+                }
+            }
+            Err(RelayStop::Lost) => {
+                tracing::warn!(run.id = %id, "run {id} was taken over, its stream is closed");
+            }
+            Err(RelayStop::Released) => self.release(run).await,
+            Err(RelayStop::Unwritable(error)) => {
+                self.give_up((id, &run.workspace), LeaseFilter::Own, &error)
+                    .await;
+            }
+        }
+    }
+
+    /// Resumes an async run after the results that its last owner has judged.
+    pub(super) async fn resume(self: &Arc<Self>, live: &LiveRun, taken: Takeover) {
+        let Takeover {
+            run,
+            left_off,
+            held_until,
+        } = taken;
+        let (id, workspace) = (run.id, run.workspace.clone());
+        live.appends.store(true, Ordering::Release);
+        live.hold_until(held_until);
+        live.log.begin_behind(run.last_sequence);
+        let (run, prepared) = match Box::pin(self.preparer.prepare_again(run)).await {
+            Ok(ready) => ready,
+            Err(PrepareError::Never(failure)) => {
+                tracing::error!(run.id = %id, "run {id} cannot be gone on with: {}", failure.message);
+                let settled = self.end_orphan(id, &workspace, LeaseFilter::Own, failure);
+                return Box::pin(settled).await;
+            }
+            Err(PrepareError::Store(error)) => {
+                return self
+                    .give_up((id, &workspace), LeaseFilter::Own, &error)
+                    .await;
+            }
+        };
+        live.set_agent_name(&prepared.agent_name);
+        tracing::info!(
+            run.id = %id, runner.id = %run.runner_id, agent.name = prepared.agent_name,
+            "run {id} goes on here"
+        );
+        let grant = Arc::new(Grant {
+            attempt: run.attempt,
+            snapshot: Arc::clone(&prepared.snapshot),
+            run,
+        });
+        live.set_grant(Arc::clone(&grant));
+        if let Some(at) = grant.run.cancel_requested_at {
+            live.request_cancel(at);
+        }
+        let origin = ResultOrigin::ResumePoint(left_off);
+        self.relay_to_end(live, &prepared, &grant.run, origin).await;
+    }
+
+    /// Releases an async run, because only its runner has to be waited for. Another replica or the next start
+    /// resumes it.
+    async fn release(&self, run: &Run) {
+        let id = run.id;
+        match self.store.leases().release(id, run.lease_epoch).await {
+            Ok(()) => tracing::info!(run.id = %id, "run {id} is handed on"),
+            Err(error) => tracing::warn!(
+                run.id = %id, error = &error as &dyn std::error::Error,
+                "run {id} could not be handed on: it is taken over when its lease has ended"
+            ),
+        }
+    }
+
+    /// Stops driving a run. A permanent error ends the run, because the next owner would fail in the same way.
+    async fn give_up(
+        self: &Arc<Self>,
+        (id, workspace): (RunId, &WorkspaceId),
+        leases: LeaseFilter,
+        error: &StoreError,
+    ) {
+        report_unwritable(id, error);
+        if !error.is_transient() {
+            let settled = self.end_orphan(id, workspace, leases, internal_failure());
+            Box::pin(settled).await;
+        }
+    }
+}
+
+fn report_unwritable(id: RunId, error: &StoreError) {
+    tracing::error!(
+        run.id = %id, error = error as &dyn std::error::Error,
+        "run {id} stops: its ledger cannot be written; the sweep sees to it"
+    );
+}

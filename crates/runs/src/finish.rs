@@ -1,0 +1,263 @@
+//! The end of a run: one terminal, by compare-and-set, in the transaction that writes it (runs §1).
+
+use std::sync::Arc;
+
+use domain::normalize::Tally;
+use domain::run::Run;
+use protocol::id::{RunId, WorkspaceId};
+use protocol::run::RunStatus;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use store::{
+    Appended, Dispatch, Dispatched, LeaseFilter, Promotion, RunEnd, SharedParts, Store, StoreError,
+    failpoint,
+};
+
+use crate::artifacts::announced_attachments;
+use crate::bus::Ring;
+use crate::child_cancellation::ChildCancellation;
+use crate::decide::{Decider, promote_next};
+use crate::ending::EndCause;
+use crate::event_buffer::{EventBuffer, relayed};
+use crate::ledger::LedgerWriter;
+use crate::limits::RunLimits;
+use crate::live::{LiveRegistry, LiveRun};
+use crate::notifier::Notifier;
+use base::clock::Clock;
+use output::{output_of, transcript_of};
+use telemetry::metrics;
+use telemetry::spans::Spans;
+
+mod output;
+
+/// Writes the ends of runs.
+pub(super) struct Finisher {
+    pub(super) store: Store,
+    pub(super) clock: Clock,
+    pub(super) limits: Arc<RunLimits>,
+    /// Name of this process in leases.
+    pub(super) owner: Arc<str>,
+    pub(super) live: Arc<LiveRegistry>,
+    pub(super) notifier: Arc<Notifier>,
+    pub(super) spans: Spans,
+    pub(super) decider: Arc<Decider>,
+    pub(super) ledger: Arc<LedgerWriter>,
+    pub(super) children: ChildCancellation,
+}
+
+/// A run whose end is committed.
+pub(super) struct EndedRun {
+    status: RunStatus,
+    reason: String,
+    code: &'static str,
+    /// Runs of the conversation that the end has released.
+    pub(super) next: Vec<RunId>,
+}
+
+impl Finisher {
+    /// Commits the rest of the buffer with the terminal, shows both to clients, and ends the child runs. `None`: another
+    /// process has ended the run. On an error the run has no end yet.
+    pub(super) async fn finish(
+        &self,
+        live: &LiveRun,
+        run: &Run,
+        mut buffer: EventBuffer,
+        tally: Tally,
+        ending: EndCause,
+    ) -> Result<Option<EndedRun>, StoreError> {
+        let code = ending.code();
+        let mut terminal = self.terminal_of(run, &mut buffer, tally, ending);
+        if let Err(error) = self.name_announced(run, &buffer, &mut terminal).await {
+            return Err(end_failed(run, error));
+        }
+        let (mut status, reason) = (terminal.status, terminal.reason.clone());
+        if live.cancel.is_cancelled() {
+            // The commit writes this status, also where another replica has accepted the cancel.
+            status = RunStatus::Cancelled;
+        }
+        let read_at = buffer.take_read_at();
+        let (append, frames) = buffer.take(Some(terminal), self.clock.now_ms());
+        live.begin_end();
+        match self.ledger.commit(append).await {
+            Ok(Appended::Written { next }) => {
+                self.live.settle(run.id, live, frames);
+                relayed(read_at);
+                self.notifier.notify(Ring::Advanced(run.id));
+                // Local calls may wait for the end of this child run.
+                self.notifier.wake(run.id);
+                self.children.end_children(live, run.id).await;
+                Ok(Some(EndedRun {
+                    status,
+                    reason,
+                    code,
+                    next,
+                }))
+            }
+            Ok(Appended::Lost) => {
+                tracing::warn!(run.id = %run.id, "run {} was settled by somebody else", run.id);
+                Ok(None)
+            }
+            Err(error) => Err(end_failed(run, error)),
+        }
+    }
+
+    /// Counts, traces and logs a committed end.
+    pub(super) async fn report(&self, live: &LiveRun, run: &Run, ended: &EndedRun) {
+        let EndedRun {
+            status,
+            reason,
+            code,
+            ..
+        } = ended;
+        let duration_ms = self.clock.now_ms() - run.created_at;
+        metrics::run_ended(status.as_str(), code, duration_ms);
+        self.trace_end(live, run, code).await;
+        tracing::info!(
+            run.id = %run.id, runner.id = %run.runner_id, status = status.as_str(),
+            reason, duration_ms, "run {} ended as {}", run.id, status.as_str()
+        );
+    }
+
+    /// Adds the artifacts that the run has announced to its last message in the transcript.
+    async fn name_announced(
+        &self,
+        run: &Run,
+        buffer: &EventBuffer,
+        terminal: &mut RunEnd,
+    ) -> Result<(), StoreError> {
+        if let Some(message) = terminal.transcript.last_mut()
+            && let Some(announcing) = buffer.announcing()
+        {
+            let ask = || {
+                self.store
+                    .artifacts()
+                    .announced_artifacts(run.id, &announcing)
+            };
+            let announced = Box::pin(self.ledger.retry_within_lease(run.id, ask)).await?;
+            message.attachment_refs = announced_attachments(&announced);
+        }
+        Ok(())
+    }
+
+    /// Exports the span of the ended run.
+    async fn trace_end(&self, live: &LiveRun, run: &Run, code: &'static str) {
+        if !self.spans.tells_of(run) {
+            return;
+        }
+        let now = self.clock.now_ms();
+        let error = (code != "ok").then_some(code);
+        if let Some(name) = live.agent_name() {
+            return self.spans.run_ended(run, name, now, error);
+        }
+        // This process has not prepared the run.
+        let found = self
+            .store
+            .agents()
+            .find_agent(&run.workspace, run.agent_id)
+            .await;
+        let found = found.ok().flatten();
+        let name = found.map_or_else(|| run.agent_id.to_string(), |agent| agent.spec.name);
+        self.spans.run_ended(run, &name, now, error);
+    }
+
+    fn terminal_of(
+        &self,
+        run: &Run,
+        buffer: &mut EventBuffer,
+        tally: Tally,
+        ending: EndCause,
+    ) -> RunEnd {
+        let now = self.clock.now_seconds();
+        let mut metadata = tally.to_json();
+        let (status, reason, error, said) = match ending {
+            EndCause::Runner(ending) => {
+                if let Some(outcome) = ending.outcome {
+                    metadata["outcome"] = json!(outcome);
+                }
+                (ending.status, ending.reason, ending.error, ending.said)
+            }
+            EndCause::Gateway { failure, said } => {
+                buffer.fail(&failure, now);
+                let reason = failure.code.as_str().to_owned();
+                (failure.code.status(), reason, failure.error(), said)
+            }
+        };
+        let transcript = match &run.conversation_key {
+            Some(key) => said
+                .messages
+                .iter()
+                .map(|message| transcript_of(run, key, message))
+                .collect(),
+            None => Vec::new(),
+        };
+        let output = output_of(&said);
+        RunEnd {
+            status,
+            reason,
+            output,
+            error: (error != Value::Null).then(|| error.to_string()),
+            usage: buffer.usage(),
+            metadata: metadata.to_string(),
+            transcript,
+            promotion: run.conversation_key.as_ref().map(|key| Promotion {
+                conversation_key: key.clone(),
+                promote_next: promote_next(&self.decider, &run.workspace, run.agent_id),
+            }),
+        }
+    }
+
+    /// Takes the run's lease if it is among `leases`, or if the run has none.
+    pub(super) async fn own_orphan(
+        &self,
+        id: RunId,
+        workspace: &WorkspaceId,
+        leases: LeaseFilter,
+    ) -> Result<Option<Run>, StoreError> {
+        let Some(run) = self.store.runs().find_run(workspace, id).await? else {
+            return Ok(None);
+        };
+        let lease = self.limits.lease;
+        match run.status {
+            RunStatus::Running => {
+                let taken = self
+                    .store
+                    .leases()
+                    .take_over(&run, &self.owner, lease, leases)
+                    .await?;
+                let Some(epoch) = taken else { return Ok(None) };
+                failpoint::pass("orphan.after_takeover").await?;
+                // Read again under the new epoch, which fences off appends of the former owner.
+                let row = self.store.runs().find_run(workspace, id).await?;
+                Ok(row.filter(|row| row.lease_epoch == epoch))
+            }
+            RunStatus::Created | RunStatus::Queued => self.own_unbegun(run).await,
+            _ => Ok(None),
+        }
+    }
+
+    /// Takes a run that has not begun. `None`: its status has changed.
+    pub(super) async fn own_unbegun(&self, run: Run) -> Result<Option<Run>, StoreError> {
+        let dispatch = Dispatch {
+            attempt: run.attempt + 1,
+            owner: self.owner.to_string(),
+            lease: self.limits.lease,
+            context: RawValue::NULL.to_owned().into(),
+            shared: SharedParts::default(),
+            deadline_at: run.deadline_at,
+            at: self.clock.now_ms(),
+            run,
+        };
+        match self.store.write(dispatch).await? {
+            Dispatched::Owned(run) => Ok(Some(*run)),
+            Dispatched::Lost => Ok(None),
+        }
+    }
+}
+
+fn end_failed(run: &Run, error: StoreError) -> StoreError {
+    tracing::error!(
+        run.id = %run.id, error = &error as &dyn std::error::Error,
+        "run {} could not be settled; the sweep will", run.id
+    );
+    error
+}

@@ -1,0 +1,337 @@
+//! Intake: from an event to a stored run, in one transaction. A refused event leaves no rows (contracts §3).
+
+mod effects;
+mod error;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use domain::canonical::canonical_json;
+use domain::event::{completed, conversation_of};
+use domain::trace::TraceParent;
+use protocol::context::RawEventRef;
+use protocol::event::{EventAccepted, EventEnvelope};
+use protocol::id::{AgentId, RunId, WorkspaceId};
+use store::{
+    AnsweredBy, Decide, DecisionFacts, EventKey, Ingest, Ingested, Store, StoreError, failpoint,
+    sha256_hex,
+};
+use uuid::Uuid;
+
+use crate::artifacts::{Artifacts, BodyFiles, Uploads, may_have_files};
+use crate::cancel_signals::CancelSignals;
+use crate::decide::{
+    Decider, DecisionEffects, DecisionInput, EventDecision, ParentContext, SpeculativeRun,
+    user_message,
+};
+use crate::executor::RunExecutor;
+use crate::lifecycle::Lifecycle;
+use crate::limits::RunLimits;
+use crate::rate::EventRates;
+use crate::unconfirmed::UnconfirmedDispatches;
+use base::clock::Clock;
+use effects::{LastEffects, created_run, unconfirmed_dispatch};
+use telemetry::metrics;
+use telemetry::spans::Spans;
+
+pub use error::IntakeError;
+
+/// An event that is stored now, or was stored before.
+#[derive(Clone, Debug)]
+pub struct AcceptedEvent {
+    pub answer: EventAccepted,
+    /// The same key and body came before; the answer is the first one.
+    pub replayed: bool,
+}
+
+/// Identity of an event, and the agents that may get it.
+pub(super) struct IntakeRequest {
+    pub(super) event_id: String,
+    pub(super) dedupe_key: String,
+    pub(super) body_sha256: String,
+    /// Span of the request, if traces are exported.
+    pub(super) trace_parent: Option<TraceParent>,
+    /// The only agent that may get the event; `None`: any.
+    pub(super) only: Option<AgentId>,
+    /// The question that the event answers.
+    pub(super) answers: Option<AnsweredBy>,
+    /// Parent of the child run that the event asks for.
+    pub(super) parent: Option<ParentContext>,
+}
+
+/// Takes events in.
+pub struct Intake {
+    pub(super) store: Store,
+    pub(super) clock: Clock,
+    pub(super) spans: Spans,
+    pub(super) limits: Arc<RunLimits>,
+    pub(super) rates: Arc<EventRates>,
+    pub(super) artifacts: Artifacts,
+    pub(super) decider: Arc<Decider>,
+    pub(super) executor: Arc<RunExecutor>,
+    pub(super) unconfirmed: Arc<UnconfirmedDispatches>,
+    pub(super) signals: CancelSignals,
+    pub(super) lifecycle: Lifecycle,
+}
+
+impl Intake {
+    /// Stores an event of a workspace and starts its run. Returns once everything is committed. `trace`: the
+    /// `traceparent` of the request; `files`: large files of the body.
+    pub async fn accept(
+        &self,
+        workspace: &WorkspaceId,
+        (event, files): (EventEnvelope, &BodyFiles),
+        idempotency_key: Option<&str>,
+        trace: Option<&str>,
+    ) -> Result<AcceptedEvent, IntakeError> {
+        let began = Instant::now();
+        let accepted = self.decide_and_store(workspace, (event, files), idempotency_key, trace);
+        let accepted = accepted.await;
+        let result = match &accepted {
+            Ok(AcceptedEvent { replayed: true, .. }) => "duplicate",
+            Ok(AcceptedEvent { answer, .. }) if answer.run_id.is_none() => "no_agent",
+            Ok(_) => "accepted",
+            Err(error) => error.name(),
+        };
+        metrics::ingested(result, began.elapsed());
+        accepted
+    }
+
+    /// Checks the rate limit of a workspace.
+    pub(super) fn admit_event(&self, workspace: &WorkspaceId) -> Result<(), IntakeError> {
+        if self.lifecycle.stopping.is_cancelled() {
+            return Err(IntakeError::Stopping);
+        }
+        let admitted = self.rates.admit(workspace);
+        admitted.map_err(|wait| IntakeError::TooFast { wait })
+    }
+
+    async fn decide_and_store(
+        &self,
+        workspace: &WorkspaceId,
+        (event, files): (EventEnvelope, &BodyFiles),
+        idempotency_key: Option<&str>,
+        trace: Option<&str>,
+    ) -> Result<AcceptedEvent, IntakeError> {
+        self.admit_event(workspace)?;
+        let body_sha256 = sha256_hex(canonical_json(&event).as_bytes());
+        let event_id = event
+            .event_id
+            .clone()
+            .unwrap_or_else(|| Uuid::now_v7().to_string());
+        let dedupe_key = match idempotency_key {
+            Some(key) => format!("key:{key}"),
+            None => format!("event:{event_id}"),
+        };
+        let incoming = IntakeRequest {
+            event_id,
+            dedupe_key,
+            body_sha256,
+            trace_parent: self.spans.goes_on_with(trace),
+            only: None,
+            answers: None,
+            parent: None,
+        };
+        self.store_event(workspace, (event, files), incoming).await
+    }
+
+    /// Decides about a valid event, and stores it.
+    pub(super) async fn store_event(
+        &self,
+        workspace: &WorkspaceId,
+        (event, files): (EventEnvelope, &BodyFiles),
+        incoming: IntakeRequest,
+    ) -> Result<AcceptedEvent, IntakeError> {
+        let IntakeRequest {
+            event_id,
+            dedupe_key,
+            body_sha256,
+            trace_parent,
+            only,
+            answers,
+            parent,
+        } = incoming;
+        let key = EventKey {
+            workspace,
+            event_id: &event_id,
+            dedupe_key: &dedupe_key,
+            body_sha256: &body_sha256,
+            at: self.clock.now_ms(),
+        };
+        // A known event gets its first answer, even if its files would no longer fit.
+        if may_have_files(&event, files)
+            && let Some(known) = self.store.events().find_known_event(key).await?
+        {
+            return accepted(known, DecisionEffects::default());
+        }
+        let mut event = completed(event);
+        let uploads = match parent {
+            Some(_) => Uploads::Closed,
+            None => Uploads::OfClients,
+        };
+        let files = (files, uploads);
+        let attached = self
+            .artifacts
+            .keep_attached(workspace, &event_id, &mut event, files);
+        let attached = attached.await?;
+        let raw = event.raw.take().map(|raw| raw.to_string());
+        if raw.is_some() {
+            event.raw_ref = Some(RawEventRef {
+                ref_id: Some(event_id.clone()),
+                storage_key: None,
+            });
+        }
+        let at = self.clock.now_ms();
+        let conversation = conversation_of(&event);
+        let envelope = canonical_json(&event);
+        let [event_type, source] = [&event.event_type, &event.source].map(Clone::clone);
+        let bot_id = event.bot_id.clone();
+        let parent_run = parent.as_ref().map(|parent| parent.parent);
+        let input = DecisionInput {
+            workspace: workspace.clone(),
+            event_id: event_id.clone(),
+            message: user_message(&event, Uuid::now_v7()),
+            event: Arc::new(event),
+            arrived_at: at,
+            only,
+            parent,
+            trace_parent,
+            run_id: RunId(Uuid::now_v7()),
+            was_accepted: false,
+        };
+        let effects = LastEffects::default();
+        let (decide, ready_bytes) = self.decision(input, effects.clone()).await;
+        let ingest = Ingest {
+            workspace: workspace.clone(),
+            event_id,
+            dedupe_key,
+            body_sha256,
+            event_type,
+            source,
+            bot_id,
+            conversation,
+            new_conversation_key: Uuid::now_v7(),
+            envelope,
+            raw,
+            max_live_runs: self.limits.workspace_runs,
+            at,
+            decide,
+            ready_bytes,
+            answers,
+            parent: parent_run,
+        };
+        let stored_as = ingest.event_id.clone();
+        let taken = self.take(ingest, effects).await;
+        if let Ok((ingested, _)) = &taken
+            && !matches!(ingested, Ingested::Stored { .. })
+        {
+            let is_stored = self
+                .is_stored(workspace, &stored_as, attached.first())
+                .await;
+            // If it is unknown whether the event is stored, its files stay until they expire.
+            if !is_stored.unwrap_or(true) {
+                self.artifacts.drop_attached(&stored_as, attached).await;
+            }
+        }
+        let (ingested, effects) = taken?;
+        accepted(ingested, effects)
+    }
+
+    /// Whether an event is stored with its files, of which `first` is one. An earlier try with a lost answer may
+    /// have committed it while this one waited.
+    async fn is_stored(
+        &self,
+        workspace: &WorkspaceId,
+        event_id: &str,
+        first: Option<Uuid>,
+    ) -> Result<bool, StoreError> {
+        let Some(first) = first else {
+            return Ok(false);
+        };
+        let event = self.store.events().find_event(workspace, event_id).await?;
+        Ok(event.is_some_and(|event| event.envelope.contains(&first.to_string())))
+    }
+
+    /// The decision in the form in which the store calls it, and the bytes of its speculation.
+    async fn decision(&self, input: DecisionInput, effects: LastEffects) -> (Decide, usize) {
+        let decider = Arc::clone(&self.decider);
+        let speculation = SpeculativeRun::make(&decider, &input).await;
+        let bytes = speculation.as_ref().map_or(0, SpeculativeRun::bytes);
+        let speculation = Mutex::new(speculation);
+        let decide = move |facts: &DecisionFacts| {
+            // Only the first try uses the speculation.
+            let speculation = speculation
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            let decision = decider.decide(&input, facts, speculation);
+            let EventDecision { plan, effects: new } = decision;
+            effects.replace(new);
+            plan
+        };
+        (Arc::new(decide), bytes)
+    }
+
+    /// Stores the event and starts its run, if the run is to start now. Continues when the client disconnects, because
+    /// a stored run must be driven.
+    async fn take(
+        &self,
+        ingest: Ingest,
+        effects: LastEffects,
+    ) -> Result<(Ingested, DecisionEffects), StoreError> {
+        let store = self.store.clone();
+        let (executor, signals) = (Arc::clone(&self.executor), self.signals.clone());
+        let unconfirmed = Arc::clone(&self.unconfirmed);
+        let taking = self.lifecycle.tasks.spawn(async move {
+            let (workspace, at) = (ingest.workspace.clone(), ingest.at);
+            let storing = async {
+                let ingested = store.events().ingest(ingest).await?;
+                failpoint::pass("ingest.after_commit").await?;
+                Ok(ingested)
+            };
+            let ingested = storing.await;
+            let (mut effects, earlier) = effects.take();
+            if let Some(run) = unconfirmed_dispatch(&ingested, &mut effects, earlier) {
+                unconfirmed.add(workspace.clone(), run);
+            }
+            let ingested = ingested?;
+            if !matches!(ingested, Ingested::Stored { .. }) {
+                return Ok((ingested, effects));
+            }
+            for run in std::mem::take(&mut effects.cancelled) {
+                signals.send(run, at);
+            }
+            if let Some(run) = effects.answer.as_ref().and_then(created_run) {
+                let inputs = effects.run.take().filter(|inputs| inputs.run.id == run);
+                executor.spawn(run, workspace, inputs);
+            }
+            Ok((ingested, effects))
+        });
+        taking.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+/// The answer to the sender. A replayed event gets its first answer.
+fn accepted(ingested: Ingested, effects: DecisionEffects) -> Result<AcceptedEvent, IntakeError> {
+    let (answer, replayed) = match ingested {
+        Ingested::Stored { answer } => match effects.answer {
+            Some(answer) => (answer, false),
+            None => (read_answer(answer)?, false),
+        },
+        Ingested::Replayed { answer } => (read_answer(answer)?, true),
+        Ingested::Mismatch => return Err(IntakeError::IdempotencyMismatch),
+        Ingested::EventExists => return Err(IntakeError::EventExists),
+        Ingested::Refused => {
+            let refused = effects.refused;
+            return Err(refused.unwrap_or(IntakeError::Store(StoreError::Closed)));
+        }
+    };
+    Ok(AcceptedEvent { answer, replayed })
+}
+
+fn read_answer(answer: String) -> Result<EventAccepted, StoreError> {
+    serde_json::from_str(&answer).map_err(|_| StoreError::Corrupt {
+        column: "events.answer",
+        row: answer,
+    })
+}

@@ -1,0 +1,102 @@
+//! Reasons for which an event is refused.
+
+use std::time::Duration;
+
+use protocol::admin::Fault;
+use protocol::id::{RunId, RunnerId};
+use store::{ChildRefused, StoreError, Unanswerable};
+
+use crate::artifacts::{AttachError, UploadError};
+
+/// Why an event was refused. None of it is stored.
+#[derive(Debug, thiserror::Error)]
+pub enum IntakeError {
+    #[error(
+        "this idempotency key, or event_id, was used with another body; send that body, or use a new one"
+    )]
+    IdempotencyMismatch,
+    #[error(
+        "this event_id was posted under another idempotency key, or without one; send it as it was sent first"
+    )]
+    EventExists,
+    #[error(
+        "several agents want this event with equal right: {}; give one of them a higher priority",
+        .0.join(", ")
+    )]
+    BindingConflict(Vec<String>),
+    #[error(
+        "run {0} of the same agent is active in this conversation; post the event again when it has ended, or cancel it"
+    )]
+    RunActive(RunId),
+    #[error(
+        "{most} runs live in this workspace, and no more may (limits.workspace_runs); post the event \
+         again when some have ended"
+    )]
+    WorkspaceFull { most: u64 },
+    #[error(
+        "{most} runs live at the runner's endpoint, and no more may (max_runs); post the event again \
+         when some have ended"
+    )]
+    EndpointFull { most: u64 },
+    /// `wait`: time until the next event is admitted.
+    #[error("events of this workspace come too fast (limits.workspace_events_per_second)")]
+    TooFast { wait: Duration },
+    #[error("100 runs of this agent wait in this conversation")]
+    QueueFull,
+    /// `status`: status of the runner in the registry.
+    #[error("runner {runner} cannot be called: {why}")]
+    RunnerUnavailable {
+        runner: RunnerId,
+        status: &'static str,
+        why: String,
+    },
+    #[error("a file of the event cannot be kept: {0}")]
+    Attachment(UploadError),
+    #[error("{} {}", .0.pointer, .0.message)]
+    Reference(Fault),
+    #[error("the agent that asked is disabled or gone; enable it and send the answer again")]
+    AgentGone,
+    #[error("the agent is disabled or gone; go on without it")]
+    CalledAgentGone,
+    #[error("the question cannot be answered any more")]
+    Unanswerable(Unanswerable),
+    #[error("{0}")]
+    ChildRefused(ChildRefused),
+    #[error("the gateway is stopping")]
+    Stopping,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl IntakeError {
+    /// Name of the reason for metrics.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::IdempotencyMismatch => "idempotency_mismatch",
+            Self::EventExists => "event_exists",
+            Self::BindingConflict(_) => "binding_conflict",
+            Self::RunActive(_) => "run_active",
+            Self::WorkspaceFull { .. } => "workspace_full",
+            Self::EndpointFull { .. } => "endpoint_full",
+            Self::TooFast { .. } => "too_fast",
+            Self::QueueFull => "queue_full",
+            Self::RunnerUnavailable { .. } => "runner_unavailable",
+            Self::Attachment(_) | Self::Reference(_) => "attachment",
+            Self::AgentGone | Self::CalledAgentGone => "agent_gone",
+            Self::Unanswerable(_) => "unanswerable",
+            Self::ChildRefused(_) => "childless",
+            Self::Stopping => "stopping",
+            Self::Store(_) => "store",
+        }
+    }
+}
+
+impl From<AttachError> for IntakeError {
+    fn from(error: AttachError) -> Self {
+        match error {
+            AttachError::Reference(fault) => Self::Reference(fault),
+            AttachError::Upload(error) => Self::Attachment(error),
+            AttachError::Store(error) => Self::Store(error),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Interruption of a run: cancel, deadline, shutdown, and the grace of a cancelled run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::run::{Failure, FailureCode, Run};
+use store::Store;
+use tokio::time::Instant;
+
+use crate::inputs::PreparedDispatch;
+use crate::lifecycle::Lifecycle;
+use crate::limits::RunLimits;
+use crate::live::LiveRun;
+use base::clock::Clock;
+use runner_client::RunnerClient;
+
+/// Waits for interruptions of runs.
+pub(super) struct Interrupts {
+    pub(super) store: Store,
+    pub(super) clock: Clock,
+    pub(super) client: RunnerClient,
+    pub(super) limits: Arc<RunLimits>,
+    pub(super) lifecycle: Lifecycle,
+}
+
+impl Interrupts {
+    /// Resolves when the run must end: cancelled, past its deadline, or the gateway is closing.
+    pub(super) async fn interrupted(&self, live: &LiveRun, run: &Run) {
+        tokio::select! {
+            () = live.cancel.cancelled() => {}
+            () = self.lifecycle.closing.cancelled() => {}
+            () = tokio::time::sleep(self.time_left(run)) => {}
+        }
+    }
+
+    /// Why [`Self::interrupted`] resolved.
+    pub(super) fn interruption(&self, live: &LiveRun) -> Failure {
+        if live.cancel.is_cancelled() {
+            Failure::cancelled()
+        } else if self.lifecycle.closing.is_cancelled() {
+            Failure::new(
+                FailureCode::HostShutdown,
+                "the gateway was stopped; post the event again",
+            )
+        } else {
+            Failure::new(FailureCode::DeadlineExceeded, "the run passed its deadline")
+        }
+    }
+
+    /// Time until the run's deadline.
+    pub(super) fn time_left(&self, run: &Run) -> Duration {
+        let left = run.deadline_at - self.clock.now_ms();
+        Duration::from_millis(u64::try_from(left).unwrap_or(0))
+    }
+
+    /// Resolves when the grace of a cancelled run is over, or when the gateway closes. The first call starts the grace
+    /// and sends the cancel notice to the runner.
+    pub(super) async fn grace(&self, live: &LiveRun, prepared: &PreparedDispatch, run: &Run) {
+        let mut is_first = false;
+        let until = live.grace_until(|| {
+            is_first = true;
+            Instant::now() + self.limits.cancel_grace
+        });
+        if is_first {
+            self.notify_runner(prepared, run);
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(until) => {}
+            () = self.lifecycle.closing.cancelled() => {}
+        }
+    }
+
+    /// Sends the cancel notice to a runner that can be interrupted. Best effort, in a task of its own because the grace may
+    /// be short.
+    fn notify_runner(&self, prepared: &PreparedDispatch, run: &Run) {
+        const TIMEOUT: Duration = Duration::from_secs(5);
+        let endpoint = prepared.endpoint.clone();
+        let Some(endpoint) = endpoint.filter(|_| prepared.interruptible) else {
+            return;
+        };
+        let (client, closing) = (self.client.clone(), self.lifecycle.closing.clone());
+        let (id, attempt) = (run.id, run.attempt.max(1));
+        self.lifecycle.tasks.spawn(async move {
+            let notified = tokio::select! {
+                notified = client.cancel_run(&endpoint, id, attempt, TIMEOUT) => notified,
+                () = closing.cancelled() => return,
+            };
+            if let Err(error) = notified {
+                let error = &error as &dyn std::error::Error;
+                tracing::info!(run.id = %id, error, "runner was not told of the cancel of run {id}");
+            }
+        });
+    }
+
+    /// Whether the run's row has a cancel request. The runner may know of it before this replica does.
+    pub(super) async fn was_cancelled_elsewhere(&self, live: &LiveRun, run: &Run) -> bool {
+        let found = tokio::select! {
+            found = self.store.runs().find_run(&run.workspace, run.id) => found,
+            () = live.lost.cancelled() => return false,
+            () = self.lifecycle.closing.cancelled() => return false,
+        };
+        found.is_ok_and(|found| found.is_some_and(|run| run.cancel_requested_at.is_some()))
+    }
+}

@@ -1,0 +1,113 @@
+//! Renewal of leases, on a thread of its own, so that busy workers do not delay it.
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::thread;
+
+use store::{LeaseKeeper, Store, StoreError, failpoint};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::lifecycle::Lifecycle;
+use crate::limits::RunLimits;
+use crate::live::LiveRegistry;
+use crate::ticks::ticks_every;
+use telemetry::metrics;
+
+/// Renews the leases of the runs that live here.
+#[derive(Clone)]
+pub struct LeaseRenewal {
+    pub(super) store: Store,
+    pub(super) limits: Arc<RunLimits>,
+    /// Name of this process in leases.
+    pub(super) owner: Arc<str>,
+    pub(super) live: Arc<LiveRegistry>,
+    pub(super) lifecycle: Lifecycle,
+}
+
+impl LeaseRenewal {
+    /// Renews leases until the process stops. A panic of the thread is resumed in the caller.
+    pub async fn keep_leases(&self) {
+        let (done, ended) = oneshot::channel();
+        let renewal = self.clone();
+        let renewing = thread::Builder::new().name("leases".to_owned()).spawn(move || {
+            match Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime.block_on(renewal.renew_until_stopped()),
+                Err(error) => tracing::error!(%error, "the lease thread has no runtime: leases are not renewed"),
+            }
+            let _ = done.send(());
+        });
+        match renewing {
+            Ok(_) => {
+                if ended.await.is_err() {
+                    resume_unwind(Box::new("the lease thread panicked"));
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "no thread for leases: busy workers may delay their renewal");
+                self.renew_until_stopped().await;
+            }
+        }
+    }
+
+    async fn renew_until_stopped(&self) {
+        let renewing = self.keep_renewing();
+        self.lifecycle.closing.run_until_cancelled(renewing).await;
+    }
+
+    /// Renews five times within a lease, so that a database outage of two thirds of a lease costs no run.
+    async fn keep_renewing(&self) {
+        let mut tick = ticks_every(self.limits.lease / 5);
+        let mut keeper = None;
+        loop {
+            tick.tick().await;
+            if let Err(error) = self.renew_leases(&mut keeper).await {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "leases could not be renewed"
+                );
+            }
+        }
+    }
+
+    /// Renews the leases of all live runs, applies cancel requests from their rows, and marks runs as lost whose
+    /// lease another process has taken.
+    async fn renew_leases(&self, keeper: &mut Option<LeaseKeeper>) -> Result<(), StoreError> {
+        let ids = self.live.leased();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let keeper = match keeper {
+            Some(keeper) => keeper,
+            None => keeper.insert(self.store.leases().lease_keeper().await?),
+        };
+        // Taken before the database reads its clock, so that the lease ends here first.
+        let until = Instant::now() + self.limits.lease;
+        failpoint::pass("lease.before_renew").await?;
+        let renewed = keeper.renew(&self.owner, ids.clone(), self.limits.lease);
+        let renewed = renewed.await?;
+        for id in ids {
+            let Some(live) = self.live.get(id) else {
+                continue;
+            };
+            match renewed.held.get(&id) {
+                Some(cancel_requested_at) => {
+                    live.hold_until(until);
+                    if let Some(at) = cancel_requested_at {
+                        live.request_cancel(*at);
+                    }
+                }
+                // Released runs are counted already.
+                None if live.is_ending() || live.lost.is_cancelled() => {}
+                // The lease stays as it is until it ends.
+                None if renewed.busy.contains(&id) => {}
+                None => {
+                    metrics::lease_lost();
+                    live.lost.cancel();
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,39 @@
+//! Parts that runs are built from.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use domain::authorization::Catalog;
+use domain::budget::Budget;
+use egress::Egress;
+use store::Store;
+
+use crate::bus::Bus;
+use crate::limits::RunLimits;
+use base::clock::Clock;
+use base::seal::MasterKey;
+use blob_store::ArtifactStore;
+use keys::keyring::Keyring;
+use runner_client::RunnerClient;
+use telemetry::spans::Spans;
+
+/// Parts that runs are built from.
+pub struct RunParts {
+    pub store: Store,
+    pub bus: Box<dyn Bus>,
+    pub clock: Clock,
+    pub egress: Egress,
+    pub client: RunnerClient,
+    pub keys: Arc<Keyring>,
+    pub master_key: Arc<MasterKey>,
+    /// The current resources. They change with the tool servers.
+    pub catalog: Arc<ArcSwap<Catalog>>,
+    /// Exporter of spans.
+    pub spans: Spans,
+    pub budgets: Arc<[Budget]>,
+    /// Blobs of artifacts.
+    pub artifacts: ArtifactStore,
+    pub limits: RunLimits,
+    /// Name of this process in leases.
+    pub owner: String,
+}

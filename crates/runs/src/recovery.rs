@@ -1,0 +1,178 @@
+//! Recovery of orphaned, undispatched and overdue runs (runs §2), and background maintenance.
+
+mod cancel_polling;
+mod cleanup;
+mod clock_check;
+mod orphans;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::run::{Failure, FailureCode, Run};
+use protocol::run::RunStatus;
+use store::{Backend, LeaseFilter, Store, StoreError};
+use tokio::time::Instant;
+
+use crate::call_usage::CallUsage;
+use crate::child_cancellation::ChildCancellation;
+use crate::executor::RunExecutor;
+use crate::lifecycle::Lifecycle;
+use crate::limits::RunLimits;
+use crate::live::LiveRegistry;
+use crate::ticks::ticks_every;
+use crate::unconfirmed::UnconfirmedDispatches;
+use telemetry::metrics::{self, Swept};
+
+pub(super) use cancel_polling::CancelPolling;
+pub(super) use cleanup::Cleanup;
+pub(super) use clock_check::ClockCheck;
+
+/// Runs of one query; the next query returns the rest.
+const BATCH: u64 = 200;
+/// Maximum time until a lapsed lease is noticed.
+const BETWEEN_SWEEPS: Duration = Duration::from_secs(1);
+/// Maximum time of a run in the queue.
+const MAX_QUEUE_TIME: Duration = Duration::from_hours(1);
+/// Age at which a created run counts as abandoned: its process died, or the process that released it did not
+/// dispatch it.
+const CREATED_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Recovers runs that have lost their process, and releases its reservations.
+pub struct RunRecovery {
+    pub(super) store: Store,
+    pub(super) limits: Arc<RunLimits>,
+    /// Name of this process in leases.
+    pub(super) owner: Arc<str>,
+    pub(super) live: Arc<LiveRegistry>,
+    pub(super) executor: Arc<RunExecutor>,
+    pub(super) unconfirmed: Arc<UnconfirmedDispatches>,
+    pub(super) children: ChildCancellation,
+    pub(super) usage: Arc<CallUsage>,
+    pub(super) cancel_polling: CancelPolling,
+    pub(super) clock_check: ClockCheck,
+    pub(super) cleanup: Cleanup,
+    pub(super) lifecycle: Lifecycle,
+}
+
+impl RunRecovery {
+    /// Recovers the runs of an earlier process before the first request. SQLite has no other owner, so every
+    /// running run is an orphan.
+    pub async fn sweep_at_boot(&self) -> Result<(), StoreError> {
+        let (leases, age) = match self.store.backend() {
+            Backend::Sqlite => (LeaseFilter::All, None),
+            // Other replicas dispatch their own runs.
+            Backend::Postgres => (LeaseFilter::Expired, Some(CREATED_TIMEOUT)),
+        };
+        self.end_orphans(leases).await?;
+        self.release_reservations().await?;
+        self.dispatch_created(age).await
+    }
+
+    /// Sweeps, deletes and indexes until the process stops.
+    pub async fn keep_sweeps(&self) {
+        let all = async {
+            tokio::join!(
+                self.keep_reservations(),
+                self.keep_marking_lapsed(),
+                self.clock_check.keep_comparing(),
+                self.cancel_polling.keep_polling(),
+                self.keep_sweeping(),
+                self.cleanup.keep_deleting(),
+                self.cleanup.keep_indexing()
+            )
+        };
+        tokio::select! {
+            () = self.lifecycle.closing.cancelled() => {}
+            _ = all => {}
+        }
+    }
+
+    /// Separate from the leases of runs, which are more important.
+    async fn keep_reservations(&self) {
+        let mut tick = ticks_every(self.limits.lease / 5);
+        loop {
+            tick.tick().await;
+            if let Err(error) = self.release_reservations().await {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "what is reserved for calls could be neither held nor given back"
+                );
+            }
+        }
+    }
+
+    /// Marks live runs as lost when their lease ends, for example in a database outage. Recovery ends them here
+    /// or on another replica. It is independent of the renewal, which may fail or hang.
+    async fn keep_marking_lapsed(&self) {
+        let mut tick = ticks_every(self.limits.lease / 20);
+        loop {
+            tick.tick().await;
+            self.live.mark_lapsed(Instant::now());
+        }
+    }
+
+    async fn keep_sweeping(&self) {
+        let mut tick = ticks_every(BETWEEN_SWEEPS.min(self.limits.lease / 3));
+        loop {
+            tick.tick().await;
+            if let Err(error) = self.sweep().await {
+                tracing::error!(error = &error as &dyn std::error::Error, "the sweep failed");
+            }
+        }
+    }
+
+    async fn sweep(&self) -> Result<(), StoreError> {
+        self.unconfirmed.resolve().await?;
+        self.end_orphans(LeaseFilter::Expired).await?;
+        self.end_overdue().await?;
+        self.children.end_all_children().await?;
+        if self.lifecycle.stopping.is_cancelled() {
+            return Ok(());
+        }
+        self.dispatch_created(Some(CREATED_TIMEOUT)).await
+    }
+
+    /// Renews the reservations of this process, then releases lapsed ones. In this order, because after an
+    /// outage its own are late as well.
+    async fn release_reservations(&self) -> Result<(), StoreError> {
+        self.usage.renew_reservations().await?;
+        while self.store.usage().release_reservations().await? > 0 {}
+        Ok(())
+    }
+
+    /// Ends runs that have been queued for too long.
+    async fn end_overdue(&self) -> Result<(), StoreError> {
+        for run in self
+            .store
+            .runs()
+            .overdue_runs(MAX_QUEUE_TIME, BATCH)
+            .await?
+        {
+            let message = "the run waited an hour behind others of its conversation";
+            let failure = Failure::new(FailureCode::DeadlineExceeded, message);
+            self.end_waiting(&run, failure).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends a run, unless it was released since the query.
+    async fn end_waiting(&self, run: &Run, failure: Failure) -> Result<(), StoreError> {
+        let now = self.store.runs().find_run(&run.workspace, run.id).await?;
+        if let Some(now) = now.filter(|now| now.status == RunStatus::Queued)
+            && self.executor.end_waiting(now, failure).await
+        {
+            metrics::swept(Swept::Overdue);
+        }
+        Ok(())
+    }
+
+    async fn dispatch_created(&self, age: Option<Duration>) -> Result<(), StoreError> {
+        for run in self.store.runs().created_runs(age, BATCH).await? {
+            if !self.live.contains(run.id) {
+                metrics::swept(Swept::Dispatched);
+            }
+            self.executor.spawn(run.id, run.workspace, None);
+        }
+        Ok(())
+    }
+}

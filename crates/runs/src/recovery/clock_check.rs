@@ -1,0 +1,55 @@
+//! Comparison of this clock with the database's.
+
+use std::sync::Arc;
+
+use store::{Store, StoreError};
+
+use crate::limits::RunLimits;
+use crate::ticks::ticks_every;
+use base::clock::Clock;
+
+/// Larger differences make other replicas refuse the tokens of this one.
+const MAX_SKEW_MS: u64 = 5_000;
+
+/// Logs when the clocks differ, and when they agree again.
+pub(crate) struct ClockCheck {
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
+    pub(crate) limits: Arc<RunLimits>,
+}
+
+impl ClockCheck {
+    /// As often as leases are renewed, and independent of the renewal.
+    pub(super) async fn keep_comparing(&self) {
+        let mut tick = ticks_every(self.limits.lease / 5);
+        let mut are_apart = false;
+        loop {
+            tick.tick().await;
+            // The lease renewal reports an unreachable database.
+            let _ = self.compare(&mut are_apart).await;
+        }
+    }
+
+    /// Logs when the difference of the clocks exceeds the limit, and when it is small again.
+    async fn compare(&self, are_apart: &mut bool) -> Result<(), StoreError> {
+        let before = self.clock.now_ms();
+        let Some(theirs) = self.store.read_clock().await? else {
+            return Ok(());
+        };
+        let after = self.clock.now_ms();
+        // The database's time may lie anywhere within the duration of the query.
+        let skew_ms = theirs - theirs.clamp(before.min(after), after.max(before));
+        let apart = skew_ms.unsigned_abs() > MAX_SKEW_MS;
+        if apart && !*are_apart {
+            tracing::error!(
+                skew_ms,
+                "this clock differs from the database's: run tokens of this replica are refused by \
+                 others; set both by the same source of time"
+            );
+        } else if *are_apart && !apart {
+            tracing::info!("this clock agrees with the database's again");
+        }
+        *are_apart = apart;
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! Orphaned runs: async ones are resumed, others end.
+
+use domain::run::{Failure, FailureCode, Run};
+use store::{LeaseFilter, StoreError, failpoint};
+use tokio::time::Instant;
+
+use super::{BATCH, RunRecovery};
+use crate::executor::Takeover;
+use telemetry::metrics::{self, Swept};
+
+/// Orphans that are ended concurrently, so that they share commits.
+const AT_ONCE: usize = 32;
+
+fn orphaned() -> Failure {
+    let message = "the gateway that ran this was lost; what it stored stands, post the event again";
+    Failure::new(FailureCode::HostOrphaned, message)
+}
+
+/// A run with a cancel request ends as cancelled.
+fn failure_of(run: &Run) -> Failure {
+    match run.cancel_requested_at {
+        Some(_) => Failure::cancelled(),
+        None => orphaned(),
+    }
+}
+
+impl RunRecovery {
+    pub(super) async fn end_orphans(&self, leases: LeaseFilter) -> Result<(), StoreError> {
+        // A stopping process does not resume the runs that it has released.
+        while !self.lifecycle.stopping.is_cancelled() {
+            let mut expired = self
+                .store
+                .leases()
+                .expired_runs(&self.owner, leases, BATCH)
+                .await?;
+            let is_last = (expired.len() as u64) < BATCH;
+            // Live runs are driven here: their leases are renewed, or they are marked as lost.
+            expired.retain(|run| !self.live.contains(run.id));
+            if expired.is_empty() {
+                return Ok(());
+            }
+            // Other replicas sweep as well; each run is taken over by one of them.
+            for some in expired.chunks(AT_ONCE) {
+                let ids = some.iter().map(|run| run.id).collect();
+                let (owner, lease) = (&self.owner, self.limits.lease);
+                let held_until = Instant::now() + lease;
+                let taken = self
+                    .store
+                    .leases()
+                    .take_over_batch(ids, owner, lease, leases)
+                    .await?;
+                failpoint::pass("orphan.after_takeover").await?;
+                self.resume_or_end(taken, held_until).await?;
+            }
+            if is_last {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Resumes async runs that were taken over, and ends the others, whose runner was lost with their gateway.
+    async fn resume_or_end(&self, taken: Vec<Run>, held_until: Instant) -> Result<(), StoreError> {
+        let ids: Vec<_> = taken.iter().map(|run| run.id).collect();
+        let deferred = self.store.leases().async_runs_of(&ids).await?;
+        let each = taken.into_iter().map(|run| async {
+            if deferred.contains(&run.id) {
+                self.resume(run, held_until).await;
+            } else {
+                self.end_orphan(&run).await;
+            }
+        });
+        futures_util::future::join_all(each).await;
+        Ok(())
+    }
+
+    async fn resume(&self, run: Run, held_until: Instant) {
+        let lease = self.limits.append_lease;
+        match self.store.leases().resume(run.id, run.attempt, lease).await {
+            Ok(Some(left_off)) => {
+                tracing::info!(run.id = %run.id, "run {} is without a gateway, and goes on", run.id);
+                metrics::swept(Swept::Continued);
+                self.executor.spawn_resumed(Takeover {
+                    run,
+                    left_off,
+                    held_until,
+                });
+            }
+            Ok(None) => self.end_orphan(&run).await,
+            Err(error) => {
+                tracing::error!(
+                    run.id = %run.id, error = &error as &dyn std::error::Error,
+                    "where run {} was left off cannot be read", run.id
+                );
+                // After a temporary error the run is taken over again when this lease ends.
+                if !error.is_transient() {
+                    self.end_orphan(&run).await;
+                }
+            }
+        }
+    }
+
+    async fn end_orphan(&self, run: &Run) {
+        tracing::warn!(run.id = %run.id, "run {} has lost its gateway", run.id);
+        metrics::swept(Swept::Orphaned);
+        self.executor.end_taken_over(run, failure_of(run)).await;
+    }
+}
